@@ -1,0 +1,1 @@
+"""Pipelines for spark-submit, and the command line."""

@@ -1,0 +1,110 @@
+"""The vocabulary that every part shares: Kafka's terms as small values. No I/O, no dependencies."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from kafkalog.errors import InvalidTopicError
+
+__all__ = [
+    "CLUSTER_METADATA_TOPIC",
+    "INTERNAL_TOPICS",
+    "MAX_OFFSET",
+    "MAX_TOPIC_NAME_LENGTH",
+    "NO_EPOCH",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "OffsetRange",
+    "TimestampType",
+    "TopicPartition",
+    "partition_directory_name",
+    "validate_topic_name",
+]
+
+NO_TIMESTAMP: Final = -1
+"""A record without a timestamp (magic 0, or a producer that sent none), in ms."""
+
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+NO_EPOCH: Final = -1
+"""No leader epoch or no producer epoch."""
+
+MAX_OFFSET: Final = 2**63 - 1
+
+MAX_TOPIC_NAME_LENGTH: Final = 249
+"""So that ``<topic>-<partition>`` fits a file name (Kafka ``Topic.MAX_NAME_LENGTH``)."""
+
+INTERNAL_TOPICS: Final = frozenset(
+    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
+)
+"""Topics that a broker keeps for itself (Kafka ``Topic.INTERNAL_TOPICS``)."""
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+"""KRaft's own log: it lies beside the topics and is none (FORMAT: skipped at load)."""
+
+_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+
+
+class TimestampType(IntEnum):
+    """What a record's timestamp means; the values are Kafka's ids and Spark's ``timestampType``."""
+
+    NO_TIMESTAMP_TYPE = -1
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class TopicPartition(NamedTuple):
+    """One partition of a topic; sorts by topic name, then partition number."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        """Give the name of its directory, which is how Kafka prints it too."""
+        return f"{self.topic}-{self.partition}"
+
+
+class OffsetRange(NamedTuple):
+    """The offsets ``[start, end)`` of one topic partition."""
+
+    topic_partition: TopicPartition
+    start: int
+    end: int
+
+
+def partition_directory_name(topic: str, partition: int) -> str:
+    """Give ``<topic>-<partition>`` after checking both.
+
+    Raises:
+        InvalidTopicError: the name breaks Kafka's rules, or the partition is not an int32 >= 0.
+    """
+    validate_topic_name(topic)
+    if not 0 <= partition < 2**31:
+        raise InvalidTopicError(
+            f"partition {partition} of topic {topic!r} is not a number from 0 to 2147483647"
+        )
+    return f"{topic}-{partition}"
+
+
+def validate_topic_name(name: str) -> None:
+    """Refuse a topic name that Kafka would refuse (Kafka ``Topic.validate``).
+
+    Raises:
+        InvalidTopicError: empty, ``.`` or ``..``, longer than 249, or with a character other than
+            ASCII letters, digits, ``.``, ``_`` and ``-``.
+    """
+    if not name:
+        reason = "is empty"
+    elif name in {".", ".."}:
+        reason = "would be a folder of the file system"
+    elif len(name) > MAX_TOPIC_NAME_LENGTH:
+        reason = f"has {len(name)} characters, Kafka allows {MAX_TOPIC_NAME_LENGTH}"
+    elif not _TOPIC_NAME.fullmatch(name):
+        reason = "has characters other than ASCII letters, digits, '.', '_' and '-'"
+    else:
+        return
+    shown = name if len(name) <= 80 else name[:80] + "…"
+    raise InvalidTopicError(f"topic name {shown!r} {reason}")

@@ -1,0 +1,1 @@
+"""The log and what Spark does with it: ``records``, ``log``, ``source``, ``sink``."""

@@ -1,0 +1,1 @@
+"""The Spark sink: partitioning, staging, commit, recovery."""

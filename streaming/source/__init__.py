@@ -1,0 +1,1 @@
+"""The Spark source: offsets, admission, planning of splits, reading to Arrow."""
