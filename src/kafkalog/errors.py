@@ -6,9 +6,9 @@
     ├── OptionError (ValueError)         an option or setting that cannot be used as given
     ├── InvalidTopicError (ValueError)   a topic name or partition that Kafka's rules forbid
     ├── UnknownTopicOrPartitionError     asked for what the log directories do not hold
-    ├── LogDirectoryError                a log directory that is missing, strange, or held by another
+    ├── LogDirectoryError                a log directory missing, strange, or held by another
     ├── OffsetOutOfRangeError            below the log start offset or beyond the log end offset
-    ├── DataLossError                    offsets that were promised are gone; failOnDataLoss decides
+    ├── DataLossError                    offsets that were promised are gone: see failOnDataLoss
     ├── CorruptRecordError               bytes that are no valid batch, message set or record
     │   └── ChecksumMismatchError        the bytes do not match the checksum they carry
     ├── CorruptIndexError                an index that contradicts itself; readers scan instead
