@@ -1,0 +1,48 @@
+"""Settings of Kafka's clients that a query over a broker may carry, and that mean nothing here.
+
+A query that moves over from Spark's Kafka connector keeps its connection, security and tuning
+settings: they are accepted and ignored with one warning (``options.warn_ignored``). The names are
+those of Kafka 4.1's ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig`` and
+``AdminClientConfig``; a class that gives one of them a meaning of its own declares it as an option,
+and a declared option comes before these.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["KAFKA_CLIENT_OPTIONS", "KAFKA_SECURITY_PREFIXES"]
+
+_COMMON = """
+bootstrap.servers bootstrap.controllers client.dns.lookup client.id client.rack
+connections.max.idle.ms default.api.timeout.ms enable.metrics.push metadata.max.age.ms
+metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters
+metrics.num.samples metrics.recording.level metrics.sample.window.ms receive.buffer.bytes
+reconnect.backoff.max.ms reconnect.backoff.ms request.timeout.ms retries retry.backoff.max.ms
+retry.backoff.ms security.protocol security.providers send.buffer.bytes
+socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
+auto.include.jmx.reporter config.providers
+"""
+
+_CONSUMER = """
+allow.auto.create.topics auto.commit.interval.ms check.crcs exclude.internal.topics
+fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
+group.remote.assignor heartbeat.interval.ms internal.leave.group.on.close
+max.partition.fetch.bytes max.poll.interval.ms max.poll.records
+partition.assignment.strategy session.timeout.ms share.acknowledgement.mode
+"""
+
+_PRODUCER = """
+acks batch.size buffer.memory delivery.timeout.ms enable.idempotence linger.ms max.block.ms
+max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
+partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+partitioner.ignore.keys transaction.timeout.ms transaction.two.phase.commit.enable
+"""
+
+KAFKA_CLIENT_OPTIONS: Final = frozenset(
+    "kafka." + name for name in (_COMMON + _CONSUMER + _PRODUCER).split()
+)
+"""Known client settings, with the ``kafka.`` prefix under which Spark's connector takes them."""
+
+KAFKA_SECURITY_PREFIXES: Final = ("kafka.ssl.", "kafka.sasl.", "kafka.config.providers.")
+"""Families of settings whose members depend on mechanisms and plug-ins."""

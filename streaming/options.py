@@ -1,0 +1,391 @@
+"""How options are declared, documented and parsed: once for source, sink and documentation.
+
+An options class is a frozen dataclass whose fields are made by :func:`option`; the field carries
+the option's name, what it accepts, its unit and its text, so that parsing, error messages and
+``docs/options.md`` come from one place::
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class WriteOptions(Options):
+        RULES: ClassVar[Rules] = Rules(ignored=KAFKA_CLIENT_OPTIONS)
+        paths: tuple[str, ...] = option("path", PATHS, doc="the log directories")
+        segment_bytes: int | None = option("segment.bytes", SIZE, default=None, kafka=True, doc="…")
+
+    options = WriteOptions.parse({"path": "/var/log/kafka", "kafka.segment.bytes": "64m"})
+
+Names are matched in any case, since Spark hands them over in lower case. A name that nobody knows
+is refused with the nearest known one: Spark's own connector ignores it, and a typo goes unseen.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import logging
+import os
+import re
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from kafkalog.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from dataclasses import _MISSING_TYPE
+
+__all__ = [
+    "BOOLEAN",
+    "DURATION_MS",
+    "PATHS",
+    "SIZE",
+    "SPARK_OPTIONS",
+    "TEXT",
+    "Kind",
+    "Option",
+    "Options",
+    "Rules",
+    "choice",
+    "duration_ms",
+    "integer",
+    "number",
+    "option",
+    "options_of",
+    "size",
+    "warn_ignored",
+]
+
+_LOG = logging.getLogger("kafkalog.options")
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+SPARK_OPTIONS: Final = frozenset({"path", "queryname", "checkpointlocation"})
+"""What Spark puts among the options by itself; ignored without a word where no field claims it."""
+
+_METADATA: Final = "kafkalog.option"
+_KAFKA_PREFIX: Final = "kafka."
+
+_SIZE_UNITS: Final = {"": 1, "b": 1} | {
+    prefix + suffix: 1024**power
+    for power, prefix in enumerate("kmgtp", start=1)
+    for suffix in ("", "b")
+}
+_DURATION_UNITS_MS: Final = {
+    "": 1,
+    "ms": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_QUANTITY = re.compile(r"(-?[0-9]+)\s*([a-z]*)", re.ASCII)
+_INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_LONG_MIN: Final = -(2**63)
+_LONG_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T_co]):
+    """What an option's text may be: ``accepts`` says it to a person, ``read`` turns it to a value.
+
+    ``read`` raises ValueError for anything else; the error's text is not shown, ``accepts`` is.
+    """
+
+    accepts: str
+    read: Callable[[str], T_co]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One declared option: its public ``name``, what it ``accepts``, default, unit and text."""
+
+    name: str
+    kind: Kind[object]
+    default: object
+    """The default value; ``dataclasses.MISSING`` if the option must be given."""
+    unit: str
+    doc: str
+    kafka: bool
+    """Whether the name may also be written with Kafka's ``kafka.`` prefix."""
+    field: str
+
+    @property
+    def required(self) -> bool:
+        """Whether there is no default."""
+        return self.default is MISSING
+
+    def spellings(self) -> Iterator[str]:
+        """Give the names that mean this option, in lower case."""
+        yield self.name.lower()
+        if self.kafka:
+            yield _KAFKA_PREFIX + self.name.lower()
+
+    def read(self, text: str) -> object:
+        """Turn the option's text into its value, or say what would have been accepted."""
+        try:
+            return self.kind.read(text)
+        except OptionError as error:
+            raise OptionError(f"option {self.name!r}: {error}") from None
+        except ValueError:
+            raise OptionError(
+                f"option {self.name!r} is {_shown(text)}, but accepts {self.kind.accepts}"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What an options class makes of names that are none of its own.
+
+    ``ignored`` names and ``ignored_prefixes`` mean something to others (a broker's client) and are
+    accepted with a warning; ``refused`` maps a name to the reason why it cannot be used. Names are
+    written as users write them and matched in any case.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    ignored_prefixes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def ignores(self, key: str) -> bool:
+        """Whether ``key`` (lower case) is accepted and has no effect."""
+        return key in _lowered(self.ignored) or key.startswith(self.ignored_prefixes)
+
+    def refuse(self, key: str) -> None:
+        """Raise OptionError with the reason if ``key`` (lower case) is a refused name."""
+        for name, reason in self.refused.items():
+            if name.lower() == key:
+                raise OptionError(f"option {name!r} cannot be used: {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Base of the options classes: parsing, and the names that were given without effect."""
+
+    RULES: ClassVar[Rules] = Rules()
+
+    ignored: tuple[str, ...] = ()
+    """Names given that mean something only to a broker's client; see :func:`warn_ignored`."""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Self:
+        """Check and convert what the user wrote.
+
+        Raises:
+            OptionError: a value that is not accepted, a refused or unknown name, one option given
+                twice with different values, or a required one missing.
+        """
+        declared = options_of(cls)
+        by_key = {key: known for known in declared for key in known.spellings()}
+        values: dict[str, Any] = {}
+        ignored: list[str] = []
+        for name, text in given.items():
+            known = by_key.get(name.lower())
+            if known is not None:
+                value = known.read(text)
+                if values.setdefault(known.field, value) != value:
+                    raise OptionError(f"option {known.name!r} is given twice with two values")
+            elif cls._passes(name):
+                ignored.append(name)
+        for known in declared:
+            if known.required and known.field not in values:
+                raise OptionError(
+                    f"option {known.name!r} is missing: {known.doc} ({known.kind.accepts})"
+                )
+        return cls(ignored=tuple(sorted(ignored)), **values)
+
+    @classmethod
+    def _passes(cls, name: str) -> bool:
+        """Whether a name that is no field's is worth a warning; refuse one that is unknown."""
+        key = name.lower()
+        cls.RULES.refuse(key)
+        if key in SPARK_OPTIONS:
+            return False
+        if cls.RULES.ignores(key):
+            return True
+        raise OptionError(f"option {name!r} is not known{_nearest(key, cls)}")
+
+
+def option(
+    name: str,
+    kind: Kind[T],
+    *,
+    doc: str,
+    default: T | _MISSING_TYPE = MISSING,
+    unit: str = "",
+    kafka: bool = False,
+) -> T:
+    """Declare one option as a field of an :class:`Options` dataclass; no default = required.
+
+    ``kafka`` also accepts the name behind Kafka's ``kafka.`` prefix.
+    """
+    metadata = {_METADATA: (name, kind, unit, doc, kafka)}
+    declared: Any = (
+        field(metadata=metadata)
+        if default is MISSING
+        else field(default=default, metadata=metadata)
+    )
+    value: T = declared
+    return value
+
+
+def options_of(cls: type[Options]) -> tuple[Option, ...]:
+    """List the options that a class declares, in the order of declaration."""
+    return tuple(_declared(entry) for entry in fields(cls) if _METADATA in entry.metadata)
+
+
+def _declared(entry: Field[Any]) -> Option:
+    name, kind, unit, doc, kafka = entry.metadata[_METADATA]
+    return Option(name, kind, entry.default, unit, doc, kafka, entry.name)
+
+
+@functools.cache
+def warn_ignored(names: tuple[str, ...]) -> None:
+    """Say once per process which options were given that have no effect here.
+
+    Only names are shown: values may be secrets (``kafka.sasl.jaas.config``).
+    """
+    if names:
+        _LOG.warning(
+            "kafkalog reads and writes log directories itself: these options of Kafka's clients "
+            "are accepted and have no effect: %s",
+            ", ".join(names),
+        )
+
+
+def _nearest(key: str, cls: type[Options]) -> str:
+    known = {entry.name.lower(): entry.name for entry in options_of(cls)}
+    known |= {name.lower(): name for name in (*cls.RULES.refused, *cls.RULES.ignored)}
+    matches = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f": did you mean {known[matches[0]]!r}?" if matches else ""
+
+
+@functools.cache
+def _lowered(names: frozenset[str]) -> frozenset[str]:
+    return frozenset(name.lower() for name in names)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:200] + "…")
+
+
+def _read_boolean(text: str) -> bool:
+    key = text.strip().lower()
+    if key not in {"true", "false"}:
+        raise ValueError
+    return key == "true"
+
+
+def _read_text(text: str) -> str:
+    stripped = text.strip()
+    if not stripped:
+        raise ValueError
+    return stripped
+
+
+def _read_integer(text: str) -> int:
+    stripped = text.strip()
+    if not _INTEGER.fullmatch(stripped):
+        raise ValueError
+    return int(stripped)
+
+
+def _read_quantity(units: Mapping[str, int], text: str) -> int:
+    match = _QUANTITY.fullmatch(text.strip().lower())
+    if match is None or match[2] not in units:
+        raise ValueError
+    return int(match[1]) * units[match[2]]
+
+
+def _within(read: Callable[[str], int], minimum: int, maximum: int) -> Callable[[str], int]:
+    def bounded(text: str) -> int:
+        value = read(text)
+        if not minimum <= value <= maximum:
+            raise ValueError
+        return value
+
+    return bounded
+
+
+def _bounds(minimum: int, maximum: int) -> str:
+    if minimum > _LONG_MIN and maximum < _LONG_MAX:
+        return f" from {minimum} to {maximum}"
+    if minimum > _LONG_MIN:
+        return f" of at least {minimum}"
+    return f" of at most {maximum}" if maximum < _LONG_MAX else ""
+
+
+def integer(minimum: int = _LONG_MIN, maximum: int = _LONG_MAX) -> Kind[int]:
+    """Accept a whole number within bounds (an int64 if none are given)."""
+    accepts = "a whole number" + _bounds(minimum, maximum)
+    return Kind(accepts, _within(_read_integer, minimum, maximum))
+
+
+def number(minimum: float, maximum: float) -> Kind[float]:
+    """Accept a decimal number within bounds."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not minimum <= value <= maximum:
+            raise ValueError
+        return value
+
+    return Kind(f"a number from {minimum:g} to {maximum:g}", read)
+
+
+def size(minimum: int = 0, maximum: int = _LONG_MAX) -> Kind[int]:
+    """Accept bytes, plain or with k, m, g, t (powers of 1024)."""
+    accepts = "a size such as 1048576 or 64m" + _bounds(minimum, maximum)
+    return Kind(accepts, _within(functools.partial(_read_quantity, _SIZE_UNITS), minimum, maximum))
+
+
+def duration_ms(minimum: int = 0, maximum: int = _LONG_MAX) -> Kind[int]:
+    """Accept a time in ms, plain or with ms, s, m, min, h, d; the value is in ms."""
+    accepts = "a time such as 1500, 5s, 15m or 7d (ms without unit)" + _bounds(minimum, maximum)
+    read = functools.partial(_read_quantity, _DURATION_UNITS_MS)
+    return Kind(accepts, _within(read, minimum, maximum))
+
+
+def choice(*values: str) -> Kind[str]:
+    """Accept one of some words, in any case; the value has the case written here."""
+    by_key = {value.lower(): value for value in values}
+
+    def read(text: str) -> str:
+        found = by_key.get(text.strip().lower())
+        if found is None:
+            raise ValueError
+        return found
+
+    return Kind("one of " + ", ".join(values), read)
+
+
+def _read_paths(text: str) -> tuple[str, ...]:
+    paths = tuple(_local_path(item.strip()) for item in text.split(",") if item.strip())
+    if not paths:
+        raise ValueError
+    repeated = sorted({path for path in paths if paths.count(path) > 1})
+    if repeated:
+        raise OptionError(f"log directory {repeated[0]} is listed twice")
+    return paths
+
+
+def _local_path(item: str) -> str:
+    """Give the absolute local path of a path or a ``file:`` URI."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", item) is None:
+        return os.path.abspath(item)  # noqa: PTH100 - Path.absolute() keeps '..'
+    uri = urlsplit(item)
+    if uri.scheme.lower() != "file":
+        raise OptionError(
+            f"{item!r} is not on a local file system: only paths and file: URIs can be opened"
+        )
+    if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
+        raise OptionError(f"{item!r} is no local file: URI; write file:///folder")
+    return os.path.abspath(unquote(uri.path))  # noqa: PTH100
+
+
+TEXT: Final = Kind("a text that is not empty", _read_text)
+BOOLEAN: Final = Kind("true or false", _read_boolean)
+SIZE: Final = size()
+DURATION_MS: Final = duration_ms()
+PATHS: Final = Kind(
+    "one log directory or a comma-separated list of them (paths or file: URIs)", _read_paths
+)
