@@ -1,0 +1,188 @@
+"""Java libraries that Spark loads beside kafkalog, fetched once per machine.
+
+A `JarSet` pins what to fetch; `fetch` gives the jars' paths. Ivy does the fetching: its jar comes
+with pyspark, so nothing but a Java is needed, and the settings are our own, because Ivy's way of
+looking into a local Maven repository fails on a library of which only the pom lies there. The jars
+are kept in a cache of the user, outside any source tree:
+``$KAFKALOG_CACHE``, else ``$XDG_CACHE_HOME/kafkalog``, else ``~/.cache/kafkalog``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+from xml.sax.saxutils import quoteattr
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["DELTA", "Coordinate", "JarError", "JarSet", "cache_directory", "fetch", "java"]
+
+
+class JarError(RuntimeError):
+    """No Java, no Ivy, or a library that could not be fetched; the message says which and why."""
+
+
+class Coordinate(NamedTuple):
+    """One library as Maven names it; ``transitive`` brings what it depends on at run time."""
+
+    organisation: str
+    name: str
+    version: str
+    transitive: bool = True
+
+
+class JarSet(NamedTuple):
+    """Libraries that are used together; ``name`` is the name of their folder in the cache."""
+
+    name: str
+    coordinates: tuple[Coordinate, ...]
+
+    @property
+    def key(self) -> str:
+        """The folder's name: another version of any library is another folder."""
+        digest = hashlib.sha256(repr(self.coordinates).encode()).hexdigest()
+        return f"{self.name}-{digest[:12]}"
+
+
+DELTA: Final = JarSet("delta", (Coordinate("io.delta", "delta-spark_4.2_2.13", "4.4.0"),))
+"""Delta Lake for Spark 4.2; goes with ``delta-spark`` of the same version."""
+
+_SETTINGS: Final = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <caches defaultCacheDir={cache}/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+
+_MODULE: Final = """\
+<ivy-module version="2.0">
+  <info organisation="kafkalog" module={name}/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+{dependencies}
+  </dependencies>
+</ivy-module>
+"""
+
+_DEPENDENCY: Final = (
+    "    <dependency org={0} name={1} rev={2} transitive={3} conf={4} force={5}/>".format
+)
+
+
+def fetch(jar_set: JarSet) -> list[Path]:
+    """Give the paths of the set's jars, fetching them first where this user has not yet.
+
+    Several processes may ask at once: one fetches, the others wait. A set appears in the cache
+    whole or not at all.
+
+    Raises:
+        JarError: no Java or no Ivy to fetch with, or a library could not be fetched.
+    """
+    root = cache_directory() / "jars"
+    home = root / jar_set.key
+    if not home.is_dir():
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with _locked(root / ".lock"):
+            if not home.is_dir():
+                _fetch_into(home, jar_set)
+    return sorted(home.glob("*.jar"))
+
+
+def cache_directory() -> Path:
+    """Give the folder of this user in which fetched things are kept."""
+    own = os.environ.get("KAFKALOG_CACHE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalog"
+
+
+def java() -> str:
+    """Give the path of ``java``: that of ``JAVA_HOME``, else the one on the ``PATH``.
+
+    Raises:
+        JarError: there is none.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
+    if found is None:
+        where = f"JAVA_HOME is {home}, and holds no bin/java" if home else "none is on the PATH"
+        raise JarError(f"Java 17 is needed, and {where}: `make env` installs one or says how")
+    return found
+
+
+def _fetch_into(home: Path, jar_set: JarSet) -> None:
+    """Let Ivy collect the set in a folder beside ``home`` and rename that when it is complete."""
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=f".{jar_set.name}-") as scratch:
+        work = Path(scratch)
+        settings, module, jars = work / "settings.xml", work / "ivy.xml", work / "jars"
+        ivy_cache = quoteattr(str(home.parent / "ivy"))
+        settings.write_text(_SETTINGS.format(cache=ivy_cache), encoding="utf-8")
+        module.write_text(_module(jar_set), encoding="utf-8")
+        run = subprocess.run(
+            [
+                *(java(), "-Xmx512m", "-jar", str(_ivy())),
+                *("-settings", str(settings), "-ivy", str(module), "-confs", "default"),
+                *("-types", "jar", "bundle", "maven-plugin"),
+                *("-retrieve", f"{jars}/[artifact]-[revision](-[classifier]).[ext]"),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        if run.returncode != 0 or not jars.is_dir():
+            raise JarError(_failure(jar_set, run.stdout))
+        jars.rename(home)
+
+
+def _module(jar_set: JarSet) -> str:
+    """Write the set as an Ivy module; what it names itself wins over what others ask for."""
+    dependencies = [
+        _DEPENDENCY(
+            *map(quoteattr, coordinate[:3]),
+            quoteattr(str(coordinate.transitive).lower()),
+            quoteattr("default->default" if coordinate.transitive else "default->master"),
+            quoteattr("true"),
+        )
+        for coordinate in jar_set.coordinates
+    ]
+    return _MODULE.format(name=quoteattr(jar_set.name), dependencies="\n".join(dependencies))
+
+
+def _ivy() -> Path:
+    """Find the Ivy jar that pyspark ships."""
+    spec = importlib.util.find_spec("pyspark")
+    locations = list(spec.submodule_search_locations or ()) if spec else []
+    homes = [Path(place) for place in (*locations, os.environ.get("SPARK_HOME", "")) if place]
+    found = [jar for home in homes for jar in sorted((home / "jars").glob("ivy-*.jar"))]
+    if not found:
+        raise JarError(f"no jars/ivy-*.jar in {homes}: a pyspark with its jars is needed")
+    return found[0]
+
+
+def _failure(jar_set: JarSet, output: str) -> str:
+    """Say which libraries failed, from Ivy's report."""
+    marks = ("UNRESOLVED", "FAILED", "ERRORS", "not found", "Exception", "SERVER ERROR")
+    lines = [line.strip() for line in output.splitlines() if any(m in line for m in marks)]
+    wanted = ", ".join(":".join(coordinate[:3]) for coordinate in jar_set.coordinates)
+    told = "\n  ".join(lines[:20] or output.splitlines()[-20:])
+    return f"could not fetch the jars {jar_set.name!r} ({wanted}) from Maven Central:\n  {told}"
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on ``path`` (released by the system when the process dies)."""
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
