@@ -1,0 +1,280 @@
+"""What the sink has committed: the state that every log directory keeps in ``kafkalog.commit``.
+
+One set of log directories has one state. Each directory holds a copy that differs only in the name
+of the member it is; the copy with the highest sequence number is the truth, and the rename that
+puts the first such copy in place is the commit. :mod:`~kafkalog.checkpoints.intent` is the other
+half: what a commit in progress is about to do.
+
+::
+
+    line 1       header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 1
+    line 2       {"sequence":7,"set":"…","member":"…","members":["…","…"]}
+    a topic      {"topic":"flights","key":"<topic id>","settings":{"compression.type":"lz4"},
+                  "highWatermarks":{"0":120,"1":98}}
+    a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
+                  "time":1700000000000,"fenced":["…"]}
+
+Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
+offsets; one that has no ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
+partitions and offsets, never paths.
+
+How a reader finds the end of what is committed, see :class:`Committed`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from kafkalog.checkpoints.intent import INTENT_FILE, Intent, load_intent
+from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
+from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
+from kafkalog.model import validate_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = [
+    "INTENT_FILE",
+    "LOCK_FILE",
+    "STAGED_PREFIX",
+    "STATE_FILE",
+    "UNFINISHED_FOLDER",
+    "CommitState",
+    "Committed",
+    "Intent",
+    "TopicState",
+    "WriterState",
+    "load_committed",
+    "load_intent",
+    "load_state",
+    "topic_key",
+]
+
+STATE_FILE: Final = "kafkalog.commit"
+LOCK_FILE: Final = "kafkalog.lock"
+UNFINISHED_FOLDER: Final = "kafkalog.unfinished"
+"""A folder without a partition's name: a broker refuses to start on a directory that has it."""
+STAGED_PREFIX: Final = ".kafkalog.staged."
+
+_VERSION: Final = 1
+_EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+def topic_key(topic: str, topic_id: str | None) -> str:
+    """Give the key under which the state keeps a topic; ``topic_id`` is None where unknown."""
+    return topic_id or f":{topic}"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """A topic: its name, the settings given to it, and per partition the next offset to commit."""
+
+    name: str
+    high_watermarks: Mapping[int, int]
+    settings: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """The last batch of one writer.
+
+    ``digest`` identifies the batch's content beyond its number (of the query's checkpoint), None
+    where the checkpoint could not be read. ``fenced`` are runs that a newer one has replaced.
+    """
+
+    run_id: str
+    batch_id: int
+    digest: str | None
+    time_ms: int
+    fenced: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitState:
+    """One published state; ``topics`` by topic key, ``writers`` by writer key."""
+
+    sequence: int
+    set_id: str
+    member_id: str
+    member_ids: tuple[str, ...]
+    topics: Mapping[str, TopicState] = field(default_factory=lambda: _EMPTY)
+    writers: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
+
+    def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
+        """Give the committed end of a partition, None if the state does not know it."""
+        known = self.topics.get(topic_key(topic, topic_id))
+        return None if known is None else known.high_watermarks.get(partition)
+
+    def of_member(self, member_id: str) -> Self:
+        """Give the copy of this state for another directory of the set."""
+        return replace(self, member_id=member_id)
+
+    def to_bytes(self) -> bytes:
+        """Give the content of the file."""
+        return seal(STATE_FILE, _VERSION, self._lines())
+
+    def _lines(self) -> Iterable[JsonObject]:
+        yield {
+            "sequence": self.sequence,
+            "set": self.set_id,
+            "member": self.member_id,
+            "members": list(self.member_ids),
+        }
+        for key, topic in sorted(self.topics.items()):
+            yield {
+                "topic": topic.name,
+                "key": key,
+                "settings": dict(sorted(topic.settings.items())),
+                "highWatermarks": {str(p): o for p, o in sorted(topic.high_watermarks.items())},
+            }
+        for key, writer in sorted(self.writers.items()):
+            yield {
+                "writer": key,
+                "run": writer.run_id,
+                "batch": writer.batch_id,
+                "digest": writer.digest,
+                "time": writer.time_ms,
+                "fenced": list(writer.fenced),
+            }
+
+
+def load_state(directory: Path) -> CommitState | None:
+    """Read the state that one log directory holds; None if it holds none.
+
+    Raises:
+        CheckpointError: it is damaged, from a newer release, or no regular file. Nobody may then
+            take the directory for an empty one.
+    """
+    path = directory / STATE_FILE
+    lines = read_sealed(path, STATE_FILE, _VERSION)
+    if lines is None:
+        return None
+    try:
+        return _parse(lines)
+    except (KeyError, TypeError, ValueError, InvalidTopicError) as error:
+        raise CheckpointError(
+            f"{path} holds what no release of kafkalog has written: {error!r}"
+        ) from error
+
+
+def _parse(lines: list[JsonObject]) -> CommitState:
+    head = lines[0]
+    topics: dict[str, TopicState] = {}
+    writers: dict[str, WriterState] = {}
+    for line in lines[1:]:
+        if "topic" in line:
+            topics[_text(line["key"])] = _parse_topic(line)
+        else:
+            writers[_text(line["writer"])] = _parse_writer(line)
+    return CommitState(
+        sequence=_natural(head["sequence"]),
+        set_id=_text(head["set"]),
+        member_id=_text(head["member"]),
+        member_ids=tuple(_text(member) for member in head["members"]),
+        topics=topics,
+        writers=writers,
+    )
+
+
+def _parse_topic(line: JsonObject) -> TopicState:
+    validate_topic_name(_text(line["topic"]))
+    return TopicState(
+        name=line["topic"],
+        high_watermarks={
+            _natural(int(partition)): _natural(offset)
+            for partition, offset in line["highWatermarks"].items()
+        },
+        settings={_text(name): _text(value) for name, value in line["settings"].items()},
+    )
+
+
+def _parse_writer(line: JsonObject) -> WriterState:
+    return WriterState(
+        run_id=_text(line["run"]),
+        batch_id=_natural(line["batch"]),
+        digest=None if line["digest"] is None else _text(line["digest"]),
+        time_ms=_natural(line["time"]),
+        fenced=tuple(_text(run) for run in line["fenced"]),
+    )
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r} where a number from 0 to 2^63-1 belongs")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} where text belongs")
+    return value
+
+
+@dataclass(frozen=True)
+class Committed:
+    """What the log directories of one set have committed, and what is in progress there.
+
+    A reader takes these steps in this order, so that a commit that runs meanwhile is seen whole or
+    not at all:
+
+    1. list the partition folders;
+    2. read Kafka's ``replication-offset-checkpoint`` files;
+    3. :func:`load_committed`, which reads the intents first and the states after them;
+    4. per partition the committed end is :meth:`high_watermark`, or the checkpoint's where that is
+       larger and :meth:`in_progress` is false. Where neither knows it and it is not in progress,
+       it is the log end by walking the log; after the walk, :func:`load_committed` again, and if
+       the sequence numbers differ from before, once more from step 1.
+
+    A partition in progress that the state does not know has no committed records: its end is its
+    log start. No end lies beyond the log end.
+
+    Why this order: checkpoint files are written after the state, so what stands in one is in every
+    state that is read later; an intent is removed after its state is published, so an intent that
+    was gone before the states were read is in them; a folder is made after its intent.
+    """
+
+    state: CommitState | None
+    unfinished: Intent | None
+
+    def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
+        """Give the committed end of a partition, None if the state does not know it."""
+        return self.state.high_watermark(topic, topic_id, partition) if self.state else None
+
+    def in_progress(self, topic: str, partition: int) -> bool:
+        """Whether an unfinished commit may be writing this partition."""
+        return (topic, partition) in self._partitions_in_progress
+
+    @cached_property
+    def _partitions_in_progress(self) -> frozenset[tuple[str, int]]:
+        intended = self.unfinished.partitions if self.unfinished else ()
+        return frozenset(partition.topic_partition for partition in intended)
+
+
+def load_committed(directories: Iterable[Path]) -> Committed:
+    """Read what is committed in log directories that belong together.
+
+    Directories without a state (a broker's, a bare copy) do not matter here.
+
+    Raises:
+        CheckpointError: a state or intent is damaged or from a newer release.
+        LogDirectoryError: the directories belong to different sets.
+    """
+    folders = list(directories)
+    intents = [intent for folder in folders if (intent := load_intent(folder)) is not None]
+    states: dict[Path, CommitState] = {
+        folder: state for folder in folders if (state := load_state(folder)) is not None
+    }
+    if len({state.set_id for state in states.values()}) > 1:
+        raise LogDirectoryError(
+            "these log directories belong to different sets, read them one set at a time: "
+            + ", ".join(f"{folder} to set {state.set_id}" for folder, state in states.items())
+        )
+    state = max(states.values(), key=lambda state: state.sequence, default=None)
+    intent = max(intents, key=lambda intent: intent.sequence, default=None)
+    published = -1 if state is None else state.sequence
+    unfinished = intent if intent is not None and intent.sequence > published else None
+    return Committed(state, unfinished)

@@ -1,0 +1,109 @@
+"""Text files of ours that say which version they have and carry a checksum of their content.
+
+::
+
+    line 1   {"format":"kafkalog.commit","version":1,"crc32c":"1f2e3d4c"}
+    line 2…  one JSON object a line: what it means is the business of the format
+
+The checksum is the CRC-32C of all bytes after line 1, as eight hex digits. A file that is damaged
+or comes from a newer release is never guessed at: reading it fails, and the error says what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+from kafkalog.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+__all__ = ["JsonObject", "read_sealed", "seal"]
+
+JsonObject = dict[str, Any]
+
+MAX_BYTES: Final = 256 << 20
+"""A state of a million partitions takes a tenth of it; what is larger is no file of ours."""
+
+
+def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) -> bytes:
+    """Give the bytes of a file of ``format_name`` that holds ``lines``."""
+    content = "".join(f"{_compact(line)}\n" for line in lines).encode()
+    header = {"format": format_name, "version": version, "crc32c": f"{crc32c(content):08x}"}
+    return f"{_compact(header)}\n".encode() + content
+
+
+def read_sealed(path: Path, format_name: str, version: int) -> list[JsonObject] | None:
+    """Read the lines of a sealed file; None if there is none.
+
+    Raises:
+        CheckpointError: it is a link or no regular file, damaged, or newer than ``version``.
+    """
+    data = _read_regular(path)
+    if data is None:
+        return None
+    header_line, newline, content = data.partition(b"\n")
+    header = _json_object(header_line) if newline else None
+    if header is None or header.get("format") != format_name:
+        raise _damaged(path, f"it does not start with the header of a {format_name} file")
+    found = header.get("version")
+    if not isinstance(found, int) or found < 1:
+        raise _damaged(path, f"its version is {found!r}")
+    if found > version:
+        raise CheckpointError(
+            f"{path} has version {found}, this release of kafkalog knows versions up to {version}: "
+            "use the release that wrote it, or a newer one"
+        )
+    stored, computed = header.get("crc32c"), f"{crc32c(content):08x}"
+    if stored != computed:
+        raise _damaged(path, f"its content has the checksum {computed}, the header says {stored!r}")
+    lines = [_json_object(line) for line in content.splitlines()]
+    if not lines or None in lines:
+        raise _damaged(path, "a line of it is no JSON object")
+    return [line for line in lines if line is not None]
+
+
+def _compact(line: Mapping[str, object]) -> str:
+    return json.dumps(line, separators=(",", ":"), ensure_ascii=True)
+
+
+def _json_object(line: bytes) -> JsonObject | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _damaged(path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path} is damaged: {reason}. Nothing was changed. Restore all log directories of the "
+        "set from one backup; or, to go on from what the logs hold, move the kafkalog.* files of "
+        "all of them away and write with allowBrokerDirectory=true"
+    )
+
+
+def _read_regular(path: Path) -> bytes | None:
+    """Read a file of ours whole, without following a link and without waiting on a pipe."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise CheckpointError(f"{path} is no regular file")
+        if found.st_size > MAX_BYTES:
+            raise _damaged(path, f"it has {found.st_size} bytes, more than {MAX_BYTES}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kafkalog.checkpoints.commit_state import (
+    INTENT_FILE,
+    STATE_FILE,
+    CommitState,
+    TopicState,
+    WriterState,
+    load_committed,
+    load_intent,
+    load_state,
+    topic_key,
+)
+from kafkalog.checkpoints.intent import (
+    IntendedPartition,
+    IntendedPiece,
+    IntendedSegment,
+    Intent,
+    StagedFile,
+)
+from kafkalog.errors import CheckpointError, LogDirectoryError
+
+STATE = CommitState(
+    sequence=7,
+    set_id="set",
+    member_id="a",
+    member_ids=("a", "b"),
+    topics={
+        "tFGqkIFMSr2WgOzrHH8Hrg": TopicState("flights", {0: 120, 1: 98}, {"segment.bytes": "1024"}),
+        ":old": TopicState("old", {0: 3}),
+    },
+    writers={
+        "query:4711": WriterState("run-2", 12, "abc", 1_700_000_000_000, ("run-1",)),
+        "app:nightly": WriterState("", 3, None, 1),
+    },
+)
+
+INTENT = Intent(
+    sequence=8,
+    set_id="set",
+    writer="query:4711",
+    batch_id=13,
+    partitions=(
+        IntendedPartition(
+            topic="flights",
+            key="tFGqkIFMSr2WgOzrHH8Hrg",
+            partition=0,
+            member_id="a",
+            created=False,
+            leader_epoch=0,
+            start_offset=120,
+            end_offset=160,
+            pieces=(
+                IntendedPiece(StagedFile("a", ".kafkalog.staged.00.13.u"), 0, 500, 0xDEADBEEF, 30),
+                IntendedPiece(StagedFile("b", ".kafkalog.staged.00.13.v"), 10, 100, 1, 10),
+            ),
+            segments=(
+                IntendedSegment(100, 4000, 4500, 16, 24),
+                IntendedSegment(150, 0, 100),
+            ),
+        ),
+    ),
+)
+
+
+def put(directory: Path, *, state: CommitState | None = None, intent: Intent | None = None) -> None:
+    directory.mkdir(exist_ok=True)
+    if state is not None:
+        (directory / STATE_FILE).write_bytes(state.to_bytes())
+    if intent is not None:
+        (directory / INTENT_FILE).write_bytes(intent.to_bytes())
+
+
+def test_a_state_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    put(tmp_path, state=STATE)
+    assert load_state(tmp_path) == STATE
+
+
+def test_an_intent_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    put(tmp_path, intent=INTENT)
+    assert load_intent(tmp_path) == INTENT
+    assert [segment.created for segment in INTENT.partitions[0].segments] == [False, True]
+
+
+def test_a_directory_without_files_of_ours_has_neither(tmp_path: Path) -> None:
+    assert load_state(tmp_path) is None
+    assert load_intent(tmp_path) is None
+
+
+def test_every_flipped_byte_of_a_state_is_noticed(tmp_path: Path) -> None:
+    content = STATE.to_bytes()
+    for position in range(len(content)):
+        damaged = bytearray(content)
+        damaged[position] ^= 0x01
+        (tmp_path / STATE_FILE).write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=STATE_FILE):
+            load_state(tmp_path)
+
+
+def test_every_torn_state_is_noticed(tmp_path: Path) -> None:
+    content = STATE.to_bytes()
+    for size in range(len(content)):
+        (tmp_path / STATE_FILE).write_bytes(content[:size])
+        with pytest.raises(CheckpointError, match="damaged"):
+            load_state(tmp_path)
+
+
+def test_a_state_from_a_newer_release_is_refused_by_name(tmp_path: Path) -> None:
+    newer = STATE.to_bytes().replace(b'"version":1', b'"version":2', 1)
+    (tmp_path / STATE_FILE).write_bytes(newer)
+    with pytest.raises(CheckpointError, match=r"version 2.*versions up to 1"):
+        load_state(tmp_path)
+
+
+def test_a_link_in_place_of_a_state_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_bytes(STATE.to_bytes())
+    (tmp_path / STATE_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(CheckpointError, match="cannot be opened"):
+        load_state(tmp_path)
+
+
+def test_a_pipe_in_place_of_a_state_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / STATE_FILE)
+    with pytest.raises(CheckpointError, match="no regular file"):
+        load_state(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"topic":"flights"', '"topic":"../../etc"'),
+        ('"highWatermarks":{"0":120', '"highWatermarks":{"0":-120'),
+        ('"sequence":7', '"sequence":"7"'),
+        ('"members":["a","b"]', '"members":7'),
+        ('"batch":12', '"batch":12.5'),
+    ],
+)
+def test_content_that_we_never_write_is_refused(tmp_path: Path, old: str, new: str) -> None:
+    import json
+
+    from kafkalog.checkpoints.sealed_file import seal  # a right checksum over wrong content
+
+    _, *lines = STATE.to_bytes().decode().splitlines()
+    changed = [json.loads(line.replace(old, new)) for line in lines]
+    assert changed != [json.loads(line) for line in lines]
+    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, changed))
+    with pytest.raises(CheckpointError, match="no release of kafkalog has written"):
+        load_state(tmp_path)
+
+
+def test_an_intent_that_names_a_staged_file_by_a_path_is_refused(tmp_path: Path) -> None:
+    import json
+
+    from kafkalog.checkpoints.sealed_file import seal
+
+    _, *lines = INTENT.to_bytes().decode().splitlines()
+    changed = [json.loads(line.replace(".kafkalog.staged.00.13.u", "./../x")) for line in lines]
+    (tmp_path / INTENT_FILE).write_bytes(seal(INTENT_FILE, 1, changed))
+    with pytest.raises(CheckpointError, match="staged file"):
+        load_intent(tmp_path)
+
+
+def test_the_copy_with_the_highest_sequence_number_is_the_truth(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    put(first, state=STATE)
+    put(second, state=CommitState(8, "set", "b", ("a", "b"), {":old": TopicState("old", {0: 9})}))
+    committed = load_committed([first, second])
+    assert committed.high_watermark("old", None, 0) == 9
+    assert committed.high_watermark("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 0) is None
+
+
+def test_an_intent_above_the_state_is_unfinished(tmp_path: Path) -> None:
+    put(tmp_path, state=STATE, intent=INTENT)
+    committed = load_committed([tmp_path])
+    assert committed.unfinished == INTENT
+    assert committed.in_progress("flights", 0)
+    assert not committed.in_progress("flights", 1)
+    assert committed.high_watermark("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 0) == 120
+
+
+def test_an_intent_at_the_state_is_left_over(tmp_path: Path) -> None:
+    published = CommitState(8, "set", "a", ("a",))
+    put(tmp_path, state=published, intent=INTENT)
+    assert load_committed([tmp_path]).unfinished is None
+
+
+def test_an_intent_without_any_state_is_unfinished(tmp_path: Path) -> None:
+    put(tmp_path, intent=INTENT)
+    committed = load_committed([tmp_path])
+    assert committed.state is None
+    assert committed.in_progress("flights", 0)
+
+
+def test_directories_of_different_sets_are_refused(tmp_path: Path) -> None:
+    put(tmp_path / "1", state=STATE)
+    put(tmp_path / "2", state=CommitState(1, "other", "x", ("x",)))
+    with pytest.raises(LogDirectoryError, match="different sets"):
+        load_committed([tmp_path / "1", tmp_path / "2"])
+
+
+def test_a_topic_that_was_made_anew_does_not_inherit_offsets() -> None:
+    assert STATE.high_watermark("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == 98
+    assert STATE.high_watermark("flights", "another-id", 1) is None
+    assert STATE.high_watermark("old", None, 0) == 3
+    assert topic_key("old", None) == ":old"
