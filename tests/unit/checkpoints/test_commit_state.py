@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,6 +24,9 @@ from kafkalog.checkpoints.intent import (
     StagedFile,
 )
 from kafkalog.errors import CheckpointError, LogDirectoryError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STATE = CommitState(
     sequence=7,
