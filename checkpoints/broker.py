@@ -1,0 +1,298 @@
+r"""The small files that a broker keeps beside its segments, both ways.
+
+In the root of a log directory:
+
+=====================================  ==========================================================
+``recovery-point-offset-checkpoint``   per partition: every offset below it is on the disk
+``log-start-offset-checkpoint``        partitions whose log starts above their first segment's base
+``replication-offset-checkpoint``      per partition: the high watermark
+``cleaner-offset-checkpoint``          per partition: where compaction goes on
+``meta.properties``                    cluster, node and directory id: a broker lives here
+``.kafka_cleanshutdown``               the last shutdown was clean, nothing needs a scan
+``.lock``                              held by whoever has the directory open
+=====================================  ==========================================================
+
+In a partition's folder:
+
+============================  ===================================================================
+``leader-epoch-checkpoint``   ascending leader epochs with their first offsets
+``partition.metadata``        ``version: 0\ntopic_id: <22 characters>``, without a final new line
+============================  ===================================================================
+
+All of them may lag behind the log, or run ahead of a damaged one: what they say is never taken
+without the log's own ends.
+
+Source: Kafka ``OffsetCheckpointFile``, ``LeaderEpochCheckpointFile``, ``PartitionMetadataFile``,
+``MetaProperties``, ``CleanShutdownFileHandler``, ``LogManager``.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import itertools
+import json
+import os
+import re
+import struct
+import uuid
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.atomic_file import write_atomically
+from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
+from kafkalog.checkpoints.regular_file import fsync_directory, open_regular, read_regular
+from kafkalog.errors import CheckpointError
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+__all__ = [
+    "CLEANER_OFFSET",
+    "CLEAN_SHUTDOWN",
+    "HIGH_WATERMARK",
+    "LEADER_EPOCHS",
+    "LOCK",
+    "LOG_START_OFFSET",
+    "META_PROPERTIES",
+    "PARTITION_METADATA",
+    "RECOVERY_POINT",
+    "LeaderEpoch",
+    "broker_holds",
+    "has_clean_shutdown_marker",
+    "new_topic_id",
+    "read_leader_epochs",
+    "read_meta_properties",
+    "read_offset_checkpoint",
+    "read_topic_id",
+    "remove_clean_shutdown_marker",
+    "write_clean_shutdown_marker",
+    "write_leader_epochs",
+    "write_offset_checkpoint",
+    "write_topic_id",
+]
+
+RECOVERY_POINT: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARK: Final = "replication-offset-checkpoint"
+CLEANER_OFFSET: Final = "cleaner-offset-checkpoint"
+META_PROPERTIES: Final = "meta.properties"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+LOCK: Final = ".lock"
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+
+_SMALL: Final = 1 << 20
+_TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
+_ZERO_TOPIC_ID: Final = "A" * 22
+
+
+# Offset checkpoints
+
+
+def read_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, int]:
+    """Read one of the offset checkpoints of a log directory; a missing file has no entries.
+
+    Raises:
+        CheckpointError: the file breaks the format.
+    """
+    path = directory / name
+    try:
+        entries = read_checkpoint(path, fields=3)
+    except FileNotFoundError:
+        return {}
+    return {
+        TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
+            offset, 64, path, line
+        )
+        for line, (topic, partition, offset) in enumerate(entries, start=3)
+    }
+
+
+def write_offset_checkpoint(
+    directory: Path,
+    name: str,
+    offsets: Mapping[TopicPartition, int],
+    *,
+    remove: Collection[TopicPartition] = (),
+    fsync: bool = True,
+) -> None:
+    """Put ``offsets`` into a checkpoint, keeping the lines of every other partition.
+
+    The caller holds the directory's lock. ``remove`` names partitions whose lines go.
+
+    Raises:
+        CheckpointError: the present file breaks the format, so that its lines cannot be kept.
+    """
+    merged = read_offset_checkpoint(directory, name) | dict(offsets)
+    write_checkpoint(
+        directory / name,
+        [(*key, offset) for key, offset in sorted(merged.items()) if key not in remove],
+        fsync=fsync,
+    )
+
+
+# Leader epochs
+
+
+class LeaderEpoch(NamedTuple):
+    """``epoch`` began at ``start_offset``: a line of ``leader-epoch-checkpoint``."""
+
+    epoch: int
+    start_offset: int
+
+
+def read_leader_epochs(directory: Path) -> list[LeaderEpoch]:
+    """Read a partition's leader epochs, ascending; a missing file has none.
+
+    Raises:
+        CheckpointError: the file breaks the format, or epochs or offsets do not ascend.
+    """
+    path = directory / LEADER_EPOCHS
+    try:
+        entries = read_checkpoint(path, fields=2)
+    except FileNotFoundError:
+        return []
+    epochs = [
+        LeaderEpoch(parse_integer(epoch, 32, path, line), parse_integer(offset, 64, path, line))
+        for line, (epoch, offset) in enumerate(entries, start=3)
+    ]
+    for line, (before, after) in enumerate(itertools.pairwise(epochs), start=4):
+        if after.epoch <= before.epoch or after.start_offset < before.start_offset:
+            raise CheckpointError(f"{path}: line {line}: {after} does not follow {before}")
+    return epochs
+
+
+def write_leader_epochs(
+    directory: Path, epochs: Sequence[LeaderEpoch], *, fsync: bool = True
+) -> None:
+    """Replace a partition's leader epochs."""
+    write_checkpoint(directory / LEADER_EPOCHS, epochs, fsync=fsync)
+
+
+# The topic's id
+
+
+def new_topic_id() -> str:
+    """Make a random topic id: 22 characters that never start with ``-`` (Kafka ``Uuid``)."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        if not text.startswith("-"):
+            return text
+
+
+def read_topic_id(directory: Path) -> str | None:
+    """Read the topic id in a partition's folder; None without ``partition.metadata``.
+
+    Raises:
+        CheckpointError: the file is there and holds no valid id.
+    """
+    path = directory / PARTITION_METADATA
+    try:
+        text = read_regular(path, limit=_SMALL).decode("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    lines = text.splitlines()
+    if len(lines) != 2:
+        raise CheckpointError(f"{path}: has {len(lines)} lines, expected 2")
+    version = parse_integer(_labelled("version", lines[0], path), 32, path, 1)
+    if version < 0:
+        raise CheckpointError(f"{path}: version {version} is negative")
+    topic_id = _labelled("topic_id", lines[1], path)
+    if not _TOPIC_ID.fullmatch(topic_id) or topic_id == _ZERO_TOPIC_ID:
+        raise CheckpointError(f"{path}: {topic_id[:40]!r} is no topic id of 22 characters")
+    return topic_id
+
+
+def _labelled(label: str, line: str, path: Path) -> str:
+    found = re.fullmatch(rf"{label}:\s+(\S+)", line)
+    if not found:
+        raise CheckpointError(f"{path}: found {line[:80]!r}, expected '{label}: ...'")
+    return found[1]
+
+
+def write_topic_id(directory: Path, topic_id: str, *, fsync: bool = True) -> None:
+    """Write ``partition.metadata``.
+
+    Raises:
+        CheckpointError: ``topic_id`` is none.
+    """
+    path = directory / PARTITION_METADATA
+    if not _TOPIC_ID.fullmatch(topic_id) or topic_id == _ZERO_TOPIC_ID:
+        raise CheckpointError(f"{path}: {topic_id[:40]!r} is no topic id of 22 characters")
+    write_atomically(path, f"version: 0\ntopic_id: {topic_id}".encode(), fsync=fsync)
+
+
+# The directory as a whole
+
+
+def read_meta_properties(directory: Path) -> dict[str, str] | None:
+    """Read ``meta.properties`` (Java properties); None where no broker has lived.
+
+    Raises:
+        CheckpointError: not text.
+    """
+    path = directory / META_PROPERTIES
+    try:
+        content = read_regular(path, limit=_SMALL)
+    except FileNotFoundError:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 at byte {error.start}") from error
+    pairs = (_property(line) for line in text.splitlines())
+    return {pair[0]: pair[1] for pair in pairs if pair is not None}
+
+
+def _property(line: str) -> tuple[str, str] | None:
+    """Split ``key=value``, ``key:value`` or ``key value``; a backslash escapes what follows it."""
+    line = line.lstrip()
+    if not line or line[0] in "#!":
+        return None
+    key, value = re.fullmatch(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
+    return re.sub(r"\\(.)", r"\1", key), re.sub(r"\\(.)", r"\1", value)
+
+
+def has_clean_shutdown_marker(directory: Path) -> bool:
+    """Tell whether the last shutdown was clean, so that a broker would not scan the log."""
+    marker = directory / CLEAN_SHUTDOWN
+    return marker.exists() or marker.is_symlink()
+
+
+def remove_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> bool:
+    """Remove the marker, as a broker does before it touches a log; tells whether it was there."""
+    try:
+        (directory / CLEAN_SHUTDOWN).unlink()
+    except FileNotFoundError:
+        return False
+    if fsync:
+        fsync_directory(directory)
+    return True
+
+
+def write_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> None:
+    """Mark the directory as cleanly shut down: every partition in it must be in order."""
+    content = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+    write_atomically(directory / CLEAN_SHUTDOWN, content.encode(), fsync=fsync)
+
+
+def broker_holds(directory: Path) -> bool:
+    """Tell whether another process holds Kafka's ``.lock``, without taking it.
+
+    A running broker does, with Java's ``FileChannel.lock``, which is a POSIX record lock. Never
+    call this in a process that holds that lock itself: POSIX locks fall when their process closes
+    *any* descriptor of the file, and this closes one.
+    """
+    try:
+        descriptor = open_regular(directory / LOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+        (kind,) = struct.unpack_from("h", answer)
+        return bool(kind != fcntl.F_UNLCK)
+    finally:
+        os.close(descriptor)

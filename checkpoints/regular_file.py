@@ -1,0 +1,141 @@
+"""Open the files of a log directory without being led astray by what lies there.
+
+A folder may hold a FIFO, a device or a link under a name that we expect to be a plain file: opening
+a FIFO blocks until somebody writes, a device may never end, and a link leads out of the folder. So
+every open says ``O_NOFOLLOW | O_NONBLOCK`` and is followed by a look at what was opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import LogDirectoryError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = [
+    "create_exclusive",
+    "fsync_directory",
+    "make_directory",
+    "open_regular",
+    "read_regular",
+    "write_all",
+]
+
+_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_REGULAR_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV})
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open an existing regular file and give its descriptor, which the caller closes.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        LogDirectoryError: it is a link, FIFO, device, socket or folder, or may not be opened.
+    """
+    try:
+        descriptor = os.open(path, flags | _SAFE)
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise LogDirectoryError(f"{path}: may not be opened: {error.strerror}") from error
+    except OSError as error:
+        if error.errno not in _NO_REGULAR_FILE:
+            raise
+        raise LogDirectoryError(
+            f"{path}: is a link, FIFO, device or folder where a regular file is expected; "
+            "remove it or name another log directory"
+        ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise LogDirectoryError(
+            f"{path}: is a FIFO, device or folder where a regular file is expected; "
+            "remove it or name another log directory"
+        )
+    return descriptor
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """Read a small file whole.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        LogDirectoryError: not a regular file, not readable, or longer than ``limit`` bytes.
+    """
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
+        parts = []
+        while part := os.read(descriptor, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def create_exclusive(path: Path) -> int:
+    """Create a file that must not exist yet, open for reading and writing.
+
+    Its mode and group follow its folder's, so that all who share a log directory can go on working
+    in it whatever their umask. A group that we may not give is left as it is.
+
+    Raises:
+        FileExistsError: the name is taken, by a dangling link too.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
+    try:
+        folder = path.parent.stat()
+        _follow_folder(descriptor, folder, folder.st_mode & 0o666)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_directory(path: Path) -> None:
+    """Create a folder whose mode and group follow its parent's.
+
+    Raises:
+        FileExistsError: the name is taken.
+    """
+    path.mkdir(0o700)
+    parent = path.parent.stat()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    try:
+        _follow_folder(descriptor, parent, stat.S_IMODE(parent.st_mode) & ~stat.S_ISVTX)
+    finally:
+        os.close(descriptor)
+
+
+def _follow_folder(descriptor: int, folder: os.stat_result, mode: int) -> None:
+    if os.fstat(descriptor).st_gid != folder.st_gid:
+        with suppress(PermissionError):
+            os.fchown(descriptor, -1, folder.st_gid)
+    # File systems without modes refuse; there is nothing to follow then.
+    with suppress(PermissionError):
+        os.fchmod(descriptor, mode)
+
+
+def write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
+    """Write every byte at ``position``: a single ``pwrite`` may stop short."""
+    view = memoryview(data).cast("B")
+    while view:
+        written = os.pwrite(descriptor, view, position)
+        view = view[written:]
+        position += written
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a folder durable: a new or renamed file is not before this."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
