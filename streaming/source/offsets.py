@@ -1,0 +1,114 @@
+"""Offsets of many partitions, and their JSON: ``{"flights":{"0":23,"1":345}}``.
+
+The JSON is that of Spark's Kafka source, topic to partition to the *next* offset to read, so that a
+checkpoint of the one can be continued by the other. Spark holds two offsets equal if their texts
+are: the same numbers in another order would start empty batches for ever, so the order is always
+topic, then partition by number.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from kafkalog.errors import OptionError
+from kafkalog.model import MAX_OFFSET, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "OffsetJson",
+    "PartitionOffsets",
+    "from_json",
+    "parse_assignment",
+    "parse_partition_longs",
+    "to_json",
+]
+
+PartitionOffsets: TypeAlias = dict[TopicPartition, int]
+"""Per partition the next offset to read."""
+
+OffsetJson: TypeAlias = dict[str, dict[str, int]]
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""Stand for the log end and the log start in ``startingOffsets`` and ``endingOffsets``."""
+
+
+def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetJson:
+    """Give the dictionary that Spark writes down, in the one order that is used."""
+    found: OffsetJson = {}
+    for topic_partition in sorted(offsets):
+        of_topic = found.setdefault(topic_partition.topic, {})
+        of_topic[str(topic_partition.partition)] = offsets[topic_partition]
+    return found
+
+
+def from_json(found: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
+    """Read back what :func:`to_json` or Spark's Kafka source wrote."""
+    return {
+        TopicPartition(topic, int(partition)): offset
+        for topic, of_topic in found.items()
+        for partition, offset in of_topic.items()
+    }
+
+
+def parse_partition_longs(option: str, text: str, minimum: int) -> PartitionOffsets:
+    """Parse an option such as ``{"flights":{"0":23,"1":-1}}`` (offsets or timestamps).
+
+    Raises:
+        OptionError: no JSON of this form, or a number below ``minimum`` or beyond an int64.
+    """
+    example = '{"topicA":{"0":23,"1":45},"topicB":{"0":10}}'
+    found: PartitionOffsets = {}
+    for topic, of_topic in _object(option, text, example).items():
+        if not isinstance(of_topic, dict):
+            raise _not_of_form(option, text, example)
+        for name, number in of_topic.items():
+            if not name.isdecimal() or type(number) is not int:
+                raise _not_of_form(option, text, example)
+            if not minimum <= number <= MAX_OFFSET:
+                raise OptionError(
+                    f"option {option!r} gives {number} for partition {name} of topic {topic!r}, "
+                    f"but accepts numbers from {minimum} to {MAX_OFFSET}"
+                )
+            found[TopicPartition(topic, int(name))] = number
+    return found
+
+
+def parse_assignment(text: str) -> frozenset[TopicPartition]:
+    """Parse ``assign``: ``{"topicA":[0,1],"topicB":[2]}``.
+
+    Raises:
+        OptionError: no JSON of this form, or no partition in it.
+    """
+    example = '{"topicA":[0,1],"topicB":[2]}'
+    found: set[TopicPartition] = set()
+    for topic, partitions in _object("assign", text, example).items():
+        if not isinstance(partitions, list):
+            raise _not_of_form("assign", text, example)
+        for partition in partitions:
+            if type(partition) is not int or partition < 0:
+                raise _not_of_form("assign", text, example)
+            found.add(TopicPartition(topic, partition))
+    if not found:
+        raise _not_of_form("assign", text, example)
+    return frozenset(found)
+
+
+def _object(option: str, text: str, example: str) -> dict[str, object]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise _not_of_form(option, text, example)
+    return found
+
+
+def _not_of_form(option: str, text: str, example: str) -> OptionError:
+    shown = text if len(text) <= 200 else text[:200] + "…"
+    return OptionError(f"option {option!r} is {shown!r}, but accepts JSON such as {example}")
