@@ -1,0 +1,72 @@
+"""Names of the files in a partition's folder, and of the folders in a log directory.
+
+=========================  ====================================================================
+``%020d.log``              record batches back to back; the number is the segment's base offset
+``%020d.index``            sparse offset index
+``%020d.timeindex``        sparse time index
+``%020d.txnindex``         aborted transactions; only where there are any
+``%020d.snapshot``         producer state with all records below the number applied
+``....deleted``            dead, about to be unlinked
+``....cleaned``, ``.swap`` what compaction is writing, and about to put in place
+=========================  ====================================================================
+
+Source: Kafka ``LogFileUtils``, ``LocalLog.parseTopicPartitionName``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from kafkalog.errors import InvalidTopicError
+from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
+
+__all__ = [
+    "LOG",
+    "OFFSET_INDEX",
+    "SNAPSHOT",
+    "TIME_INDEX",
+    "TXN_INDEX",
+    "file_name",
+    "parse_base_offset",
+    "parse_partition_directory",
+]
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+
+_NUMBERED = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)
+_PARTITION = re.compile(r"(0|[1-9][0-9]*)", re.ASCII)
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """Give the name of one of a segment's files, such as ``00000000000000000042.log``."""
+    return f"{base_offset:020d}{suffix}"
+
+
+def parse_base_offset(name: str, suffix: str) -> int | None:
+    """Give the base offset in a file name, or None if the name is not exactly one of that kind."""
+    found = _NUMBERED.fullmatch(name)
+    if found is None or found[2] != suffix or int(found[1]) > MAX_OFFSET:
+        return None
+    return int(found[1])
+
+
+def parse_partition_directory(name: str) -> TopicPartition | None:
+    """Give the topic partition of a live partition's folder, or None for any other name.
+
+    The partition follows the *last* dash, since topic names may hold dashes. Folders awaiting
+    deletion (``<topic>-<p>.<uuid>-delete``), and likewise ``-future`` and ``-stray`` ones, end in
+    a word and so are none.
+    """
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not _PARTITION.fullmatch(partition):
+        return None
+    try:
+        partition_directory_name(topic, int(partition))
+    except InvalidTopicError:
+        return None
+    return TopicPartition(topic, int(partition))
