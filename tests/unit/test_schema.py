@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pickle
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.schema import RowSchema, source_schema
+
+
+def test_the_schema_is_that_of_sparks_kafka_source() -> None:
+    assert source_schema(include_headers=False).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int>"
+    )
+    assert source_schema(include_headers=True)["headers"].simpleString() == (
+        "headers:array<struct<key:string,value:binary>>"
+    )
+
+
+@pytest.mark.parametrize("include_headers", [False, True])
+def test_the_arrow_schema_is_what_spark_compares_with(include_headers: bool) -> None:
+    schema = source_schema(include_headers=include_headers)
+    expected = to_arrow_schema(schema, timezone="UTC")
+    assert expected.equals(RowSchema.of(schema).to_arrow())
+
+
+def test_a_user_schema_selects_columns_in_any_order_and_case() -> None:
+    schema = (
+        StructType()
+        .add("VALUE", "string")
+        .add("offset", "long", nullable=False)
+        .add("key", "binary")
+    )
+    rows = RowSchema.of(schema)
+    assert rows.columns == ("value", "offset", "key")
+    assert rows.strings == {"value"}
+    assert rows.to_arrow().equals(to_arrow_schema(schema, timezone="UTC"))
+    assert rows.to_arrow() == pa.schema(
+        [
+            pa.field("VALUE", pa.string()),
+            pa.field("offset", pa.int64(), nullable=False),
+            pa.field("key", pa.binary()),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (StructField("leader_epoch", IntegerType()), "'leader_epoch', which the source does not"),
+        (StructField("offset", IntegerType()), "'offset' type int, but it can be read as bigint"),
+        (StructField("value", LongType()), "'value' type bigint, .* as binary or string"),
+        (StructField("topic", BinaryType()), "'topic' type binary, .* as string"),
+        (StructField("headers", ArrayType(StringType())), "'headers' type array<string>"),
+        (StructField("timestamp", LongType()), "'timestamp' type bigint, .* as timestamp"),
+        (StructField("timestamp", TimestampType(), nullable=False), "'timestamp' NOT NULL"),
+        (StructField("value", BinaryType(), nullable=False), "'value' NOT NULL"),
+    ],
+)
+def test_a_user_schema_beyond_the_columns_is_refused(field: StructField, reason: str) -> None:
+    with pytest.raises(OptionError, match=reason):
+        RowSchema.of(StructType([field]))
+
+
+def test_a_user_schema_without_columns_or_with_one_twice_is_refused() -> None:
+    with pytest.raises(OptionError, match="no columns; choose some of: key binary or string,"):
+        RowSchema.of(StructType([]))
+    with pytest.raises(OptionError, match="'value' twice"):
+        RowSchema.of(StructType().add("value", "string").add("Value", "binary"))
+
+
+def test_a_row_schema_can_be_sent_to_a_task() -> None:
+    rows = RowSchema.of(source_schema(include_headers=True))
+    assert pickle.loads(pickle.dumps(rows)) == rows
