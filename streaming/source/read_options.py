@@ -1,0 +1,251 @@
+"""The options of the source: Spark's Kafka source's, with the same meaning, and a few more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
+from kafkalog.streaming.options import (
+    BOOLEAN,
+    PATHS,
+    TEXT,
+    Options,
+    Rules,
+    choice,
+    duration_ms,
+    integer,
+    option,
+    size,
+)
+
+__all__ = ["ReadOptions"]
+
+_ALWAYS_BYTES: Final = "keys and values are always read as bytes; cast the columns instead"
+_NOT_YET: Final = "this release does not support it"
+
+_REFUSED: Final = {
+    "kafka.auto.offset.reset": "use startingOffsets; where to go on after that is Spark's to keep",
+    "kafka.key.deserializer": _ALWAYS_BYTES,
+    "kafka.value.deserializer": _ALWAYS_BYTES,
+    "kafka.enable.auto.commit": "the source commits nothing to consumer groups",
+    "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
+    "maxBytesPerTrigger": f"{_NOT_YET}; use maxOffsetsPerTrigger",
+    "stateLocation": _NOT_YET,
+    "commitGroupOffsets": _NOT_YET,
+    "filterPushdown": _NOT_YET,
+    "shallow": _NOT_YET,
+}
+
+_IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
+
+_LONG_MS: Final = integer(minimum=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions(Options):
+    """What a query over the source was given; parse with ``ReadOptions.parse``."""
+
+    RULES: ClassVar[Rules] = Rules(
+        ignored=_IGNORED, ignored_prefixes=KAFKA_SECURITY_PREFIXES, refused=_REFUSED
+    )
+
+    paths: tuple[str, ...] = option(
+        "path", PATHS, doc="the log directories to read, or one partition's folder"
+    )
+    subscribe: str | None = option(
+        "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
+    )
+    subscribe_pattern: str | None = option(
+        "subscribePattern",
+        TEXT,
+        default=None,
+        doc="a regular expression (Python's) that is searched anywhere in the topic's name; "
+        "internal topics are left out",
+    )
+    assign: str | None = option(
+        "assign", TEXT, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
+    )
+    starting_offsets: str | None = option(
+        "startingOffsets",
+        TEXT,
+        default=None,
+        doc="where a query without a checkpoint starts: earliest, latest or JSON per partition in "
+        "which -2 is earliest and -1 latest; default latest for streams, earliest for batches",
+    )
+    ending_offsets: str | None = option(
+        "endingOffsets",
+        TEXT,
+        default=None,
+        doc="where a batch read ends (exclusive): latest or JSON per partition; default latest",
+    )
+    starting_timestamp: int | None = option(
+        "startingTimestamp",
+        _LONG_MS,
+        default=None,
+        unit="ms",
+        doc="start at the first record of each partition with this timestamp or a later one",
+    )
+    ending_timestamp: int | None = option(
+        "endingTimestamp",
+        _LONG_MS,
+        default=None,
+        unit="ms",
+        doc="end a batch read before the first record with this timestamp or a later one",
+    )
+    starting_offsets_by_timestamp: str | None = option(
+        "startingOffsetsByTimestamp",
+        TEXT,
+        default=None,
+        unit="ms",
+        doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}',
+    )
+    ending_offsets_by_timestamp: str | None = option(
+        "endingOffsetsByTimestamp",
+        TEXT,
+        default=None,
+        unit="ms",
+        doc="endingTimestamp per partition, as JSON",
+    )
+    starting_timestamp_strategy: str = option(
+        "startingOffsetsByTimestampStrategy",
+        choice("error", "latest"),
+        default="error",
+        doc="what to do where no record has the starting timestamp or a later one: fail, or start "
+        "at the end",
+    )
+    include_headers: bool = option(
+        "includeHeaders", BOOLEAN, default=False, doc="add the column headers"
+    )
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss",
+        BOOLEAN,
+        default=True,
+        doc="fail when offsets that were to be read are gone; false goes on with a warning",
+    )
+    read_up_to: str = option(
+        "readUpTo",
+        choice("highWatermark", "logEnd"),
+        default="highWatermark",
+        doc="read what is committed, or all that lies in the log (for copies whose broker is gone)",
+    )
+    isolation_level: str = option(
+        "kafka.isolation.level",
+        choice("read_uncommitted", "read_committed"),
+        default="read_uncommitted",
+        doc="whether records of open and aborted transactions are shown",
+    )
+    on_timestamp_overflow: str = option(
+        "onTimestampOverflow",
+        choice("fail", "null"),
+        default="fail",
+        doc="what to do with a timestamp that no Spark timestamp can hold (one sent in ns): fail, "
+        "or show null",
+    )
+    on_corrupt_record: str = option(
+        "onCorruptRecord",
+        choice("fail"),
+        default="fail",
+        doc="what to do with bytes that are no valid record batch",
+    )
+    max_offsets_per_trigger: int | None = option(
+        "maxOffsetsPerTrigger",
+        integer(minimum=1),
+        default=None,
+        unit="offsets",
+        doc="the most that one micro-batch reads, split over partitions by what each has waiting",
+    )
+    min_offsets_per_trigger: int | None = option(
+        "minOffsetsPerTrigger",
+        integer(minimum=1),
+        default=None,
+        unit="offsets",
+        doc="wait until so many offsets are there (not longer than maxTriggerDelay)",
+    )
+    max_trigger_delay_ms: int = option(
+        "maxTriggerDelay",
+        duration_ms(),
+        default=15 * 60_000,
+        unit="ms",
+        doc="the longest that minOffsetsPerTrigger holds a micro-batch back",
+    )
+    min_partitions: int | None = option(
+        "minPartitions",
+        integer(minimum=1, maximum=2**31 - 1),
+        default=None,
+        unit="tasks",
+        doc="cut the offsets of a batch into at least about so many tasks",
+    )
+    max_records_per_partition: int | None = option(
+        "maxRecordsPerPartition",
+        integer(minimum=1),
+        default=None,
+        unit="offsets",
+        doc="the most offsets that one task reads",
+    )
+    split_bytes: int = option(
+        "splitBytes",
+        size(minimum=1),
+        default=64 << 20,
+        unit="bytes",
+        doc="about how much of a segment file one task reads, where neither minPartitions nor "
+        "maxRecordsPerPartition is given",
+    )
+    max_decompressed_bytes: int = option(
+        "maxDecompressedBytes",
+        size(minimum=1),
+        default=256 << 20,
+        unit="bytes",
+        doc="the most that one record batch may grow to when it is decompressed",
+    )
+    fetch_retries: int = option(
+        "fetchOffset.numRetries",
+        integer(minimum=1),
+        default=3,
+        doc="how often the log directories are looked at before offsets count as lost",
+    )
+    fetch_retry_interval_ms: int = option(
+        "fetchOffset.retryIntervalMs",
+        integer(minimum=0),
+        default=1000,
+        unit="ms",
+        doc="the time between these looks",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself whatever the kind of query."""
+        named = {
+            "assign": self.assign,
+            "subscribe": self.subscribe,
+            "subscribePattern": self.subscribe_pattern,
+        }
+        given = [name for name, value in named.items() if value is not None]
+        if len(given) != 1:
+            raise OptionError(
+                "exactly one of the options assign, subscribe and subscribePattern says what to "
+                f"read, but {'none is' if not given else ' and '.join(given) + ' are'} given"
+            )
+        minimum, maximum = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if minimum is not None and maximum is not None and minimum > maximum:
+            raise OptionError(
+                f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
+            )
+        if self.isolation_level == "read_committed":
+            raise OptionError(
+                f"option 'kafka.isolation.level' cannot be read_committed: {_NOT_YET}; "
+                "read_uncommitted shows the records of all transactions"
+            )
+        if (self.starting_offsets or "").lower().startswith("group:"):
+            raise OptionError(f"option 'startingOffsets' cannot be a group's: {_NOT_YET}")
+
+    def refuse_for_streaming(self) -> None:
+        """Refuse options that only make sense where a query ends."""
+        given = {
+            "endingOffsets": self.ending_offsets,
+            "endingOffsetsByTimestamp": self.ending_offsets_by_timestamp,
+            "endingTimestamp": self.ending_timestamp,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(f"option {name!r} cannot be used in a streaming query")

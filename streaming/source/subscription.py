@@ -1,0 +1,73 @@
+"""Which partitions a query reads: ``subscribe``, ``subscribePattern`` or ``assign``.
+
+Source: Spark ``ConsumerStrategy``. Unlike there, an internal topic can be read by naming it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import OptionError
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition, validate_topic_name
+from kafkalog.streaming.source.offsets import parse_assignment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["Subscription"]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One of: named topics, a pattern of names, named partitions."""
+
+    topics: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    partitions: frozenset[TopicPartition] = frozenset()
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Subscription:
+        """Parse the one option that is given.
+
+        Raises:
+            OptionError: names no topic, or is no pattern or no JSON of partitions.
+            InvalidTopicError: a name that no topic can have.
+        """
+        if options.assign is not None:
+            partitions = parse_assignment(options.assign)
+            for topic, _ in partitions:
+                validate_topic_name(topic)
+            return cls(partitions=partitions)
+        if options.subscribe_pattern is not None:
+            return cls(pattern=_compiled(options.subscribe_pattern))
+        names = (name.strip() for name in (options.subscribe or "").split(","))
+        topics = frozenset(name for name in names if name)
+        if not topics:
+            raise OptionError("option 'subscribe' names no topic")
+        for topic in topics:
+            validate_topic_name(topic)
+        return cls(topics=topics)
+
+    def selects(self, topic_partition: TopicPartition) -> bool:
+        """Whether a partition that exists is to be read."""
+        if self.pattern is not None:
+            topic = topic_partition.topic
+            return topic not in INTERNAL_TOPICS and self.pattern.search(topic) is not None
+        return topic_partition.topic in self.topics or topic_partition in self.partitions
+
+    def missing_topics(self, existing: Iterable[TopicPartition]) -> list[str]:
+        """List the topics of ``subscribe`` that do not exist, sorted."""
+        return sorted(self.topics - {topic for topic, _ in existing})
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise OptionError(
+            f"option 'subscribePattern' is {pattern[:200]!r}, no regular expression: {error}"
+        ) from None

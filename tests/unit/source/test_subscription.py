@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalog.errors import InvalidTopicError, OptionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.subscription import Subscription
+
+EXISTING = [
+    TopicPartition(topic, partition)
+    for topic in ("flights", "flights-late", "Weather", "__consumer_offsets")
+    for partition in (0, 1)
+]
+
+
+def chosen(**given: str) -> list[str]:
+    subscription = Subscription.of(ReadOptions.parse({"path": "/logs"} | given))
+    return [str(partition) for partition in EXISTING if subscription.selects(partition)]
+
+
+def test_subscribe_names_topics() -> None:
+    assert chosen(subscribe=" flights ,,Weather") == [
+        "flights-0",
+        "flights-1",
+        "Weather-0",
+        "Weather-1",
+    ]
+
+
+def test_a_pattern_is_searched_anywhere_in_the_name() -> None:
+    assert chosen(subscribePattern="late") == ["flights-late-0", "flights-late-1"]
+    assert chosen(subscribePattern="^flights$") == ["flights-0", "flights-1"]
+
+
+def test_a_pattern_leaves_internal_topics_out_but_their_names_read_them() -> None:
+    assert "__consumer_offsets-0" not in chosen(subscribePattern=".*")
+    assert chosen(subscribe="__consumer_offsets") == [
+        "__consumer_offsets-0",
+        "__consumer_offsets-1",
+    ]
+
+
+def test_assign_names_partitions_and_drops_those_that_do_not_exist() -> None:
+    assert chosen(assign='{"flights":[1,7],"gone":[0]}') == ["flights-1"]
+
+
+def test_topics_that_are_missing_are_listed() -> None:
+    subscription = Subscription.of(ReadOptions.parse({"path": "/logs", "subscribe": "b,flights,a"}))
+    assert subscription.missing_topics(EXISTING) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "given", [{"subscribe": " , "}, {"subscribePattern": "*"}, {"assign": "flights"}]
+)
+def test_what_names_nothing_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=next(iter(given))):
+        chosen(**given)
+
+
+def test_a_name_that_no_topic_can_have_is_refused() -> None:
+    with pytest.raises(InvalidTopicError):
+        chosen(subscribe="../etc")
