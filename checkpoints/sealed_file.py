@@ -12,13 +12,12 @@ or comes from a newer release is never guessed at: reading it fails, and the err
 from __future__ import annotations
 
 import json
-import os
-import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from kafkalog.errors import CheckpointError
+from kafkalog.checkpoints.regular_file import read_regular
+from kafkalog.errors import CheckpointError, LogDirectoryError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -45,7 +44,7 @@ def read_sealed(path: Path, format_name: str, version: int) -> list[JsonObject] 
     Raises:
         CheckpointError: it is a link or no regular file, damaged, or newer than ``version``.
     """
-    data = _read_regular(path)
+    data = _read(path)
     if data is None:
         return None
     header_line, newline, content = data.partition(b"\n")
@@ -89,21 +88,10 @@ def _damaged(path: Path, reason: str) -> CheckpointError:
     )
 
 
-def _read_regular(path: Path) -> bytes | None:
-    """Read a file of ours whole, without following a link and without waiting on a pipe."""
+def _read(path: Path) -> bytes | None:
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_regular(path, limit=MAX_BYTES)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
-    try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
-            raise CheckpointError(f"{path} is no regular file")
-        if found.st_size > MAX_BYTES:
-            raise _damaged(path, f"it has {found.st_size} bytes, more than {MAX_BYTES}")
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES + 1)
-    finally:
-        os.close(descriptor)
+    except LogDirectoryError as error:
+        raise CheckpointError(str(error)) from error

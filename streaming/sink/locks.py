@@ -1,0 +1,201 @@
+"""The locks that a writer holds on every log directory of a set.
+
+Two files in each directory, both locked with POSIX record locks (``fcntl.lockf``):
+
+``kafkalog.lock``
+    keeps our own writers apart. It is waited for, and holds the name of its holder as text.
+``.lock``
+    Kafka's. A running broker holds it through Java's ``FileChannel.lock``, which is the same kind
+    of lock; it is never waited for.
+
+POSIX locks belong to the process and fall with the first close of *any* descriptor of the file, so
+a process opens each file once, and threads of one process are kept apart by a mutex beside it.
+Kafka deletes its file when it stops: a lock on a file that is no longer the one on the disk
+protects nothing, which is checked when it is taken and by :meth:`DirectoryLocks.verify`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from kafkalog.checkpoints.broker import LOCK
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.regular_file import create_exclusive, open_regular
+from kafkalog.errors import LockTimeoutError, LogDirectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+__all__ = ["DirectoryLocks"]
+
+_HELD_BY_OTHERS: Final = frozenset({errno.EACCES, errno.EAGAIN})
+_FIRST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 0.25
+_HOLDER_BYTES: Final = 500
+
+
+class _Held(NamedTuple):
+    path: Path
+    descriptor: int
+
+
+class DirectoryLocks:
+    """Both locks of all ``directories``, held from ``with`` to its end.
+
+    They are taken in the order of their real paths, so that two writers with overlapping sets
+    cannot wait for each other. ``holder`` is what others read about us while they wait.
+    """
+
+    def __init__(self, directories: Iterable[Path], *, holder: str, timeout_ms: int) -> None:
+        self._directories = sorted(Path(os.path.realpath(folder)) for folder in directories)
+        self._holder = holder
+        self._timeout_ms = timeout_ms
+        self._held: list[_Held] = []
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Take the locks.
+
+        Raises:
+            LockTimeoutError: another writer held one of the directories for too long.
+            LogDirectoryError: a broker holds one, or the file system has no locks.
+        """
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        with ExitStack() as undo:
+            for folder in self._directories:
+                self._take_mutex(folder, deadline, undo)
+                self._wait_for(folder / LOCK_FILE, deadline, undo)
+            for folder in self._directories:
+                self._take_from_broker(folder / LOCK, undo)
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give all locks back."""
+        self._held.clear()
+        self._undo.close()
+
+    def verify(self) -> None:
+        """Check that every file that is locked is still the one on the disk.
+
+        Raises:
+            LogDirectoryError: somebody deleted or replaced one, so that it protects nothing.
+        """
+        for held in self._held:
+            if not _is_on_disk(held):
+                raise LogDirectoryError(
+                    f"{held.path} was deleted or replaced while it was locked, by a broker that "
+                    "stopped or by hand: nothing was written; try again"
+                )
+
+    def _take_mutex(self, folder: Path, deadline: float, undo: ExitStack) -> None:
+        mutex = _mutex_of(folder)
+        if not mutex.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise self._timed_out(folder, "another thread of this process")
+        undo.callback(mutex.release)
+
+    def _wait_for(self, path: Path, deadline: float, undo: ExitStack) -> None:
+        pause = _FIRST_PAUSE_S
+        while (holder := self._take(path, undo)) is not None:
+            if time.monotonic() >= deadline:
+                raise self._timed_out(path.parent, holder)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._sign(self._held[-1])
+
+    def _take_from_broker(self, path: Path, undo: ExitStack) -> None:
+        if self._take(path, undo) is not None:
+            raise LogDirectoryError(
+                f"{path} is held: a broker, or a tool of Kafka's, is running on this log "
+                "directory. It can be read meanwhile; stop the broker before writing"
+            )
+
+    def _take(self, path: Path, undo: ExitStack) -> str | None:
+        """Lock one file; if another process holds it, give what it says about itself."""
+        while True:
+            held = _Held(path, _open(path))
+            with ExitStack() as on_failure:
+                on_failure.callback(os.close, held.descriptor)
+                if not _try_lock(held):
+                    text = os.pread(held.descriptor, _HOLDER_BYTES, 0).decode("utf-8", "replace")
+                    return text.strip() or "a process that left no name"
+                if _is_on_disk(held):
+                    self._held.append(held)
+                    undo.push(on_failure.pop_all())
+                    return None
+
+    def _sign(self, held: _Held) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        text = f"{self._holder}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+        os.ftruncate(held.descriptor, 0)
+        os.pwrite(held.descriptor, text.encode()[:_HOLDER_BYTES], 0)
+
+    def _timed_out(self, folder: Path, holder: str) -> LockTimeoutError:
+        return LockTimeoutError(
+            f"log directory {folder} was held for more than {self._timeout_ms} ms by {holder}. "
+            "Nothing was written; the time to wait is the option max.block.ms"
+        )
+
+
+_MUTEXES: dict[tuple[int, int], threading.Lock] = {}
+_MUTEXES_GUARD = threading.Lock()
+
+
+def _mutex_of(folder: Path) -> threading.Lock:
+    """Give the lock that keeps threads of this process apart on one directory."""
+    found = folder.stat()
+    with _MUTEXES_GUARD:
+        return _MUTEXES.setdefault((found.st_dev, found.st_ino), threading.Lock())
+
+
+def _open(path: Path) -> int:
+    while True:
+        try:
+            return open_regular(path, os.O_RDWR)
+        except FileNotFoundError:
+            pass
+        try:
+            return create_exclusive(path)
+        except FileExistsError:
+            continue  # another process was faster
+        except OSError as error:
+            raise LogDirectoryError(
+                f"{path} cannot be made, so nothing can be written: {error.strerror}"
+            ) from error
+
+
+def _try_lock(held: _Held) -> bool:
+    try:
+        fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD_BY_OTHERS:
+            return False
+        raise LogDirectoryError(
+            f"{held.path} cannot be locked: {error.strerror}. A file system without locks cannot "
+            "be written to, since nothing would keep writers apart"
+        ) from error
+    return True
+
+
+def _is_on_disk(held: _Held) -> bool:
+    locked = os.fstat(held.descriptor)
+    try:
+        found = held.path.lstat()
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino)

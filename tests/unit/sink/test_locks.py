@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkalog.checkpoints.broker import LOCK
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.errors import LockTimeoutError, LogDirectoryError
+from kafkalog.streaming.sink.locks import DirectoryLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOLD = """
+import fcntl, os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
+fcntl.lockf(descriptor, fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def held_elsewhere(path: Path) -> Iterator[None]:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        yield
+        process.stdin.close()
+
+
+def locks(*directories: Path, timeout_ms: int = 100) -> DirectoryLocks:
+    return DirectoryLocks(directories, holder="query 4711", timeout_ms=timeout_ms)
+
+
+def test_a_directory_held_by_another_writer_is_refused_naming_the_holder(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / LOCK_FILE):
+        (tmp_path / LOCK_FILE).write_text("query 42, process 7 on host\n")
+        with pytest.raises(LockTimeoutError, match=r"100 ms by query 42, process 7 on host"):
+            locks(tmp_path).__enter__()
+    with locks(tmp_path):
+        pass
+
+
+def test_a_directory_held_by_a_broker_is_refused_without_waiting(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / LOCK):
+        with pytest.raises(LogDirectoryError, match="a broker"):
+            locks(tmp_path, timeout_ms=3_600_000).__enter__()
+        with held_elsewhere(tmp_path / LOCK_FILE):
+            pass  # our own lock was given back
+
+
+def test_the_holder_leaves_its_name_in_the_file(tmp_path: Path) -> None:
+    with locks(tmp_path):
+        text = (tmp_path / LOCK_FILE).read_text()
+    assert text.startswith(f"query 4711, process {os.getpid()} on ")
+
+
+def test_other_processes_are_kept_out_while_the_locks_are_held(tmp_path: Path) -> None:
+    attempt = (
+        "import sys\nfrom pathlib import Path\n"
+        "from kafkalog.streaming.sink.locks import DirectoryLocks\n"
+        "DirectoryLocks([Path(sys.argv[1])], holder='other', timeout_ms=50).__enter__()\n"
+    )
+    command = [sys.executable, "-c", attempt, str(tmp_path)]
+    with locks(tmp_path):
+        refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "LockTimeoutError" in refused.stderr
+    subprocess.run(command, capture_output=True, check=True)
+
+
+def test_threads_of_one_process_are_kept_apart(tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def other() -> None:
+        try:
+            locks(tmp_path).__enter__()
+        except LockTimeoutError as error:
+            seen.append(str(error))
+
+    with locks(tmp_path):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert len(seen) == 1
+    assert "another thread of this process" in seen[0]
+    with locks(tmp_path):
+        pass
+
+
+def test_a_lock_file_that_was_deleted_is_noticed(tmp_path: Path) -> None:
+    with locks(tmp_path) as held:
+        held.verify()
+        (tmp_path / LOCK).unlink()
+        (tmp_path / LOCK).touch()
+        with pytest.raises(LogDirectoryError, match="deleted or replaced"):
+            held.verify()
+
+
+def test_links_to_one_directory_are_locked_once_by_their_real_path(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    with locks(tmp_path / "link", tmp_path / "b"):
+        assert (tmp_path / "a" / LOCK_FILE).exists()
+        assert (tmp_path / "b" / LOCK).exists()
+
+
+def test_a_link_in_place_of_a_lock_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LogDirectoryError, match="is a link"):
+        locks(tmp_path).__enter__()
+    assert not (tmp_path / "elsewhere").exists()
