@@ -53,8 +53,14 @@ class JarSet(NamedTuple):
         return f"{self.name}-{digest[:12]}"
 
 
-DELTA: Final = JarSet("delta", (Coordinate("io.delta", "delta-spark_4.2_2.13", "4.4.0"),))
-"""Delta Lake for Spark 4.2; goes with ``delta-spark`` of the same version."""
+DELTA: Final = JarSet(
+    "delta-4.4.0",
+    (
+        Coordinate("io.delta", "delta-spark_4.2_2.13", "4.4.0", transitive=False),
+        Coordinate("io.delta", "delta-storage", "4.4.0", transitive=False),
+    ),
+)
+"""Delta Lake for Spark 4.2. What else its pom asks for is in Spark, or serves catalogs alone."""
 
 _SETTINGS: Final = """\
 <ivysettings>

@@ -14,11 +14,20 @@ KAFKA_4_1: Final = JarSet(
     (
         Coordinate("org.apache.kafka", "kafka_2.13", "4.1.0"),
         Coordinate("org.apache.kafka", "kafka-tools", "4.1.0"),
+        # Without a binding for its logger the broker would keep every complaint to itself.
+        Coordinate("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3", transitive=False),
     ),
 )
 """Broker and tools, the judge of record batches (magic 2)."""
 
-KAFKA_2_8: Final = JarSet("kafka-2.8.2", (Coordinate("org.apache.kafka", "kafka_2.13", "2.8.2"),))
+KAFKA_2_8: Final = JarSet(
+    "kafka-2.8.2",
+    (
+        Coordinate("org.apache.kafka", "kafka_2.13", "2.8.2"),
+        Coordinate("org.slf4j", "slf4j-reload4j", "1.7.36", transitive=False),
+        Coordinate("ch.qos.reload4j", "reload4j", "1.2.25", transitive=False),
+    ),
+)
 """Broker with ZooKeeper, the judge of message sets (magic 0 and 1)."""
 
 SPARK_KAFKA: Final = JarSet(

@@ -1,0 +1,422 @@
+"""Real Kafka brokers on loopback, and the stock client's view of them.
+
+`Broker` runs release 4.1 (KRaft), `ZooKeeperBroker` release 2.8, which still writes magic 0 and 1.
+`serve` lets a broker serve partition folders that somebody else wrote, after the recovery that
+checks every segment of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import socket
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.support.jars import KAFKA_2_8, KAFKA_4_1
+from tests.support.jvm import Server, command, run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+HEAP: Final = "512m"
+_CLUSTER_ID: Final = "a2Fma2Fsb2ctdGVzdHMtMQ"
+_CLIENT_SECONDS: Final = 60
+_SESSION_MS: Final = "3000"
+"""A broker that starts again after a kill waits until its former self is taken for dead."""
+
+_LOG4J2: Final = """\
+status = error
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %p %c %m%n
+rootLogger.level = info
+rootLogger.appenderRef.out.ref = out
+"""
+
+_LOG4J: Final = """\
+log4j.rootLogger=INFO, out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%p %c %m%n
+"""
+
+_COMMON: Final = {
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "log.retention.ms": "-1",
+    "num.io.threads": "2",
+    "num.network.threads": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+}
+
+_STORAGE_LOGGERS: Final = re.compile(
+    r"(WARN|ERROR|FATAL) (kafka\.log|kafka\.server\.(Log|Replica|Broker|Kafka)"
+    r"|org\.apache\.kafka\.(storage|server)|kafka\.cluster|state\.change)\S* "
+)
+
+
+class Record(NamedTuple):
+    """A record as a stock client (librdkafka) hands it out; sorts by partition and offset."""
+
+    partition: int
+    offset: int
+    timestamp_type: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, str | bytes | None]] | None
+
+
+class Topic(NamedTuple):
+    """A topic to create: its partitions and its settings under Kafka's names."""
+
+    name: str
+    partitions: int = 1
+    config: Mapping[str, str] = {}
+
+
+class Broker:
+    """One Kafka 4.1 process that is broker and controller; started by ``with``, stopped at its end.
+
+    Args:
+        home: an empty folder of its own for settings, logs and (without ``log_dirs``) data.
+        log_dirs: Kafka's ``log.dirs``; the first one also takes the cluster's metadata log.
+        settings: more of ``server.properties``.
+        quick_start: for tests; a benchmark needs a broker whose code is compiled in full.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        log_dirs: Sequence[Path] = (),
+        settings: Mapping[str, str] | None = None,
+        quick_start: bool = True,
+    ) -> None:
+        self.home = home
+        self._quick_start = quick_start
+        self.log_dirs = list(log_dirs) or [home / "data"]
+        self.port = free_port()
+        self._settings = {**_COMMON, **self._own_settings(), **(settings or {})}
+        self._properties = home / "server.properties"
+        self._server: Server | None = None
+
+    def __enter__(self) -> Self:
+        """Start it; nothing is left running if that fails."""
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        try:
+            self.stop()
+        finally:
+            self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients take as ``bootstrap.servers``."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def log_text(self) -> str:
+        """Everything that its processes have logged so far."""
+        return (self.home / "broker.log").read_text(encoding="utf-8", errors="replace")
+
+    def start(self) -> None:
+        """Start it and wait until it serves; formats its directories the first time."""
+        if self._server is None:
+            self._server = self._prepare()
+        self._server.start(self._ready)
+
+    def stop(self) -> None:
+        """Stop it cleanly: it writes its checkpoints and the mark of a clean shutdown."""
+        if self._server is not None:
+            self._server.stop()
+
+    def kill(self) -> None:
+        """Kill it (SIGKILL)."""
+        if self._server is not None:
+            self._server.kill()
+
+    def close(self) -> None:
+        """Stop what serves it; its data stay."""
+
+    def complaints(self, begin: int = 0) -> list[str]:
+        """Give what its storage said at level WARN or above, from character ``begin`` of the log.
+
+        What it says about its own network, quorum and clients is left out.
+        """
+        return [line for line in self.log_text[begin:].splitlines() if _STORAGE_LOGGERS.match(line)]
+
+    def create_topics(self, *topics: Topic) -> None:
+        """Create topics and wait until each of their partitions has a leader."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        asked = [
+            NewTopic(topic.name, topic.partitions, 1, config=dict(topic.config)) for topic in topics
+        ]
+        for future in admin.create_topics(asked, request_timeout=_CLIENT_SECONDS).values():
+            future.result()
+        self.wait_for_leaders(*topics)
+
+    def wait_for_leaders(self, *topics: Topic) -> None:
+        """Wait until every partition of the topics has a leader."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        deadline = time.monotonic() + _CLIENT_SECONDS
+        for topic in topics:
+            while not self._has_leaders(admin, topic):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{topic} has no leaders:\n{self.log_text[-4000:]}")
+                time.sleep(0.1)
+
+    def produce(
+        self, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], **settings: object
+    ) -> None:
+        """Send keys and values in order, and wait until all are acknowledged."""
+        producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, **settings})
+        for key, value in records:
+            producer.produce(topic, value, key)
+            producer.poll(0)
+        assert producer.flush(_CLIENT_SECONDS) == 0
+
+    def consume_all(self, topic: str, *, isolation: str = "read_uncommitted") -> list[Record]:
+        """Read a topic from its log start to its end, in order of partition and offset."""
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "kafkalog-tests",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "isolation.level": isolation,
+                "check.crcs": True,
+            }
+        )
+        with contextlib.closing(consumer):
+            metadata = consumer.list_topics(topic, timeout=_CLIENT_SECONDS).topics[topic]
+            waiting = set(metadata.partitions)
+            consumer.assign(
+                [
+                    confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING)
+                    for number in waiting
+                ]
+            )
+            return sorted(_consume(consumer, waiting), key=lambda record: record[:2])
+
+    def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
+        """Give log start offset and high watermark of every partition."""
+        consumer = confluent_kafka.Consumer(
+            {"bootstrap.servers": self.bootstrap, "group.id": "kafkalog-tests"}
+        )
+        with contextlib.closing(consumer):
+            metadata = consumer.list_topics(topic, timeout=_CLIENT_SECONDS).topics[topic]
+            return {
+                number: consumer.get_watermark_offsets(
+                    confluent_kafka.TopicPartition(topic, number), timeout=_CLIENT_SECONDS
+                )
+                for number in sorted(metadata.partitions)
+            }
+
+    _ready = "Kafka Server started"
+
+    def _own_settings(self) -> dict[str, str]:
+        controller = free_port()
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": _SESSION_MS,
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": self._listener,
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        }
+
+    @property
+    def _listener(self) -> str:
+        return f"PLAINTEXT://127.0.0.1:{self.port}"
+
+    def _prepare(self) -> Server:
+        self._write_properties()
+        log4j = self.home / "log4j2.properties"
+        log4j.write_text(_LOG4J2, encoding="utf-8")
+        properties = str(self._properties)
+        tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", properties)
+        formatted = run(command(KAFKA_4_1, *tool))
+        assert formatted.returncode == 0, formatted.stdout + formatted.stderr
+        options = [f"-Dlog4j2.configurationFile={log4j}", "-Xms128m"]
+        words = command(
+            *(KAFKA_4_1, "kafka.Kafka", properties),
+            heap=HEAP,
+            options=options,
+            quick_start=self._quick_start,
+        )
+        return Server(words, self.home / "broker.log")
+
+    def _write_properties(self) -> None:
+        for directory in self.log_dirs:
+            directory.mkdir(parents=True, exist_ok=True)
+        settings = {**self._settings, "log.dirs": ",".join(map(str, self.log_dirs))}
+        lines = [f"{name}={value}\n" for name, value in settings.items()]
+        self._properties.write_text("".join(lines), encoding="utf-8")
+
+    @staticmethod
+    def _has_leaders(admin: AdminClient, topic: Topic) -> bool:
+        known = admin.list_topics(topic.name, timeout=_CLIENT_SECONDS).topics[topic.name]
+        leaders = [partition.leader for partition in known.partitions.values()]
+        return len(leaders) == topic.partitions and all(leader >= 0 for leader in leaders)
+
+
+class ZooKeeperBroker(Broker):
+    """Kafka 2.8 with a ZooKeeper of its own; ``log.message.format.version`` chooses its magic."""
+
+    _ready = "[KafkaServer id=1] started"
+    _zookeeper: Server | None = None
+
+    def start(self) -> None:
+        """Start ZooKeeper, unless it still runs, and the broker."""
+        if self._zookeeper is None:
+            self._zookeeper = self._start_zookeeper()
+        super().start()
+
+    def kill(self) -> None:
+        """Kill the broker, and wait until ZooKeeper has given up its session."""
+        super().kill()
+        time.sleep(2 * int(_SESSION_MS) / 1000)
+
+    def close(self) -> None:
+        """Stop ZooKeeper; its data are kept for the next start."""
+        if self._zookeeper is not None:
+            self._zookeeper.kill()
+            self._zookeeper = None
+
+    def _own_settings(self) -> dict[str, str]:
+        self._zookeeper_port = free_port()
+        return {
+            "broker.id": "1",
+            "listeners": self._listener,
+            "zookeeper.connect": f"127.0.0.1:{self._zookeeper_port}",
+            "zookeeper.connection.timeout.ms": "60000",
+            "zookeeper.session.timeout.ms": _SESSION_MS,
+        }
+
+    def _prepare(self) -> Server:
+        self._write_properties()
+        options = [*self._logging(), "-Xms128m"]
+        properties = str(self._properties)
+        words = command(KAFKA_2_8, "kafka.Kafka", properties, heap=HEAP, options=options)
+        return Server(words, self.home / "broker.log")
+
+    def _start_zookeeper(self) -> Server:
+        settings = self.home / "zookeeper.properties"
+        settings.write_text(
+            f"dataDir={self.home / 'zookeeper'}\nclientPort={self._zookeeper_port}\n"
+            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\ntickTime=500\n",
+            encoding="utf-8",
+        )
+        main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+        words = command(KAFKA_2_8, main, str(settings), options=self._logging())
+        server = Server(words, self.home / "zookeeper.log")
+        server.start("binding to port")
+        return server
+
+    def _logging(self) -> list[str]:
+        log4j = self.home / "log4j.properties"
+        log4j.write_text(_LOG4J, encoding="utf-8")
+        return [f"-Dlog4j.configuration={log4j.as_uri()}"]
+
+
+@contextlib.contextmanager
+def serve(home: Path, sources: Sequence[Path], topics: Sequence[Topic]) -> Iterator[Broker]:
+    """Run a broker that has recovered, and serves, copies of the topics' partition folders.
+
+    The topics are created first, so that the broker knows their ids; then, while it is stopped, the
+    folders take the place of its own, which leave only their ``partition.metadata``, and whatever
+    would let it believe that it had written them goes. It reads every segment when it starts again.
+
+    Args:
+        home: an empty folder for the broker.
+        sources: log directories that together hold every partition of the topics once.
+        topics: with the settings to create them with.
+    """
+    broker = Broker(home)
+    with broker:
+        broker.create_topics(*topics)
+        broker.stop()
+        (data,) = broker.log_dirs
+        for topic in topics:
+            for partition in range(topic.partitions):
+                _replace_partition(data / f"{topic.name}-{partition}", sources)
+        (data / ".kafka_cleanshutdown").unlink()
+        for checkpoint in data.glob("*-offset-checkpoint"):
+            checkpoint.unlink()
+        broker.start()
+        broker.wait_for_leaders(*topics)
+        yield broker
+
+
+def free_port() -> int:
+    """Give a TCP port of the loopback interface that nobody uses right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _replace_partition(folder: Path, sources: Sequence[Path]) -> None:
+    (source,) = [found for place in sources if (found := place / folder.name).is_dir()]
+    kept = (folder / "partition.metadata").read_bytes()
+    shutil.rmtree(folder)
+    shutil.copytree(source, folder)
+    (folder / "partition.metadata").write_bytes(kept)
+
+
+def _consume(consumer: confluent_kafka.Consumer, waiting: set[int]) -> Iterator[Record]:
+    """Yield records until each of the partitions has said once that its end is reached."""
+    deadline = time.monotonic() + _CLIENT_SECONDS
+    while waiting:
+        for message in consumer.consume(1000, timeout=0.5):
+            error = message.error()
+            if error is None:
+                yield _record(message)
+            elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                waiting.discard(message.partition())
+            else:
+                raise confluent_kafka.KafkaException(error)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"partitions {sorted(waiting)} have not come to their end")
+
+
+def _record(message: confluent_kafka.Message) -> Record:
+    timestamp_type, timestamp = message.timestamp()
+    partition, offset, headers = message.partition(), message.offset(), message.headers()
+    assert partition is not None
+    assert offset is not None
+    assert not isinstance(headers, dict)
+    return Record(
+        partition=partition,
+        offset=offset,
+        timestamp_type=timestamp_type,
+        timestamp=timestamp,
+        key=message.key(),
+        value=message.value(),
+        headers=headers,
+    )
