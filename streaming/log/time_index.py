@@ -56,11 +56,11 @@ class TimeIndex(SparseIndex):
             CorruptIndexError: the entries read do not ascend, or the file has shrunk.
         """
         slot = self._floor_slot(timestamp, "timestamp")
-        return self._none() if slot < 0 else self._entry(slot)
+        return self._none() if slot < 0 else self.entry(slot)
 
     def last_entry(self) -> TimestampOffset:
         """Give the last entry; (-1, base offset) without one."""
-        return self._none() if self._entries == 0 else self._entry(self._entries - 1)
+        return self._none() if self._entries == 0 else self.entry(self._entries - 1)
 
     def count_through(self, offset: int) -> int:
         """Count the entries whose offset is not above ``offset``.
@@ -73,6 +73,7 @@ class TimeIndex(SparseIndex):
     def _none(self) -> TimestampOffset:
         return TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
-    def _entry(self, slot: int) -> TimestampOffset:
+    def entry(self, slot: int) -> TimestampOffset:
+        """Give the entry in a slot below ``len()``."""
         entry = self.read(slot, slot + 1)[0]
         return TimestampOffset(int(entry["timestamp"]), self.base_offset + int(entry["offset"]))

@@ -1,0 +1,137 @@
+"""Log directories: which partitions live in them, and where a new one goes.
+
+Source: Kafka ``LogManager`` (``loadLogs``, ``nextLogDirs``), ``LocalLog.parseTopicPartitionName``.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.checkpoints.broker import read_offset_checkpoint
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["LogDirs", "PartitionDirectory", "choose_directory"]
+
+_LOGGER = logging.getLogger("kafkalog.log")
+
+
+class PartitionDirectory(NamedTuple):
+    """The folder of a live partition, and the log directory that it lies in."""
+
+    topic_partition: TopicPartition
+    path: Path
+    log_dir: Path
+
+
+class LogDirs:
+    """Kafka's ``log.dirs``: one or several directories that together hold each partition once.
+
+    A path may also be the folder of one partition, for reading a copy of it; its log directory is
+    then the folder around it. Nothing is kept: every call looks anew.
+    """
+
+    def __init__(self, paths: Iterable[str | Path]) -> None:
+        self.paths = [Path(path) for path in paths]
+
+    def partitions(self) -> dict[TopicPartition, PartitionDirectory]:
+        """Find the live partitions, in order.
+
+        Left out: what awaits deletion (``-delete``), moves between directories (``-future``) or
+        belongs nowhere (``-stray``), KRaft's own log, and every folder that is no partition's.
+
+        Raises:
+            LogDirectoryError: a path that is no folder or cannot be read, or a partition that lives
+                in two of them.
+        """
+        found: dict[TopicPartition, PartitionDirectory] = {}
+        for path in self.paths:
+            for here in _partitions_of(path):
+                other = found.setdefault(here.topic_partition, here)
+                if other is not here and not other.path.samefile(here.path):
+                    raise LogDirectoryError(
+                        f"{here.topic_partition} lives in {other.path} and in {here.path}: a "
+                        "partition has one folder; move one of them away"
+                    )
+        return dict(sorted(found.items()))
+
+    def checkpoint(
+        self, name: str, partitions: Iterable[PartitionDirectory]
+    ) -> dict[TopicPartition, int]:
+        """Read an offset checkpoint of all directories, for the partitions that live beside it.
+
+        Lines about partitions that live elsewhere, or nowhere, are left over and not given. An
+        unreadable file counts as empty, with a warning, as it does for a broker.
+        """
+        offsets: dict[TopicPartition, int] = {}
+        by_directory: dict[Path, list[TopicPartition]] = {}
+        for partition in partitions:
+            by_directory.setdefault(partition.log_dir, []).append(partition.topic_partition)
+        for directory, living in by_directory.items():
+            try:
+                known = read_offset_checkpoint(directory, name)
+            except CheckpointError as error:
+                _LOGGER.warning("not used, as if it were empty: %s", error)
+                continue
+            offsets |= {key: known[key] for key in living if key in known}
+        return offsets
+
+    def partition_counts(self) -> dict[Path, int]:
+        """Count live and future partitions in each directory, in the order of the paths."""
+        counts = dict.fromkeys(self.paths, 0)
+        for path in self.paths:
+            counts[path] = sum(
+                entry.is_dir() and _counts_as_partition(entry.name) for entry in _scan(path)
+            )
+        return counts
+
+
+def choose_directory(counts: Mapping[Path, int]) -> Path:
+    """Choose where a new partition goes: to the fewest partitions, to the first one among equals.
+
+    ``counts`` is what :meth:`LogDirs.partition_counts` gave, with what was placed since added.
+    """
+    return min(counts, key=counts.__getitem__)
+
+
+def _partitions_of(path: Path) -> Iterator[PartitionDirectory]:
+    itself = parse_partition_directory(path.name)
+    if itself is not None and _has_segments(path):
+        yield PartitionDirectory(itself, path, path.parent)
+        return
+    for entry in _scan(path):
+        topic_partition = parse_partition_directory(entry.name)
+        if (
+            topic_partition is not None
+            and topic_partition.topic != CLUSTER_METADATA_TOPIC
+            and entry.is_dir()
+        ):
+            yield PartitionDirectory(topic_partition, path / entry.name, path)
+
+
+def _counts_as_partition(name: str) -> bool:
+    live = name.rpartition(".")[0] if name.endswith("-future") else name
+    topic_partition = parse_partition_directory(live)
+    return topic_partition is not None and topic_partition.topic != CLUSTER_METADATA_TOPIC
+
+
+def _has_segments(path: Path) -> bool:
+    return any(parse_base_offset(entry.name, LOG) is not None for entry in _scan(path))
+
+
+def _scan(path: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(path) as entries:
+            return list(entries)
+    except OSError as error:
+        raise LogDirectoryError(
+            f"log directory {path} cannot be listed: {error.strerror}; where several machines "
+            "work, it must be mounted on each"
+        ) from error

@@ -1,0 +1,80 @@
+"""Where the valid batches of a segment end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.errors import CorruptRecordError
+from kafkalog.streaming.log.segment import Chunk
+from kafkalog.streaming.records.batch import invalid_checksums
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from kafkalog.streaming.log.segment import LogSegment
+
+__all__ = ["ValidEnd", "find_valid_end", "valid_chunks"]
+
+
+class ValidEnd(NamedTuple):
+    """What a walk over a segment's batches came to."""
+
+    next_offset: int
+    position: int
+    """Of the first byte behind the valid batches."""
+    problem: CorruptRecordError | None
+    """What is wrong with that byte and those after it; None if the file ends there."""
+
+
+def find_valid_end(segment: LogSegment, position: int) -> ValidEnd:
+    """Walk from a batch at ``position`` to the first bytes that are no valid batch, or to the end.
+
+    If there is none at ``position`` itself, its offset cannot be known from what follows: the walk
+    starts again at the beginning of the segment.
+    """
+    next_offset, start = segment.base_offset, position
+    chunks = valid_chunks(segment, position)
+    while True:
+        try:
+            chunk = next(chunks)
+        except StopIteration as stop:
+            if position == start and start > 0:
+                return find_valid_end(segment, 0)
+            return ValidEnd(next_offset, position, stop.value)
+        position = chunk.file_position + len(chunk.data)
+        next_offset = int(chunk.table.last_offset[-1]) + 1
+
+
+def valid_chunks(
+    segment: LogSegment, position: int
+) -> Generator[Chunk, None, CorruptRecordError | None]:
+    """Read batches forward as long as their lengths, offsets and checksums are right.
+
+    Yields:
+        whole, verified batches, about 1 MiB at a time.
+
+    Returns:
+        what is wrong with the bytes behind them; None if the file ends there.
+    """
+    try:
+        for chunk in segment.chunks(position):
+            invalid = invalid_checksums(chunk.data, chunk.table, chunk.file_position)
+            if invalid.any():
+                slot = int(invalid.argmax())
+                if slot:
+                    end = int(chunk.table.position[slot]) - chunk.file_position
+                    yield Chunk(chunk.data[:end], chunk.table[:slot], chunk.file_position)
+                return _wrong(segment, int(chunk.table.position[slot]), "has a wrong checksum")
+            yield chunk
+            position = chunk.file_position + len(chunk.data)
+    except CorruptRecordError as error:
+        return error
+    return None if position == segment.size else _wrong(segment, position, "is incomplete")
+
+
+def _wrong(segment: LogSegment, position: int, reason: str) -> CorruptRecordError:
+    return CorruptRecordError(
+        f"{segment.path}: the batch at position {position} {reason}",
+        path=str(segment.path),
+        position=position,
+    )

@@ -1,0 +1,241 @@
+"""The log of one topic partition: its segments in order, its ends, and what lies between.
+
+Source: Kafka ``UnifiedLog``, ``LocalLog``, ``LogSegments``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+
+import numpy as np
+
+from kafkalog.errors import OffsetOutOfRangeError
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.segment import Chunk, LogSegment
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.slice_reader import read_slice
+from kafkalog.streaming.log.slices import SegmentSlice, slice_segment, split_slice
+from kafkalog.streaming.records.batch import scan_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.slice_reader import Decoder
+
+__all__ = ["LogEnd", "PartitionLog"]
+
+_T = TypeVar("_T")
+
+_ATTEMPTS = 5
+"""Listing and opening race with cleaners and retention: each attempt starts from a new listing."""
+
+
+class LogEnd(NamedTuple):
+    """Where a log ends: the next offset to write, and the place in the segment that ends there."""
+
+    offset: int
+    base_offset: int
+    """Of the segment with the end; -1 if there is none."""
+    position: int
+    """Of the first byte that belongs to no whole batch, in its ``.log`` file."""
+
+
+class PartitionLog:
+    """Reads a partition's folder; never writes. Use it as a context manager, or :meth:`close` it.
+
+    Segments are listed when first needed, and anew by :meth:`refresh`. Not thread safe.
+    """
+
+    def __init__(
+        self, directory: Path, topic_partition: TopicPartition, log_start_offset: int | None = None
+    ) -> None:
+        """Take a partition's folder; ``log_start_offset`` is the checkpointed one, if there is one.
+
+        Nothing is read yet.
+        """
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self._checkpointed_start = log_start_offset or 0
+        self._segments: list[LogSegment] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files of all segments."""
+        for segment in self._segments or []:
+            segment.close()
+
+    def refresh(self) -> None:
+        """Forget the listing: segments roll, are swapped and deleted."""
+        self.close()
+        self._segments = None
+
+    @property
+    def segments(self) -> list[LogSegment]:
+        """The segments, in order of their base offsets; the last one is the active one.
+
+        Raises:
+            UnknownTopicOrPartitionError: the folder is gone.
+        """
+        if self._segments is None:
+            self._segments = [
+                LogSegment(self.directory, base) for base in list_base_offsets(self.directory)
+            ]
+        return self._segments
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that may be read: the checkpointed one, or the first segment's base."""
+        first = self.segments[0].base_offset if self.segments else 0
+        return max(self._checkpointed_start, first)
+
+    # The end of the log
+
+    def log_end_offset(
+        self, *, verify_from: int | None = None, committed_end: int | None = None
+    ) -> int:
+        """Find the next offset to write; see :meth:`log_end`."""
+        return self.log_end(verify_from=verify_from, committed_end=committed_end).offset
+
+    def log_end(
+        self, *, verify_from: int | None = None, committed_end: int | None = None
+    ) -> LogEnd:
+        """Walk to the end of the log, as a recovering broker would.
+
+        The walk starts at the last entry of the active segment's offset index, or, if that is
+        earlier, at the batch with offset ``verify_from``, and checks lengths and checksums. The
+        first bytes that are no valid batch are the end of the log: a torn tail, the zeros of a
+        preallocated segment, or damage, behind which a recovering broker would keep nothing either.
+
+        ``committed_end`` is the offset below which everything is known to have been whole.
+
+        Raises:
+            CorruptRecordError: bytes below ``committed_end`` that are no valid batch.
+        """
+        return self._retrying(lambda: self._walk_to_end(verify_from, committed_end))
+
+    def _walk_to_end(self, verify_from: int | None, committed_end: int | None) -> LogEnd:
+        offset, base, position = self.log_start_offset, -1, 0
+        start = MAX_OFFSET if verify_from is None else verify_from
+        for segment in self.segments[self._floor(start) :]:
+            with segment:
+                base = segment.base_offset
+                end = find_valid_end(segment, segment.floor_position(start))
+                offset, position = max(offset, end.next_offset), end.position
+                if end.problem is None:
+                    continue
+                if committed_end is not None and offset < committed_end:
+                    raise end.problem
+                break
+        return LogEnd(offset, base, position)
+
+    # Reading
+
+    def slices(self, start: int, end: int) -> list[SegmentSlice]:
+        """Find the bytes of the offsets ``[start, end)``, segment by segment, by the indexes.
+
+        ``end`` is not checked against the end of the log: whoever reads the slices finds out.
+
+        Raises:
+            OffsetOutOfRangeError: ``start`` is below the log start offset.
+        """
+        if start >= end:
+            return []
+        return self._retrying(lambda: self._slice(start, end))
+
+    def _slice(self, start: int, end: int) -> list[SegmentSlice]:
+        if start < self.log_start_offset:
+            raise OffsetOutOfRangeError(
+                f"{self.topic_partition}: offset {start} is below {self.log_start_offset}, where "
+                f"the log in {self.directory} starts",
+                offset=start,
+                log_start_offset=self.log_start_offset,
+            )
+        found = []
+        followers = [*self.segments[1:], None]
+        for segment, follower in zip(self.segments, followers, strict=True):
+            limit = end if follower is None else min(end, follower.base_offset)
+            first = max(start, segment.base_offset)
+            if first >= limit:
+                continue
+            with segment:
+                sealed = follower is not None and limit == follower.base_offset
+                if segment.size or not sealed:
+                    found.append(slice_segment(segment, first, limit, sealed_end=sealed))
+        return found
+
+    def split_slice(self, whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
+        """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.slices`."""
+        return split_slice(whole, pieces)
+
+    def read_slice(
+        self, planned: SegmentSlice, decoder: Decoder, *, committed_end: int | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read a slice as Arrow; see :mod:`kafkalog.streaming.log.slice_reader`."""
+        return read_slice(self.topic_partition, planned, decoder, committed_end=committed_end)
+
+    def read(
+        self, start: int, end: int, max_bytes: int, *, min_one_message: bool = True
+    ) -> Chunk | None:
+        """Read whole batches from the first one that reaches ``start``, as Kafka's fetch does.
+
+        Batches that straddle ``start`` or ``end`` are included: the decoder trims them. At most
+        ``max_bytes`` are read, except that with ``min_one_message`` the first batch is read however
+        large it is. None if there is nothing to read in ``[start, end)``.
+
+        Raises:
+            OffsetOutOfRangeError: ``start`` is below the log start offset.
+            CorruptRecordError: bytes on the way that are no batch.
+        """
+        for planned in self.slices(start, end):
+            with LogSegment(self.directory, planned.base_offset) as segment:
+                position = segment.translate_offset(max(start, planned.start_offset))
+                if position is not None:
+                    return _read_some(segment, position, end, max_bytes, min_one_message)
+        return None
+
+    # Help
+
+    def _floor(self, offset: int) -> int:
+        """Find the slot of the segment that holds ``offset``; 0 if it lies before all of them."""
+        bases = [segment.base_offset for segment in self.segments]
+        return max(0, int(np.searchsorted(bases, offset, side="right")) - 1)
+
+    def _retrying(self, action: Callable[[], _T]) -> _T:
+        """Act on the listing, and again on a new one if a file in it is gone."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return action()
+            except FileNotFoundError:
+                self.refresh()
+        return action()
+
+
+def _read_some(
+    segment: LogSegment, position: int, end: int, max_bytes: int, min_one_message: bool
+) -> Chunk | None:
+    """Read the batches from ``position`` on that start below ``end``, within ``max_bytes``."""
+    first = next(segment.headers(position))
+    length = max(max_bytes, first.size) if min_one_message else max_bytes
+    if length < first.size:
+        return None
+    data = read_at(segment.descriptor, position, min(length, segment.size - position))
+    table = scan_batches(data, file_position=position, path=str(segment.path)).table
+    table = table[: int(np.searchsorted(table.last_offset, end - 1)) + 1]
+    return Chunk(data[: int(table.size.sum())], table, position)

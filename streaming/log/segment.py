@@ -1,0 +1,381 @@
+"""One segment of a partition's log: seek by offset, and read whole batches forward.
+
+Everything is read with ``pread`` from a descriptor opened once: a segment that a cleaner renames or
+retention unlinks stays readable until it is closed, and one that is truncated merely ends earlier.
+
+The indexes are hints. What they say is verified at the batch they lead to; a missing, stale or
+damaged index costs a scan of the segment and a line in the log, never wrong data.
+
+Source: Kafka ``LogSegment``, ``FileLogInputStream``, ``FileRecords.searchForOffsetWithSize``.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+
+import numpy as np
+
+from kafkalog.checkpoints.regular_file import open_regular
+from kafkalog.errors import CorruptIndexError, CorruptRecordError
+from kafkalog.model import NO_PRODUCER_ID, NO_TIMESTAMP
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
+from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.time_index import TimeIndex
+from kafkalog.streaming.records.batch import scan_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+    from kafkalog.streaming.records.batch import BatchTable
+
+    Bytes = npt.NDArray[np.uint8]
+
+__all__ = ["CHUNK_BYTES", "BatchHeader", "Chunk", "FileIdentity", "LogSegment"]
+
+_LOGGER = logging.getLogger("kafkalog.log")
+
+CHUNK_BYTES: Final = 1 << 20
+"""Bytes read at once: large enough that a read costs little beside the decoding."""
+
+_HEADER: Final = struct.Struct(">qi4xb")
+"""Offset, size and magic: where every magic has them."""
+
+_V2_REST: Final = struct.Struct(">23xi8xqq")
+"""Last offset delta, max timestamp and producer id of a batch of magic 2."""
+
+_V1_TIMESTAMP: Final = struct.Struct(">18xq")
+
+_HEADER_BYTES: Final = 61
+_SMALLEST_ENTRY: Final = {0: 26, 1: 34, 2: 61}
+"""Bytes of the smallest entry of each magic, its first 12 included."""
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+_Index = TypeVar("_Index", OffsetIndex, TimeIndex)
+
+
+class FileIdentity(NamedTuple):
+    """Which file a path led to; another file put in its place has another inode."""
+
+    device: int
+    inode: int
+
+
+class Chunk(NamedTuple):
+    """Whole batches, read from one place: ``data`` is uint8[n] and starts at ``file_position``."""
+
+    data: Bytes
+    table: BatchTable
+    file_position: int
+
+
+class BatchHeader(NamedTuple):
+    """The first bytes of a batch, or of an outer message of magic 0 or 1."""
+
+    position: int
+    size: int
+    offset: int
+    """The base offset in magic 2, the last offset before."""
+    last_offset: int
+    max_timestamp: int
+    producer_id: int
+
+
+class LogSegment:
+    """The segment of a partition's folder with one base offset.
+
+    Files are opened when first used and stay open until :meth:`close`; use it as a context manager.
+    Not thread safe, not picklable. Records are not looked into, and checksums not verified.
+    """
+
+    def __init__(self, directory: Path, base_offset: int) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self._descriptor = -1
+        self._indexes: dict[str, OffsetIndex | TimeIndex | None] = {}
+
+    def __repr__(self) -> str:
+        return f"LogSegment({str(self.path)!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open; the segment opens again when it is used again."""
+        for index in self._indexes.values():
+            if index is not None:
+                index.close()
+        self._indexes.clear()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    @property
+    def path(self) -> Path:
+        """The ``.log`` file."""
+        return self.file(LOG)
+
+    def file(self, suffix: str) -> Path:
+        """Give the path of one of the segment's files."""
+        return self.directory / file_name(self.base_offset, suffix)
+
+    @property
+    def descriptor(self) -> int:
+        """The open ``.log`` file.
+
+        Raises:
+            FileNotFoundError: the segment is gone.
+            LogDirectoryError: a link, FIFO or device has its name.
+        """
+        if self._descriptor < 0:
+            self._descriptor = open_regular(self.path)
+        return self._descriptor
+
+    @property
+    def identity(self) -> FileIdentity:
+        """Device and inode of the open ``.log`` file."""
+        status = os.fstat(self.descriptor)
+        return FileIdentity(status.st_dev, status.st_ino)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the ``.log`` file now; a preallocated tail counts."""
+        return os.fstat(self.descriptor).st_size
+
+    # Indexes
+
+    def offset_index(self) -> OffsetIndex | None:
+        """Open the offset index; None, with a warning, if it is missing or contradicts itself."""
+        index = self._index(OFFSET_INDEX, OffsetIndex)
+        if index is not None:
+            try:
+                index.limit(self.size)
+            except CorruptIndexError as error:
+                self._give_up_index(OFFSET_INDEX, error)
+                return None
+        return index
+
+    def time_index(self) -> TimeIndex | None:
+        """Open the time index; None, with a warning, if it is missing or contradicts itself."""
+        return self._index(TIME_INDEX, TimeIndex)
+
+    def _index(self, suffix: str, kind: Callable[[Path, int], _Index]) -> _Index | None:
+        if suffix not in self._indexes:
+            # The log first: entries that are written later point into bytes that we do not see.
+            _ = self.descriptor
+            try:
+                self._indexes[suffix] = kind(self.file(suffix), self.base_offset)
+            except (FileNotFoundError, CorruptIndexError) as error:
+                self._give_up_index(suffix, error)
+        return self._indexes[suffix]  # type: ignore[return-value]
+
+    def _give_up_index(self, suffix: str, error: Exception) -> None:
+        index = self._indexes.get(suffix)
+        if index is not None:
+            index.close()
+        self._indexes[suffix] = None
+        reason = "there is none" if isinstance(error, FileNotFoundError) else str(error)
+        if self.size:
+            _warn_once(f"{self.file(suffix)}: not used, the segment is scanned instead: {reason}")
+
+    # Seeking
+
+    def floor_position(self, offset: int) -> int:
+        """Find a position of a batch such that all batches before it end below ``offset``.
+
+        Costs at most 3 pages of the index near its tail, and one batch header; 0 without an index.
+        """
+        index = self.offset_index()
+        if index is None:
+            return 0
+        try:
+            entry = index.lookup(offset)
+        except CorruptIndexError as error:
+            self._give_up_index(OFFSET_INDEX, error)
+            return 0
+        if entry.position == 0 or self._is_batch_of(entry.offset, entry.position):
+            return entry.position
+        self._give_up_index(
+            OFFSET_INDEX,
+            CorruptIndexError(
+                f"it has offset {entry.offset} at position {entry.position}, where no batch with "
+                "that offset starts"
+            ),
+        )
+        return 0
+
+    def _is_batch_of(self, offset: int, position: int) -> bool:
+        """Tell whether a batch that starts at or below ``offset`` is at ``position``."""
+        header = self.header_at(position)
+        return header is not None and self.base_offset <= header.offset <= offset
+
+    def end_position(self, offset: int) -> int:
+        """Find a position from which on all offsets are at or above ``offset``, by the index.
+
+        It is a bound for reading, close to the batch that ends the range; the size of the file if
+        the index does not reach so far.
+        """
+        index = self.offset_index()
+        try:
+            position = None if index is None else index.end_position(offset)
+        except CorruptIndexError as error:
+            self._give_up_index(OFFSET_INDEX, error)
+            position = None
+        return self.size if position is None else position
+
+    def translate_offset(self, offset: int) -> int | None:
+        """Find the position of the first batch whose last offset is at or above ``offset``.
+
+        None if the segment has no such batch: its last offsets may be gone by compaction.
+
+        Raises:
+            CorruptRecordError: bytes on the way there are no whole batch.
+        """
+        position = self.floor_position(offset)
+        if position == 0 and self.offset_index() is None:
+            return self._scan_for(offset)
+        for header in self.headers(position):
+            if header.last_offset >= offset:
+                return header.position
+            position = header.position + header.size
+        self.refuse_rest(position)
+        return None
+
+    def _scan_for(self, offset: int) -> int | None:
+        position = 0
+        for chunk in self.chunks(0):
+            slot = int((chunk.table.last_offset >= offset).argmax())
+            if chunk.table.last_offset[slot] >= offset:
+                return int(chunk.table.position[slot])
+            position = chunk.file_position + len(chunk.data)
+        self.refuse_rest(position)
+        return None
+
+    def refuse_rest(self, position: int) -> None:
+        """Refuse bytes from ``position`` on, where a walk ended that found no whole batch.
+
+        Raises:
+            CorruptRecordError: there are such bytes.
+        """
+        for _ in self.chunks(position):
+            return
+        if position < self.size:
+            raise CorruptRecordError(
+                f"{self.path}: {self.size - position} bytes from position {position} to the end "
+                "of the file are no whole batch",
+                path=str(self.path),
+                position=position,
+            )
+
+    # Reading
+
+    def header_at(self, position: int) -> BatchHeader | None:
+        """Read the header of the batch at ``position``; None if no whole batch can be there."""
+        remaining = self.size - position
+        data = os.pread(self.descriptor, _HEADER_BYTES, position)
+        if len(data) < _HEADER.size:
+            return None
+        offset, length, magic = _HEADER.unpack_from(data)
+        size = 12 + length
+        if not _SMALLEST_ENTRY.get(magic, remaining + 1) <= size <= remaining:
+            return None
+        last_offset, max_timestamp, producer_id = offset, NO_TIMESTAMP, NO_PRODUCER_ID
+        if magic == 2:
+            delta, max_timestamp, producer_id = _V2_REST.unpack_from(data)
+            last_offset += delta
+            if delta < 0:
+                return None
+        elif magic == 1:
+            (max_timestamp,) = _V1_TIMESTAMP.unpack_from(data)
+        return BatchHeader(position, size, offset, last_offset, max_timestamp, producer_id)
+
+    def headers(self, position: int) -> Iterator[BatchHeader]:
+        """Walk batch headers from ``position`` on, up to the first bytes that are no whole batch.
+
+        One small read for each batch: for the few between an index entry and its neighbour.
+        """
+        while (header := self.header_at(position)) is not None:
+            yield header
+            position += header.size
+
+    def chunks(
+        self, start_position: int, end_position: int | None = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> Iterator[Chunk]:
+        """Read whole batches forward, about ``chunk_bytes`` at a time.
+
+        The batch that straddles ``end_position`` is the last one; None reads to the end of the
+        file. A batch larger than ``chunk_bytes`` comes alone: memory grows for one batch, and never
+        beyond what the file still has. The generator ends without a word where the file ends inside
+        a batch: the caller sees it by the position it got to.
+
+        Raises:
+            CorruptRecordError: bytes that cannot be a batch; the batches before them were yielded.
+        """
+        position, needed, last_offset = start_position, 0, self.base_offset - 1
+        while position < (end := self._readable_end(end_position)):
+            # At least a header, though it may lie beyond the end asked for.
+            length = needed or max(min(chunk_bytes, end - position), _HEADER_BYTES)
+            data = read_at(self.descriptor, position, min(length, self.size - position))
+            scan = scan_batches(data, file_position=position, path=str(self.path))
+            if scan.consumed:
+                ordered = self._count_ordered(scan.table, last_offset)
+                yield from self._chunk(data, scan.table[:ordered], position)
+                if ordered < len(scan.table):
+                    raise self._disorder(scan.table[ordered : ordered + 1])
+                position += scan.consumed
+                last_offset = int(scan.table.last_offset[-1])
+            if scan.invalid is not None:
+                raise scan.invalid
+            needed = 0 if scan.consumed else scan.needed
+            if not scan.consumed and not len(data) < needed <= self.size - position:
+                return
+
+    def _chunk(self, data: Bytes, table: BatchTable, position: int) -> Iterator[Chunk]:
+        if len(table):
+            yield Chunk(data[: int(table.size.sum())], table, position)
+
+    def _count_ordered(self, table: BatchTable, last_offset: int) -> int:
+        """Count the batches whose offsets ascend: no checksum covers a batch's base offset."""
+        last = table.last_offset
+        # The base offset of an outer message of magic 0 or 1 is not in its header.
+        base = np.where(table.magic == 2, table.base_offset, last)
+        wrong = last - self.base_offset > _MAX_RELATIVE_OFFSET
+        wrong |= base <= np.concatenate(([last_offset], last[:-1]))
+        return int(wrong.argmax()) if wrong.any() else len(table)
+
+    def _disorder(self, batch: BatchTable) -> CorruptRecordError:
+        position, base = int(batch.position[0]), int(batch.base_offset[0])
+        return CorruptRecordError(
+            f"{self.path}: the batch at position {position} has offsets {base} to "
+            f"{batch.last_offset[0]}, which do not follow those before it, or do not fit the "
+            f"segment with base offset {self.base_offset}",
+            path=str(self.path),
+            position=position,
+            offset=base,
+        )
+
+    def _readable_end(self, end_position: int | None) -> int:
+        return self.size if end_position is None else min(end_position, self.size)
+
+
+@functools.lru_cache(maxsize=4096)
+def _warn_once(message: str) -> None:
+    """Say the same about the same file once, though every query opens it anew."""
+    _LOGGER.warning("%s", message)

@@ -1,0 +1,108 @@
+"""Byte ranges of segments: what a reader is told to read, and how a range is cut into several.
+
+A slice carries offsets *and* positions. The offsets are the contract; the positions say where to
+start and how much to read at most, and hold only for the very file that the slice names by device
+and inode. Everything here comes from listings and offset indexes: no log is scanned.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from kafkalog.streaming.log.segment import LogSegment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["SegmentSlice", "slice_segment", "split_slice"]
+
+
+class SegmentSlice(NamedTuple):
+    """The offsets ``[start_offset, end_offset)`` of one segment, and the bytes they lie in.
+
+    ``end_position`` bounds the bytes from above by less than an index interval and one batch. Plain
+    numbers and text: it travels to tasks.
+    """
+
+    path: str
+    base_offset: int
+    device: int
+    inode: int
+    start_position: int
+    end_position: int
+    start_offset: int
+    end_offset: int
+
+    @property
+    def size(self) -> int:
+        """Bytes to read, at most."""
+        return self.end_position - self.start_position
+
+
+def slice_segment(segment: LogSegment, start: int, end: int, *, sealed_end: bool) -> SegmentSlice:
+    """Find the bytes of the offsets ``[start, end)`` of a segment.
+
+    ``sealed_end`` says that the segment holds nothing at or above ``end``: its size is the bound.
+
+    Raises:
+        FileNotFoundError: the segment is gone.
+    """
+    identity = segment.identity
+    start_position = segment.floor_position(start) if start > segment.base_offset else 0
+    end_position = segment.size if sealed_end else segment.end_position(end)
+    return SegmentSlice(
+        str(segment.path),
+        segment.base_offset,
+        identity.device,
+        identity.inode,
+        start_position,
+        max(start_position, end_position),
+        start,
+        end,
+    )
+
+
+def split_slice(whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
+    """Cut a slice into at most ``pieces`` of about equal bytes, at batch boundaries.
+
+    The boundaries are those that the offset index knows, so that there may be fewer pieces, down to
+    the slice itself. Together they hold its offsets exactly once.
+
+    Raises:
+        FileNotFoundError: the segment is gone.
+    """
+    with LogSegment(Path(whole.path).parent, whole.base_offset) as segment:
+        index = segment.offset_index()
+        if pieces <= 1 or index is None or (whole.device, whole.inode) != segment.identity:
+            return [whole]
+        entries = index.between(whole.start_position, whole.end_position)
+    # An entry's offset is the last one of its batch: the boundary lies behind it.
+    inside = (entries[:, 0] >= whole.start_offset) & (entries[:, 0] < whole.end_offset - 1)
+    entries = entries[inside]
+    if not len(entries):
+        return [whole]
+    wanted = whole.start_position + np.arange(1, pieces) * (whole.size / pieces)
+    cuts = np.unique(np.minimum(np.searchsorted(entries[:, 1], wanted), len(entries) - 1))
+    return list(_pieces(whole, entries, cuts.tolist()))
+
+
+def _pieces(
+    whole: SegmentSlice, entries: np.ndarray[tuple[int, int], np.dtype[np.int64]], cuts: list[int]
+) -> Iterator[SegmentSlice]:
+    start_offset, start_position = whole.start_offset, whole.start_position
+    for cut in cuts:
+        end_offset = int(entries[cut, 0]) + 1
+        # The batch at the entry belongs to the piece before the cut, so that piece ends, at most,
+        # where the next entry's begins.
+        after = int(entries[cut + 1, 1]) if cut + 1 < len(entries) else whole.end_position
+        yield whole._replace(
+            start_offset=start_offset,
+            start_position=start_position,
+            end_offset=end_offset,
+            end_position=after,
+        )
+        start_offset, start_position = end_offset, int(entries[cut, 1])
+    yield whole._replace(start_offset=start_offset, start_position=start_position)
