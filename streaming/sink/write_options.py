@@ -1,0 +1,247 @@
+"""The options of the sink: Spark's Kafka sink's, a topic's settings by Kafka's names, and ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+from kafkalog.errors import InvalidTopicError, OptionError
+from kafkalog.model import validate_topic_name
+from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
+from kafkalog.streaming.log.config import LOG_CONFIG_NAMES, LogConfig
+from kafkalog.streaming.options import (
+    BOOLEAN,
+    DURATION_MS,
+    PATHS,
+    SIZE,
+    TEXT,
+    Kind,
+    Options,
+    Rules,
+    choice,
+    duration_ms,
+    integer,
+    option,
+    options_of,
+)
+
+__all__ = ["WriteOptions"]
+
+_BYTES_ONLY: Final = "keys and values are written as the bytes of their columns"
+_NOT_YET: Final = "this release does not support it"
+
+_REFUSED: Final = {
+    "kafka.key.serializer": _BYTES_ONLY,
+    "kafka.value.serializer": _BYTES_ONLY,
+    "kafka.partitioner.class": "no Java class runs here; use partitioner, or a column partition",
+    "kafka.interceptor.classes": "rows go to files, no producer's interceptor runs",
+}
+
+_DAY_MS: Final = 86_400_000
+
+
+def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = "") -> str | None:
+    """Declare a topic setting; its value is text in the form that persists with the topic."""
+
+    def read(text: str) -> str:
+        value = str(kind.read(text))
+        LogConfig.from_mapping({name: value})
+        return value
+
+    return option(name, Kind(kind.accepts, read), default=None, unit=unit, kafka=True, doc=doc)
+
+
+_COMPRESSION: Final = choice("none", "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer")
+_LEVEL: Final = integer(-(2**31), 2**31 - 1)
+_SIGNED: Final = integer()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions(Options):
+    """What a query over the sink was given; parse with ``WriteOptions.parse``."""
+
+    RULES: ClassVar[Rules] = Rules(
+        ignored=KAFKA_CLIENT_OPTIONS | {"includeHeaders"},
+        ignored_prefixes=KAFKA_SECURITY_PREFIXES,
+        refused=_REFUSED,
+    )
+
+    # Behaviour
+    paths: tuple[str, ...] = option("path", PATHS, doc="the log directories to write to")
+    topic: str | None = option(
+        "topic", TEXT, default=None, doc="the topic of every row; comes before a column topic"
+    )
+    num_partitions: int = option(
+        "numPartitions",
+        integer(1, 100_000),
+        default=1,
+        doc="how many partitions a topic gets that does not exist yet",
+    )
+    partitioner: str = option(
+        "partitioner",
+        choice("murmur2", "round_robin"),
+        default="murmur2",
+        doc="how rows without a partition find one. murmur2: by the hash of the key, as Kafka's "
+        "producers do, and in stretches of 16 KiB where there is no key; round_robin: in turn",
+    )
+    message_format: str = option(
+        "message.format", choice("v2", "v1", "v0"), default="v2", doc="the format of batches"
+    )
+    flush: str = option(
+        "flush",
+        choice("commit", "os"),
+        default="commit",
+        doc="commit: a batch is on the disk before it counts as committed; os: the operating "
+        "system writes when it likes, a killed process loses nothing and a power failure may",
+    )
+    transactional_id: str | None = option(
+        "transactional.id",
+        TEXT,
+        default=None,
+        kafka=True,
+        doc="the name under which a streaming query's batches are told apart; default: the query's "
+        "id, which its checkpoint keeps",
+    )
+    transactional_id_expiration_ms: int = option(
+        "transactional.id.expiration.ms",
+        duration_ms(minimum=1),
+        default=90 * _DAY_MS,
+        unit="ms",
+        kafka=True,
+        doc="how long the last batch of a name is remembered after it was written",
+    )
+    txn_app_id: str | None = option(
+        "txnAppId", TEXT, default=None, doc="of a batch write: the name that txnVersion counts for"
+    )
+    txn_version: int | None = option(
+        "txnVersion",
+        integer(minimum=0),
+        default=None,
+        doc="of a batch write: one whose version is not above the last one of txnAppId is skipped",
+    )
+    allow_broker_directory: bool = option(
+        "allowBrokerDirectory",
+        BOOLEAN,
+        default=False,
+        doc="write also where a broker lived, or where partitions lie that the sink has not made",
+    )
+    allow_internal_topics: bool = option(
+        "allowInternalTopics",
+        BOOLEAN,
+        default=False,
+        doc="write also to topics whose names start with two underscores",
+    )
+    max_new_topics: int = option(
+        "maxNewTopics",
+        integer(minimum=0),
+        default=100,
+        doc="how many topics the column topic may create in one batch",
+    )
+    preserve_offsets: bool = option(
+        "preserveOffsets", BOOLEAN, default=False, doc="keep the offsets of a column offset"
+    )
+    checkpoint_location: str | None = option(
+        "checkpointLocation", TEXT, default=None, doc="the query's checkpoint, set for Spark"
+    )
+
+    # A topic's settings
+    compression_type: str | None = _setting(
+        "compression.type", _COMPRESSION, doc="how batches are compressed; default none"
+    )
+    compression_gzip_level: str | None = _setting(
+        "compression.gzip.level", _LEVEL, doc="1 to 9, or -1 for zlib's default"
+    )
+    compression_lz4_level: str | None = _setting("compression.lz4.level", _LEVEL, doc="1 to 17")
+    compression_zstd_level: str | None = _setting(
+        "compression.zstd.level", _LEVEL, doc="-131072 to 22"
+    )
+    max_message_bytes: str | None = _setting(
+        "max.message.bytes", SIZE, unit="bytes", doc="the largest batch; default 1048588"
+    )
+    message_timestamp_type: str | None = _setting(
+        "message.timestamp.type",
+        choice("CreateTime", "LogAppendTime"),
+        doc="whether records keep the time of their row or get the time of their batch",
+    )
+    cleanup_policy: str | None = _setting(
+        "cleanup.policy", TEXT, doc="delete, compact or both; kept for who enforces it"
+    )
+    retention_ms: str | None = _setting(
+        "retention.ms", _SIGNED, unit="ms", doc="kept for who enforces it; default 604800000"
+    )
+    retention_bytes: str | None = _setting(
+        "retention.bytes", _SIGNED, unit="bytes", doc="kept for who enforces it; default -1 (off)"
+    )
+    delete_retention_ms: str | None = _setting(
+        "delete.retention.ms", DURATION_MS, unit="ms", doc="kept for who compacts"
+    )
+    min_compaction_lag_ms: str | None = _setting(
+        "min.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for who compacts"
+    )
+    max_compaction_lag_ms: str | None = _setting(
+        "max.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for who compacts"
+    )
+    min_cleanable_dirty_ratio: str | None = _setting(
+        "min.cleanable.dirty.ratio", TEXT, doc="kept for who compacts"
+    )
+    file_delete_delay_ms: str | None = _setting(
+        "file.delete.delay.ms", DURATION_MS, unit="ms", doc="kept for who deletes segments"
+    )
+
+    # Performance
+    segment_bytes: str | None = _setting(
+        "segment.bytes", SIZE, unit="bytes", doc="a segment's largest size; default 1 GiB"
+    )
+    segment_ms: str | None = _setting(
+        "segment.ms", DURATION_MS, unit="ms", doc="time that a segment may span; default 7 days"
+    )
+    segment_jitter_ms: str | None = _setting(
+        "segment.jitter.ms",
+        DURATION_MS,
+        unit="ms",
+        doc="taken off segment.ms up to this much, so that not all partitions roll at once",
+    )
+    segment_index_bytes: str | None = _setting(
+        "segment.index.bytes", SIZE, unit="bytes", doc="an index's largest size; default 10 MiB"
+    )
+    index_interval_bytes: str | None = _setting(
+        "index.interval.bytes", SIZE, unit="bytes", doc="log between index entries; default 4096"
+    )
+    max_block_ms: int = option(
+        "max.block.ms",
+        DURATION_MS,
+        default=60_000,
+        unit="ms",
+        kafka=True,
+        doc="how long a commit waits for another writer of the same log directories",
+    )
+
+    def __post_init__(self) -> None:
+        self._check_topic()
+        LogConfig.from_mapping(self.settings)
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' are given together or not at all"
+            )
+        if self.message_format != "v2":
+            raise OptionError(f"option 'message.format' is {self.message_format!r}: {_NOT_YET}")
+        if self.preserve_offsets:
+            raise OptionError(f"option 'preserveOffsets' is true: {_NOT_YET}")
+
+    def _check_topic(self) -> None:
+        if self.topic is None:
+            return
+        try:
+            validate_topic_name(self.topic)
+        except InvalidTopicError as error:
+            raise OptionError(f"option 'topic': {error}") from None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The topic settings that were given, by Kafka's names."""
+        values = {
+            known.name: getattr(self, known.field)
+            for known in options_of(type(self))
+            if known.name in LOG_CONFIG_NAMES
+        }
+        return {name: value for name, value in values.items() if value is not None}
