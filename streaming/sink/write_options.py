@@ -220,9 +220,7 @@ class WriteOptions(Options):
         self._check_topic()
         LogConfig.from_mapping(self.settings)
         if (self.txn_app_id is None) != (self.txn_version is None):
-            raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are given together or not at all"
-            )
+            raise OptionError("give both of the options 'txnAppId' and 'txnVersion', or none")
         if self.message_format != "v2":
             raise OptionError(f"option 'message.format' is {self.message_format!r}: {_NOT_YET}")
         if self.preserve_offsets:

@@ -1,0 +1,135 @@
+"""Which batch is it? Who wrote the last one, and whether this one follows it, is it, or neither.
+
+A writer is known to the commit state by a key:
+
+===============  ==================================================================================
+``query:<id>``   a streaming query; batches are numbered one by one, the last one may come again
+``app:<id>``     batch writes with ``txnAppId``; versions grow, with gaps
+``job:<uuid>``   any other batch write: no two are the same, and the state keeps nothing of it
+===============  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Final
+
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, WriterState
+from kafkalog.errors import BatchIdentityError, FencedWriterError
+
+__all__ = ["BatchIdentity", "Verdict", "judge", "remember", "staging_hash"]
+
+_FENCED_RUNS_KEPT: Final = 32
+
+
+def staging_hash(writer: str) -> str:
+    """Give what stands for a writer in file names: an id from outside never becomes a path."""
+    return hashlib.sha256(writer.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """One batch of one writer.
+
+    ``run_id`` changes each time a query is started. ``digest`` says what the batch was planned to
+    hold; None where nothing is known about that. ``named`` tells that the writer's id was chosen by
+    the user.
+    """
+
+    writer: str
+    batch_id: int
+    run_id: str = ""
+    digest: str | None = None
+    named: bool = False
+
+    @property
+    def is_remembered(self) -> bool:
+        """Whether the commit state keeps the last batch of this writer."""
+        return not self.writer.startswith("job:")
+
+    @property
+    def staged_prefix(self) -> str:
+        """What the names of this batch's staged files start with."""
+        return f"{STAGED_PREFIX}{staging_hash(self.writer)}.{self.batch_id}."
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id} of {self.writer}"
+
+
+class Verdict(Enum):
+    """What is to be done with a batch."""
+
+    APPEND = auto()
+    SKIP = auto()
+    """It is committed already."""
+
+
+def judge(identity: BatchIdentity, last: WriterState | None) -> Verdict:
+    """Decide whether a batch is new or committed already; ``last`` is its writer's last one.
+
+    What cannot be proved to be either is refused and never dropped.
+
+    Raises:
+        FencedWriterError: a newer run of the same query has committed since.
+        BatchIdentityError: neither the next batch nor the last one again.
+    """
+    if not identity.is_remembered:
+        return Verdict.APPEND
+    if identity.writer.startswith("app:"):
+        return Verdict.SKIP if last and identity.batch_id <= last.batch_id else Verdict.APPEND
+    if last is None:
+        return _judge_first(identity)
+    if identity.run_id in last.fenced:
+        raise FencedWriterError(
+            f"{identity}: its run {identity.run_id} was replaced by run {last.run_id}, which has "
+            f"committed batch {last.batch_id}. This run must end; nothing was written"
+        )
+    if identity.batch_id == last.batch_id + 1:
+        return Verdict.APPEND
+    if identity.batch_id == last.batch_id:
+        return _judge_last_again(identity, last)
+    raise BatchIdentityError(
+        f"{identity} does not follow batch {last.batch_id}, the last one that is committed. Either "
+        "the query's checkpoint was lost or restored from an older copy, or two queries write "
+        f"under one transactional id. Nothing was written. {_WAY_OUT}"
+    )
+
+
+_WAY_OUT: Final = (
+    "To go on, restore the checkpoint that belongs to these log directories; or decide which rows "
+    "are already there, and start the query with an option transactional.id that is new to them"
+)
+
+
+def _judge_first(identity: BatchIdentity) -> Verdict:
+    if identity.batch_id == 0 or identity.named:
+        return Verdict.APPEND
+    raise BatchIdentityError(
+        f"{identity} is not its first, yet the log directories know nothing of the batches before "
+        "it: they may not be the ones that the query wrote to (a missing mount, a restored copy), "
+        "the query came from another sink, or it stood still for longer than "
+        f"transactional.id.expiration.ms. Nothing was written. {_WAY_OUT}"
+    )
+
+
+def _judge_last_again(identity: BatchIdentity, last: WriterState) -> Verdict:
+    if last.digest is None or identity.digest == last.digest:
+        return Verdict.SKIP
+    found = identity.digest or "unknown, since the checkpoint cannot be read"
+    raise BatchIdentityError(
+        f"{identity} is committed already, with other content: the digest of the checkpoint's "
+        f"offsets for it is {found}, and was {last.digest}. The checkpoint was restored from an "
+        "older copy or moved, or two queries write under one transactional id. Nothing was "
+        f"written. {_WAY_OUT}"
+    )
+
+
+def remember(identity: BatchIdentity, last: WriterState | None, now_ms: int) -> WriterState:
+    """Give what the state is to keep of a writer once the batch is committed."""
+    fenced = () if last is None else last.fenced
+    if last is not None and last.run_id != identity.run_id:
+        fenced = (*fenced, last.run_id)[-_FENCED_RUNS_KEPT:]
+    current = WriterState(identity.run_id, identity.batch_id, identity.digest, now_ms)
+    return replace(current, fenced=fenced)

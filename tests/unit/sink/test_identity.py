@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from kafkalog.checkpoints.commit_state import WriterState
+from kafkalog.errors import BatchIdentityError, FencedWriterError
+from kafkalog.streaming.sink.identity import BatchIdentity, Verdict, judge, remember
+
+LAST = WriterState("run-2", 7, "digest", 0, fenced=("run-1",))
+
+
+def of_query(
+    batch_id: int, *, run_id: str = "run-2", digest: str | None = "digest", named: bool = False
+) -> BatchIdentity:
+    return BatchIdentity("query:4711", batch_id, run_id, digest, named)
+
+
+def test_the_next_batch_is_appended() -> None:
+    assert judge(of_query(8, digest="other"), LAST) is Verdict.APPEND
+    assert judge(of_query(8, run_id="run-3"), LAST) is Verdict.APPEND
+
+
+def test_the_last_batch_again_is_skipped() -> None:
+    assert judge(of_query(7), LAST) is Verdict.SKIP
+    assert judge(of_query(7, run_id="run-3"), LAST) is Verdict.SKIP
+
+
+def test_without_a_readable_checkpoint_query_and_number_decide() -> None:
+    unknown = WriterState("run-2", 7, None, 0)
+    assert judge(of_query(7, digest=None), unknown) is Verdict.SKIP
+
+
+@pytest.mark.parametrize("digest", ["other", None])
+def test_the_last_number_with_other_content_is_refused(digest: str | None) -> None:
+    with pytest.raises(BatchIdentityError, match="with other content"):
+        judge(of_query(7, digest=digest), LAST)
+
+
+@pytest.mark.parametrize("batch_id", [0, 6, 9, 100])
+def test_any_other_number_is_refused_with_the_way_out(batch_id: int) -> None:
+    with pytest.raises(BatchIdentityError, match=r"does not follow batch 7.*transactional\.id"):
+        judge(of_query(batch_id), LAST)
+
+
+def test_a_run_that_was_replaced_is_told_so() -> None:
+    with pytest.raises(FencedWriterError, match="replaced by run run-2"):
+        judge(of_query(8, run_id="run-1"), LAST)
+
+
+def test_a_query_starts_with_batch_0() -> None:
+    assert judge(of_query(0), None) is Verdict.APPEND
+    with pytest.raises(BatchIdentityError, match="a missing mount"):
+        judge(of_query(1), None)
+
+
+def test_a_query_may_start_anywhere_under_a_name_that_its_user_chose() -> None:
+    assert judge(of_query(57, named=True), None) is Verdict.APPEND
+
+
+def test_versions_of_an_application_grow_with_gaps() -> None:
+    last = WriterState("", 5, None, 0)
+    assert judge(BatchIdentity("app:x", 9), last) is Verdict.APPEND
+    assert judge(BatchIdentity("app:x", 5), last) is Verdict.SKIP
+    assert judge(BatchIdentity("app:x", 4), last) is Verdict.SKIP
+    assert judge(BatchIdentity("app:x", 0), None) is Verdict.APPEND
+
+
+def test_two_jobs_are_never_the_same() -> None:
+    assert judge(BatchIdentity("job:x", 0), None) is Verdict.APPEND
+    assert not BatchIdentity("job:x", 0).is_remembered
+
+
+def test_a_new_run_fences_the_one_before() -> None:
+    assert remember(of_query(8), LAST, 5) == WriterState("run-2", 8, "digest", 5, ("run-1",))
+    assert remember(of_query(8, run_id="run-3"), LAST, 5).fenced == ("run-1", "run-2")
+
+
+def test_few_fenced_runs_are_kept() -> None:
+    last = WriterState("run-0", 0, None, 0)
+    for number in range(1, 100):
+        last = remember(of_query(number, run_id=f"run-{number}"), last, 0)
+    assert len(last.fenced) == 32
+    assert last.fenced[-1] == "run-98"
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "x" * 300, "\udcff", "雲"])
+def test_an_id_enters_a_file_name_as_a_hash(name: str) -> None:
+    prefix = BatchIdentity(f"query:{name}", 3).staged_prefix
+    assert len(prefix) == len(".kafkalog.staged.0123456789abcdef.3.")
+    assert "/" not in prefix
