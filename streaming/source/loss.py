@@ -1,0 +1,97 @@
+"""Offsets that were promised and are gone: ``failOnDataLoss`` fails the query or warns.
+
+The codes are those of Spark's ``KAFKA_DATA_LOSS`` conditions. A gap between offsets is no loss
+(compaction, transactions): what decides is where a log starts and ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import DataLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["LossPolicy"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+_SHOWN = 10
+
+
+class LossPolicy:
+    """Raises or warns, as the query wants it, with one text for each kind of loss."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self.fails = fail
+
+    def _lost(self, condition: str, message: str) -> None:
+        text = f"[KAFKA_DATA_LOSS.{condition}] {message}"
+        if self.fails:
+            raise DataLossError(
+                f"{text} To go on without these offsets, set failOnDataLoss to false."
+            )
+        _LOGGER.warning("%s The query goes on, as failOnDataLoss is false.", text)
+
+    def partitions_deleted(self, start: Mapping[TopicPartition, int]) -> None:
+        """Partitions that a query has read are no longer there."""
+        if start:
+            self._lost(
+                "PARTITIONS_DELETED",
+                f"These partitions are gone, from the next offset on that was to be read: "
+                f"{_listed(f'{key} from {offset}' for key, offset in sorted(start.items()))}. "
+                "Their folders were deleted, or a log directory is not mounted.",
+            )
+
+    def ends_before_start(
+        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
+    ) -> None:
+        """Logs end below the next offset to read."""
+        shorter = [key for key in sorted(start) if key in end and end[key] < start[key]]
+        if shorter:
+            self._lost(
+                "PARTITION_OFFSET_CHANGED",
+                "The end of these partitions went back: "
+                f"{_listed(f'{key} from {start[key]} to {end[key]}' for key in shorter)}. "
+                "The topic was made anew, its log was truncated, or the start lies beyond its end.",
+            )
+
+    def initial_offsets_not_found(self, missing: Iterable[TopicPartition]) -> None:
+        """Partitions appeared in a batch and are gone before they were read."""
+        names = sorted(missing)
+        if names:
+            self._lost(
+                "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+                f"These new partitions vanished before they were read: {_listed(map(str, names))}.",
+            )
+
+    def added_partitions_start_late(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Partitions appeared whose first offsets are already gone."""
+        late = {key: offset for key, offset in sorted(starts.items()) if offset > 0}
+        if late:
+            self._lost(
+                "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+                "These new partitions do not start at offset 0: "
+                f"{_listed(f'{key} at {offset}' for key, offset in late.items())}. "
+                "What lay before was removed before it could be read.",
+            )
+
+    def range_not_readable(
+        self, topic_partition: TopicPartition, start: int, end: int, reason: str
+    ) -> None:
+        """Offsets ``[start, end)`` were to be read and are gone; ``reason`` says where to."""
+        self._lost(
+            "COULD_NOT_READ_OFFSET_RANGE",
+            f"Partition {topic_partition}: the {end - start} offsets [{start}, {end}) cannot be "
+            f"read: {reason}.",
+        )
+
+
+def _listed(items: Iterable[str]) -> str:
+    found = list(items)
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return ", ".join(found[:_SHOWN]) + more

@@ -1,0 +1,142 @@
+"""From offsets to the tasks of a batch.
+
+First the offsets: what of ``[start, end)`` can be read, partition by partition, and what is lost.
+Then the cut: by Spark's rules if the user asks for them, else by bytes, so that one hot partition
+keeps all cores busy. Every split is read in offset order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from kafkalog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.streaming.source.ranges import cut_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.log.slices import SegmentSlice
+    from kafkalog.streaming.source.loss import LossPolicy
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.tail import LogTail
+
+__all__ = ["LogSplit", "plan_splits", "readable_ranges"]
+
+
+@dataclass(frozen=True)
+class LogSplit(InputPartition):
+    """What one task reads: byte ranges of the segments of one partition, in offset order."""
+
+    topic_partition: TopicPartition
+    slices: tuple[SegmentSlice, ...]
+
+
+def readable_ranges(
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+    available: PartitionOffsets,
+    tail: LogTail,
+    policy: LossPolicy,
+) -> list[OffsetRange]:
+    """Find what there is to read from ``start`` to ``end``, in order of the partitions.
+
+    ``available`` are the ends as of now. A partition of ``end`` that ``start`` does not name is new
+    and read from its log start. What is gone goes to ``policy``; if that does not raise, the rest
+    is given. Empty ranges are left out.
+
+    Raises:
+        DataLossError: offsets are gone, and the query wants to fail then.
+    """
+    policy.partitions_deleted({key: start[key] for key in start if key not in end})
+    policy.ends_before_start(start, end)
+    begins = dict(start)
+    added = [key for key in end if key not in start]
+    policy.initial_offsets_not_found(key for key in added if key not in available)
+    begins |= {key: tail.log_start(key) for key in added if key in available}
+    policy.added_partitions_start_late({key: begins[key] for key in added if key in begins})
+    wanted = (OffsetRange(key, begins[key], end[key]) for key in sorted(end) if key in begins)
+    clipped = (_clip(entry, available, tail, policy) for entry in wanted if entry.start < entry.end)
+    return [entry for entry in clipped if entry.start < entry.end]
+
+
+def _clip(
+    wanted: OffsetRange, available: PartitionOffsets, tail: LogTail, policy: LossPolicy
+) -> OffsetRange:
+    """Take off what lies below the log start or beyond the end."""
+    key, start, end = wanted
+    if key not in available:
+        policy.partitions_deleted({key: start})
+        return OffsetRange(key, end, end)
+    log_start = tail.log_start(key)
+    if start < log_start:
+        gone = min(log_start, end)
+        policy.range_not_readable(key, start, gone, f"the log starts at {log_start} now")
+        start = gone
+    if end > available[key]:
+        last = max(start, available[key])
+        policy.range_not_readable(key, last, end, f"what is committed ends at {available[key]}")
+        end = last
+    return OffsetRange(key, start, end)
+
+
+def plan_splits(
+    ranges: list[OffsetRange], options: ReadOptions, tail: LogTail, policy: LossPolicy
+) -> list[LogSplit]:
+    """Cut ranges into the splits of a batch, and find the bytes of each.
+
+    Raises:
+        DataLossError: offsets have gone since the ranges were found, and the query fails then.
+    """
+    by_rules = options.min_partitions is not None or options.max_records_per_partition is not None
+    if by_rules:
+        ranges = cut_ranges(ranges, options.min_partitions, options.max_records_per_partition)
+    splits: list[LogSplit] = []
+    for entry in ranges:
+        try:
+            with tail.open(entry.topic_partition) as log:
+                slices = _slices(log, entry, policy)
+                groups = [slices] if by_rules else _by_bytes(log, slices, options.split_bytes)
+        except UnknownTopicOrPartitionError:
+            policy.partitions_deleted({entry.topic_partition: entry.start})
+            continue
+        splits.extend(LogSplit(entry.topic_partition, tuple(group)) for group in groups if group)
+    return splits
+
+
+def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
+    start = wanted.start
+    while True:
+        try:
+            return log.slices(start, wanted.end)
+        except OffsetOutOfRangeError as error:  # retention got in between
+            gone = min(error.log_start_offset, wanted.end)
+            policy.range_not_readable(log.topic_partition, start, gone, str(error))
+            start = gone
+
+
+def _by_bytes(
+    log: PartitionLog, slices: list[SegmentSlice], target: int
+) -> Iterator[list[SegmentSlice]]:
+    """Group slices, cut where need be, into about equal parts of at most about ``target`` bytes."""
+    total = sum(entry.size for entry in slices)
+    parts = max(1, -(-total // target))
+    share = total / parts
+    group: list[SegmentSlice] = []
+    filled = 0
+    for entry in slices:
+        for piece in (
+            log.split_slice(entry, max(1, round(entry.size / share))) if share else [entry]
+        ):
+            if group and filled + piece.size / 2 > share:
+                yield group
+                group, filled = [], 0
+            group.append(piece)
+            filled += piece.size
+    if group:
+        yield group

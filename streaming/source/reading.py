@@ -1,0 +1,137 @@
+"""What a task does: read the slices of one split into Arrow batches of the wanted columns."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+
+from kafkalog.errors import (
+    DataLossError,
+    OffsetOutOfRangeError,
+    TimestampOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.streaming.log.slice_reader import read_slice
+from kafkalog.streaming.source.loss import LossPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.slices import SegmentSlice
+    from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["read_split"]
+
+_DECODED = {
+    "key": Columns.KEY,
+    "value": Columns.VALUE,
+    "offset": Columns.OFFSET,
+    "timestamp": Columns.TIMESTAMP,
+    "timestampType": Columns.TIMESTAMP_TYPE,
+    "headers": Columns.HEADERS,
+}
+
+
+def read_split(split: LogSplit, options: ReadOptions, rows: RowSchema) -> Iterator[pa.RecordBatch]:
+    """Read one split in offset order, as batches of the schema ``rows``.
+
+    Raises:
+        DataLossError: offsets of the split have gone since it was planned, and the query fails
+            then.
+        CorruptRecordError: bytes of the split that are no valid batch.
+        TimestampOutOfRangeError: a timestamp that Spark cannot hold, unless null is wanted for it.
+    """
+    decoder = _decoder(options, rows)
+    layout = _RowLayout(rows, split.topic_partition)
+    policy = LossPolicy(fail=options.fail_on_data_loss)
+    for planned in split.slices:
+        try:
+            for batch in _read(split.topic_partition, planned, decoder, policy):
+                yield layout.rows_of(batch)
+        except TimestampOutOfRangeError as error:
+            raise TimestampOutOfRangeError(
+                f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {error}; to show null instead, set "
+                "onTimestampOverflow to null"
+            ) from error
+
+
+def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
+    columns = Columns(0)
+    for name in rows.columns:
+        columns |= _DECODED.get(name, Columns(0))
+    return RecordDecoder(
+        columns or Columns.OFFSET,  # a batch without a column would have no length
+        max_decompressed_bytes=options.max_decompressed_bytes,
+        null_timestamps=options.on_timestamp_overflow == "null",
+    )
+
+
+def _read(
+    topic_partition: TopicPartition,
+    planned: SegmentSlice,
+    decoder: RecordDecoder,
+    policy: LossPolicy,
+) -> Iterator[pa.RecordBatch]:
+    """Read one slice; what has gone meanwhile goes to ``policy``, and the rest is read."""
+    try:
+        yield from read_slice(topic_partition, planned, decoder)
+    except OffsetOutOfRangeError as error:
+        end = planned.end_offset
+        log_start = end if error.log_start_offset < 0 else min(error.log_start_offset, end)
+        policy.range_not_readable(topic_partition, error.offset, log_start, str(error))
+        if log_start < end:
+            rest = planned._replace(start_offset=log_start)
+            yield from _read(topic_partition, rest, decoder, policy)
+    except (DataLossError, UnknownTopicOrPartitionError) as error:
+        start, end = planned.start_offset, planned.end_offset
+        policy.range_not_readable(topic_partition, start, end, str(error))
+
+
+class _RowLayout:
+    """Puts decoded columns into the order and types of the rows, and adds what a split shares.
+
+    Topic and partition are the same in every row: their arrays are made once, for the longest batch
+    so far, and sliced.
+    """
+
+    def __init__(self, rows: RowSchema, topic_partition: TopicPartition) -> None:
+        self._rows = rows
+        self._schema = rows.to_arrow()
+        self._topic_partition = topic_partition
+        self._shared: dict[str, pa.Array] = {}
+        self._shared_length = -1
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give the rows of a decoded batch; nothing that was decoded is copied."""
+        length = batch.num_rows
+        if length > self._shared_length:
+            self._share(length)
+        return pa.RecordBatch.from_arrays(
+            [self._column(name, batch, length) for name in self._rows.columns],
+            schema=self._schema,
+        )
+
+    def _column(self, name: str, batch: pa.RecordBatch, length: int) -> pa.Array:
+        shared = self._shared.get(name)
+        if shared is not None:
+            return shared.slice(0, length)
+        column = batch.column(name)
+        # the same bytes under another type: no validation, as in Spark's own cast
+        return column.view(pa.string()) if name in self._rows.strings else column
+
+    def _share(self, length: int) -> None:
+        topic, partition = self._topic_partition
+        name = topic.encode()
+        ends = np.arange(length + 1, dtype=np.int32) * np.int32(len(name))
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(name * length)]
+        self._shared = {
+            "topic": pa.Array.from_buffers(pa.string(), length, buffers),
+            "partition": pa.array(np.full(length, partition, dtype=np.int32)),
+        }
+        self._shared_length = length

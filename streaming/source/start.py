@@ -1,0 +1,188 @@
+"""Where a query starts and, in a batch, ends: options to offsets.
+
+Of several options the more precise one counts, as in Spark's Kafka source: ``startingTimestamp``
+before ``startingOffsetsByTimestamp`` before ``startingOffsets``, and the same for the end.
+
+Source: Spark ``KafkaSourceProvider``, ``KafkaOffsetReaderAdmin``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.source.offsets import EARLIEST, LATEST, parse_partition_longs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.tail import LogTail
+
+__all__ = ["Bound", "batch_bounds", "resolve_end", "resolve_start", "starting_bound"]
+
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A start or an end: one number for all partitions, or one for each.
+
+    The numbers are offsets (or ``EARLIEST``, ``LATEST``), or timestamps in ms; ``option`` is the
+    option that gave them.
+    """
+
+    option: str
+    everywhere: int = LATEST
+    each: Mapping[TopicPartition, int] | None = None
+    timestamps: bool = False
+
+    def of(self, topic_partition: TopicPartition) -> int:
+        """Give the number for a partition, which :func:`_check_named` has found in ``each``."""
+        return self.everywhere if self.each is None else self.each[topic_partition]
+
+    def names(self, symbol: int) -> bool:
+        """Whether ``EARLIEST`` or ``LATEST`` occurs in it."""
+        numbers = [self.everywhere] if self.each is None else self.each.values()
+        return not self.timestamps and symbol in numbers
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may mean other offsets when it is resolved again later."""
+        return self.timestamps or self.names(LATEST)
+
+
+def starting_bound(options: ReadOptions, *, default: int) -> Bound:
+    """Read the start from the options; ``default`` is ``EARLIEST`` or ``LATEST``."""
+    if options.starting_timestamp is not None:
+        return Bound("startingTimestamp", options.starting_timestamp, timestamps=True)
+    if options.starting_offsets_by_timestamp is not None:
+        return _timestamps("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp)
+    return _offsets("startingOffsets", options.starting_offsets, default)
+
+
+def _ending_bound(options: ReadOptions) -> Bound:
+    if options.ending_timestamp is not None:
+        return Bound("endingTimestamp", options.ending_timestamp, timestamps=True)
+    if options.ending_offsets_by_timestamp is not None:
+        return _timestamps("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp)
+    return _offsets("endingOffsets", options.ending_offsets, LATEST)
+
+
+def batch_bounds(options: ReadOptions) -> tuple[Bound, Bound]:
+    """Read start and end of a batch query.
+
+    Raises:
+        OptionError: it starts at latest or ends at earliest, anywhere; start and end name other
+            partitions, or a start lies behind its end.
+    """
+    start, end = starting_bound(options, default=EARLIEST), _ending_bound(options)
+    if start.names(LATEST):
+        raise OptionError(f"option {start.option!r} is latest (-1): a batch cannot start there")
+    if end.names(EARLIEST):
+        raise OptionError(f"option {end.option!r} is earliest (-2): a batch cannot end there")
+    if start.each is not None and end.each is not None and start.timestamps == end.timestamps:
+        _check_pair(start.each, end.each, start, end)
+    return start, end
+
+
+def _check_pair(
+    starts: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    start: Bound,
+    end: Bound,
+) -> None:
+    if starts.keys() != ends.keys():
+        only = ", ".join(map(str, sorted(starts.keys() ^ ends.keys())))
+        raise OptionError(
+            "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] options "
+            f"{start.option!r} and {end.option!r} must name the same partitions; only one of them "
+            f"names {only}"
+        )
+    for key in sorted(starts):
+        if starts[key] > ends[key] >= 0:
+            raise OptionError(
+                f"[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: option "
+                f"{start.option!r} ({starts[key]}) lies behind option {end.option!r} ({ends[key]})"
+            )
+
+
+def resolve_start(
+    bound: Bound, ends: PartitionOffsets, tail: LogTail, *, when_none: str
+) -> PartitionOffsets:
+    """Turn a start into offsets of the partitions in ``ends``.
+
+    ``when_none`` is ``error`` or ``latest``: where no record has the timestamp or a later one.
+
+    Raises:
+        OptionError: the bound names other partitions, or ``when_none`` is ``error`` and applies.
+    """
+    _check_named(bound, ends, "START")
+    found: PartitionOffsets = {}
+    for key, end in ends.items():
+        offset = _resolve(bound, key, end, tail)
+        if offset is None and when_none == "error":
+            raise OptionError(
+                f"{key} has no record with timestamp {bound.of(key)} ms or a later one (option "
+                f"{bound.option!r}); to start at its end, set startingOffsetsByTimestampStrategy "
+                "to latest"
+            )
+        found[key] = end if offset is None else offset
+    return found
+
+
+def resolve_end(bound: Bound, ends: PartitionOffsets, tail: LogTail) -> PartitionOffsets:
+    """Turn an end into offsets of the partitions in ``ends``; without such a record, their end.
+
+    Raises:
+        OptionError: the bound names other partitions.
+    """
+    _check_named(bound, ends, "END")
+    found: PartitionOffsets = {}
+    for key, end in ends.items():
+        offset = _resolve(bound, key, end, tail)
+        found[key] = end if offset is None else offset
+    return found
+
+
+def _resolve(bound: Bound, key: TopicPartition, end: int, tail: LogTail) -> int | None:
+    number = bound.of(key)
+    if bound.timestamps:
+        with tail.open(key) as log:
+            found = log.find_by_timestamp(number)
+        return found.offset if found is not None and found.offset < end else None
+    if number == LATEST:
+        return end
+    return tail.log_start(key) if number == EARLIEST else number
+
+
+def _check_named(bound: Bound, ends: PartitionOffsets, position: str) -> None:
+    if bound.each is None or bound.each.keys() == ends.keys():
+        return
+    condition = (
+        "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+        if bound.timestamps
+        else f"KAFKA_{position}_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+    )
+    missing = ", ".join(map(str, sorted(ends.keys() - bound.each.keys()))) or "none"
+    extra = ", ".join(map(str, sorted(bound.each.keys() - ends.keys()))) or "none"
+    raise OptionError(
+        f"[{condition}] option {bound.option!r} must name exactly the partitions that are read "
+        f"(use -2 for earliest, -1 for latest): missing {missing}; not read {extra}"
+    )
+
+
+def _offsets(option: str, text: str | None, default: int) -> Bound:
+    if text is None:
+        return Bound(option, default)
+    word = _WORDS.get(text.lower())
+    if word is not None:
+        return Bound(option, word)
+    return Bound(option, each=parse_partition_longs(option, text, EARLIEST))
+
+
+def _timestamps(option: str, text: str) -> Bound:
+    return Bound(option, each=parse_partition_longs(option, text, 0), timestamps=True)

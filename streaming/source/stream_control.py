@@ -1,0 +1,193 @@
+"""The offsets of a streaming query: where it starts, what is new, what the next batch takes.
+
+One instance lives as long as the query runs, in a process of its own beside the driver. It knows no
+Spark: :mod:`~kafkalog.streaming.source.stream_reader` is the thin layer between.
+
+What the Python API does not offer, and how it is met:
+
+* Spark does not keep the initial offset. If the first batch fails, the query is started again with
+  a new one. A start that may mean other offsets by then (``latest``, a timestamp) is therefore
+  pinned by a first batch that is empty: it ends where it starts, and that end is kept.
+* Offsets that are logged but not committed are planned again after a restart, before anything else
+  is asked. Such a batch is not held against what the log directories hold today.
+
+Source: Spark ``KafkaMicroBatchStream``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.offsets import LATEST
+from kafkalog.streaming.source.pacing import IdlePacer
+from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.start import resolve_start, starting_bound
+from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["StreamControl"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+
+class StreamControl:
+    """Answers what Spark asks of a streaming source, in the order in which Spark asks it."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Check the options of a streaming query.
+
+        Raises:
+            OptionError: one that cannot be used in a stream, or that names nothing.
+        """
+        options.refuse_for_streaming()
+        self._options = options
+        self._start = starting_bound(options, default=LATEST)
+        self._subscription = Subscription.of(options)
+        self._tail = LogTail(
+            options.paths,
+            self._subscription.selects,
+            to_log_end=options.read_up_to == "logEnd",
+        )
+        self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._pacer = IdlePacer()
+        self._gate = (
+            None
+            if options.min_offsets_per_trigger is None
+            else TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
+        )
+        self._initial: PartitionOffsets | None = None
+        self._asked = False
+        self._available_now = False
+        self._targets: PartitionOffsets | None = None
+        self.latest: PartitionOffsets = {}
+        """The ends as of the last look."""
+
+    def initial(self) -> PartitionOffsets:
+        """Resolve where a query without a checkpoint starts; the same at every call.
+
+        Raises:
+            UnknownTopicOrPartitionError: a topic of ``subscribe`` does not exist.
+            OptionError: the start names other partitions than are read.
+        """
+        if self._initial is None:
+            ends = self._look()
+            missing = self._subscription.missing_topics(self._tail.existing())
+            if missing:
+                raise UnknownTopicOrPartitionError(
+                    f"no partition of topic {', '.join(missing)} is in "
+                    f"{', '.join(self._options.paths)}"
+                )
+            self._initial = resolve_start(
+                self._start,
+                ends,
+                self._tail,
+                when_none=self._options.starting_timestamp_strategy,
+            )
+            _LOGGER.info("%s starts at %s", self._start.option, self._initial)
+        return self._initial
+
+    def freeze_targets(self) -> None:
+        """Read only what is there at the first look (``Trigger.AvailableNow``)."""
+        self._available_now = True
+
+    def next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
+        """Give the end of the next batch; ``start`` itself if there is none to be run now.
+
+        ``take_all`` is for ``Trigger.Once``, which reads all there is whatever the limits.
+
+        Raises:
+            DataLossError: partitions are gone or end before ``start``, and the query fails then.
+        """
+        first, self._asked = not self._asked, True
+        ends = self._ends_after(start)
+        if first and start == self._initial and self._pins_first_batch(take_all=take_all):
+            return start
+        if not ends:
+            return start
+        begin = {key: start[key] if key in start else self._tail.log_start(key) for key in ends}
+        if take_all:
+            return ends
+        if self._gate is not None and not self._available_now and not self._gate.opens(begin, ends):
+            return start
+        limit = self._options.max_offsets_per_trigger
+        return ends if limit is None else limit_offsets(begin, ends, limit)
+
+    def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
+        """Cut a batch into splits. May be called more than once for the same batch.
+
+        Raises:
+            DataLossError: offsets of the batch are gone, and the query fails then.
+        """
+        replayed = not self._asked
+        if replayed and start == self._initial:
+            # The first batch again, after a failure: the start is resolved anew and may lie
+            # behind the end that was kept, or name partitions that are new since.
+            start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
+        available = self._tail.look()
+        if self._targets is not None and not replayed:
+            self._check_targets(end, available)
+        ranges = readable_ranges(start, end, available, self._tail, self._policy)
+        return plan_splits(ranges, self._options, self._tail, self._policy)
+
+    def _pins_first_batch(self, *, take_all: bool) -> bool:
+        """Whether the first batch is to be empty, to keep a start that may mean another later.
+
+        ``Trigger.Once`` has only this batch: it is given up for ``latest``, where there is next to
+        nothing to read, and not for a timestamp.
+        """
+        return self._start.names(LATEST) or (self._start.moves and not take_all)
+
+    def _ends_after(self, start: PartitionOffsets) -> PartitionOffsets:
+        """Give the ends to read up to; what seems lost is looked at again before it counts."""
+        if self._targets is not None:
+            return self._targets
+        ends = self._look(start)
+        for _ in range(self._options.fetch_retries - 1):
+            if all(key in ends and ends[key] >= offset for key, offset in start.items()):
+                break
+            time.sleep(self._options.fetch_retry_interval_ms / 1000)
+            ends = self._look(start)
+        if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
+            self._policy.partitions_deleted({key: start[key] for key in start if key not in ends})
+            self._policy.ends_before_start(start, ends)
+        if self._available_now:
+            self._targets = ends
+        return ends
+
+    def _look(self, known: PartitionOffsets | None = None) -> PartitionOffsets:
+        self._pacer.before_look()
+        first = not self.latest
+        self.latest = self._tail.look()
+        self._pacer.after_look(idle=self.latest == known)
+        if first:
+            self._tail.report()
+        return self.latest
+
+    def _check_targets(self, end: PartitionOffsets, available: PartitionOffsets) -> None:
+        """Hold a batch of ``Trigger.AvailableNow`` against what is there now."""
+        lost = [str(key) for key in end if key not in available]
+        if lost:
+            raise DataLossError(
+                "[LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] these partitions "
+                f"were deleted while the query read up to their ends: {', '.join(lost)}"
+            )
+        shorter = [
+            f"{key} from {offset} to {available[key]}"
+            for key, offset in end.items()
+            if offset > available[key]
+        ]
+        if shorter:
+            raise DataLossError(
+                "[END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_"
+                "AVAILABLENOW] the end of these partitions went back while the query read up to "
+                f"it: {', '.join(shorter)}"
+            )

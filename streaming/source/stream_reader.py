@@ -1,0 +1,96 @@
+"""The streaming source as Spark sees it: a thin layer over :mod:`.stream_control`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.source.offsets import from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+
+    from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.stream_control import StreamControl
+
+__all__ = ["LogStreamReader"]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One instance answers for the offsets of a query, unpickled copies of another read splits."""
+
+    def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
+        options.refuse_for_streaming()
+        self._options = options
+        self._rows = rows
+        self._control: StreamControl | None = None
+
+    @property
+    def control(self) -> StreamControl:
+        """What answers for the offsets; made when first asked, so that it never goes to a task."""
+        if self._control is None:
+            from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
+
+            warn_ignored(self._options.ignored)
+            self._control = StreamControl(self._options)
+        return self._control
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Give where a query without a checkpoint starts."""
+        return to_json(self.control.initial())
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Give a limit that tells the triggers apart: only ``Once`` asks for all available.
+
+        What limits a batch are the options; what is passed back from here is not looked at.
+        """
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.min_offsets_per_trigger is not None:
+            return ReadMinRows(self._options.min_offsets_per_trigger)
+        return ReadMaxRows(MAX_OFFSET)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read up to the ends that the first look finds, and then end."""
+        self.control.freeze_targets()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Give the end of the next batch."""
+        take_all = isinstance(limit, ReadAllAvailable)
+        return to_json(self.control.next_end(from_json(start), take_all=take_all))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """Give the ends as of the last look, for the query's progress."""
+        return to_json(self.control.latest) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Cut a batch into splits."""
+        return self.control.plan(from_json(start), from_json(end))
+
+    def read(self, partition: LogSplit) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """Read one split (in a task)."""
+        from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+
+        return read_split(partition, self._options, self._rows)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark keeps the offsets; nothing is to be done."""
+
+    def stop(self) -> None:
+        """Nothing is held open between calls."""

@@ -1,0 +1,329 @@
+"""Where the partitions of a query end now: what ``latestOffset`` is asked 90 times a second.
+
+The end is the committed one: the larger of what our own commit state and a broker's
+``replication-offset-checkpoint`` say, never beyond the log end. Of a partition that an unfinished
+commit names, only the commit state counts. Where nobody knows the partition (a bare copy of its
+folder), and with ``readUpTo=logEnd``, it is the log end, found by walking the active segment from
+its last index entry (with ``logEnd`` from the committed end, if that is earlier: above it the first
+bytes that are no valid batch are the end of the log, as for a broker that recovers).
+
+A partition whose active segment has not changed costs one ``stat``. The order in which the files
+are read, and why a walk must be followed by another look at the commit state, is explained at
+:class:`kafkalog.checkpoints.commit_state.Committed`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_topic_id
+from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
+from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.source.watch import Watch, Watched, stamp_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.watch import Stamp
+
+__all__ = ["LogTail", "OffsetGap"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+_COMMIT_FILES: Final = (INTENT_FILE, STATE_FILE)
+
+_ATTEMPTS: Final = 100
+"""A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
+
+_LISTING_INTERVAL_S: Final = 0.05
+"""How often folders of partitions that are walked are looked at for a new segment."""
+
+
+class OffsetGap(NamedTuple):
+    """The offsets ``[start, end)`` that are, or should be, above what is read."""
+
+    start: int
+    end: int
+
+
+class LogTail:
+    """Follows the ends of the partitions that a query has chosen. Not thread safe, not picklable.
+
+    ``selects`` tells which of the existing partitions are meant; new ones are found at every look.
+    """
+
+    def __init__(
+        self,
+        paths: Iterable[str],
+        selects: Callable[[TopicPartition], bool],
+        *,
+        to_log_end: bool = False,
+    ) -> None:
+        self._log_dirs = LogDirs(paths)
+        self._selects = selects
+        self._to_log_end = to_log_end
+        self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
+        self._partitions: dict[TopicPartition, _Partition] = {}
+        self._directories: list[Path] = []
+        self._log_starts: Watched[PartitionOffsets]
+        self._high_watermarks: Watched[PartitionOffsets]
+        self._committed: Watched[Committed]
+        self._next_listing = 0.0
+        self.missing: dict[TopicPartition, OffsetGap] = {}
+        """As of the last look: offsets that are said to be committed and that the log lacks."""
+        self.unread: dict[TopicPartition, OffsetGap] = {}
+        """As of the last look: offsets that lie in the log above the committed end."""
+
+    def look(self) -> PartitionOffsets:
+        """Find the ends of the partitions now, in order of the partitions.
+
+        Raises:
+            LogDirectoryError: a log directory cannot be listed, or is of another set.
+            CheckpointError: a commit state or topic id that cannot be trusted.
+            CorruptRecordError: bytes of the log that cannot be walked over.
+        """
+        for _ in range(_ATTEMPTS):
+            self._read_files()
+            before = self._commit_sequence()
+            try:
+                ends, walked = self._ends()
+            except UnknownTopicOrPartitionError:  # deleted since it was listed
+                self._listing.forget()
+                continue
+            if not walked:
+                return ends
+            self._committed.refresh()
+            if self._commit_sequence() == before:
+                return ends
+        raise LogDirectoryError(
+            "commits and deletions follow each other so fast that no moment between them was found "
+            f"in {_ATTEMPTS} looks at {', '.join(map(str, self._log_dirs.paths))}"
+        )
+
+    def report(self) -> None:
+        """Say in numbers what the last look found beside the ends, where there is something."""
+        if self.unread:
+            _LOGGER.warning(
+                "%s lie above what is committed and are not read (readUpTo=logEnd reads them): %s",
+                *_counted(self.unread),
+            )
+        if self.missing:
+            _LOGGER.warning(
+                "%s are said to be committed and are not in the log, which is damaged or was cut: "
+                "%s",
+                *_counted(self.missing),
+            )
+
+    def existing(self) -> Iterable[TopicPartition]:
+        """List all partitions that exist, chosen or not, as of the last look."""
+        return self._listing.value.keys()
+
+    def open(self, topic_partition: TopicPartition) -> PartitionLog:
+        """Open the log of a partition that the last look found.
+
+        Raises:
+            UnknownTopicOrPartitionError: it did not.
+        """
+        if topic_partition not in self._partitions:
+            raise UnknownTopicOrPartitionError(
+                f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
+            )
+        directory = self._partitions[topic_partition].where.path
+        start = self._log_starts.value.get(topic_partition)
+        return PartitionLog(directory, topic_partition, start)
+
+    def log_start(self, topic_partition: TopicPartition) -> int:
+        """Give the first offset that a partition of the last look has now."""
+        with self.open(topic_partition) as log:
+            return log.log_start_offset
+
+    def _read_files(self) -> None:
+        if self._listing.refresh():
+            self._take_listing()
+        self._high_watermarks.refresh()
+        self._committed.refresh()
+        self._log_starts.refresh()
+
+    def _take_listing(self) -> None:
+        found = self._listing.value
+        known = self._partitions
+        self._partitions = {
+            topic_partition: known[topic_partition]
+            if topic_partition in known and known[topic_partition].where == where
+            else _Partition(where)
+            for topic_partition, where in found.items()
+            if self._selects(topic_partition)
+        }
+        folders = {where.path for where in found.values()}
+        roots = {path for path in self._log_dirs.paths if path not in folders}
+        directories = sorted(roots | {where.log_dir for where in found.values()})
+        if directories != self._directories:
+            self._directories = directories
+            self._watch_directories()
+        else:
+            self._log_starts.forget()
+            self._high_watermarks.forget()
+
+    def _watch_directories(self) -> None:
+        self._log_starts = self._watched_checkpoint(LOG_START_OFFSET)
+        self._high_watermarks = self._watched_checkpoint(HIGH_WATERMARK)
+        files = [folder / name for folder in self._directories for name in _COMMIT_FILES]
+        self._committed = Watched(files, self._load_committed)
+
+    def _watched_checkpoint(self, name: str) -> Watched[PartitionOffsets]:
+        return Watched(
+            [directory / name for directory in self._directories],
+            lambda: self._log_dirs.checkpoint(name, self._listing.value.values()),
+        )
+
+    def _load_committed(self) -> Committed:
+        try:
+            return load_committed(self._directories)
+        except KafkaLogError as error:
+            if not self._to_log_end:
+                raise
+            _LOGGER.warning("reading up to the log end without the commit state: %s", error)
+            return Committed(None, None)
+
+    def _commit_sequence(self) -> tuple[int, int]:
+        committed = self._committed.value
+        state, intent = committed.state, committed.unfinished
+        return (
+            -1 if state is None else state.sequence,
+            -1 if intent is None else intent.sequence,
+        )
+
+    def _ends(self) -> tuple[PartitionOffsets, bool]:
+        """Give the ends, and whether any of them is known from walking the log alone."""
+        now = time.monotonic()
+        listing_is_due = now >= self._next_listing
+        if listing_is_due:
+            self._next_listing = now + _LISTING_INTERVAL_S
+        self.missing.clear()
+        self.unread.clear()
+        ends: PartitionOffsets = {}
+        walked = False
+        for topic_partition, partition in self._partitions.items():
+            partition.refresh(self._verify_from, listing_is_due=listing_is_due)
+            end = None if self._to_log_end else self._committed_end(partition)
+            if end is None:
+                walked = not self._to_log_end
+                end = partition.log_end
+            elif end != partition.log_end:
+                end = self._clamped(partition, end)
+            ends[topic_partition] = max(end, self._start(partition))
+        return ends, walked
+
+    def _verify_from(self, partition: _Partition) -> int | None:
+        return self._committed_end(partition) if self._to_log_end else None
+
+    def _committed_end(self, partition: _Partition) -> int | None:
+        """Give the end that the commit state or a broker's checkpoint knows, as far as it says."""
+        topic_partition = partition.where.topic_partition
+        topic, number = topic_partition
+        committed = self._committed.value
+        ours = committed.high_watermark(topic, partition.topic_id, number)
+        if committed.in_progress(topic, number):
+            return self._end_before_commit(topic_partition) if ours is None else ours
+        brokers = self._high_watermarks.value.get(topic_partition)
+        return max((end for end in (ours, brokers) if end is not None), default=None)
+
+    def _end_before_commit(self, topic_partition: TopicPartition) -> int:
+        """Give where a partition ended that our first commit to it, still unfinished, found."""
+        intent = self._committed.value.unfinished
+        partitions = intent.partitions if intent is not None else ()
+        return next(
+            (
+                intended.start_offset
+                for intended in partitions
+                if intended.topic_partition == topic_partition and not intended.created
+            ),
+            0,
+        )
+
+    def _clamped(self, partition: _Partition, committed: int) -> int:
+        if committed > partition.log_end:
+            partition.look_for(committed)
+        gap = OffsetGap(*sorted((committed, partition.log_end)))
+        if committed < partition.log_end:
+            self.unread[partition.where.topic_partition] = gap
+        elif committed > partition.log_end:
+            self.missing[partition.where.topic_partition] = gap
+        return gap.start
+
+    def _start(self, partition: _Partition) -> int:
+        topic_partition = partition.where.topic_partition
+        return max(partition.first_offset, self._log_starts.value.get(topic_partition, 0))
+
+
+def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
+    count = sum(end - start for start, end in gaps.values())
+    shown = [f"{key} [{gap.start}, {gap.end})" for key, gap in islice(gaps.items(), 10)]
+    more = ["…"] if len(gaps) > len(shown) else []
+    return f"{count} offsets of {len(gaps)} partitions", ", ".join(shown + more)
+
+
+class _Partition:
+    """What is known of one partition's folder, and the stamps by which it is known to hold."""
+
+    __slots__ = (
+        "_active",
+        "_directory",
+        "_looked_for",
+        "_stamp",
+        "first_offset",
+        "log_end",
+        "topic_id",
+        "where",
+    )
+
+    def __init__(self, where: PartitionDirectory) -> None:
+        self.where = where
+        self.topic_id: str | None = None
+        self.first_offset = 0
+        self.log_end = 0
+        self._directory = Watch(where.path)
+        self._active = ""
+        self._stamp: Stamp | None = None
+        self._looked_for = -1
+
+    def refresh(
+        self, verify_from: Callable[[_Partition], int | None], *, listing_is_due: bool
+    ) -> None:
+        """Find the log end again if the active segment has changed, or is no longer the last.
+
+        ``verify_from`` gives the offset from which on batches are not known to be whole.
+        """
+        stamp = stamp_of(self._active)
+        if stamp is None or stamp != self._stamp or (listing_is_due and self._directory.changed()):
+            self._read(verify_from)
+
+    def look_for(self, offset: int) -> None:
+        """Look into the folder for an offset that is committed but was not seen yet, once."""
+        if offset != self._looked_for:
+            self._looked_for = offset
+            self._read(lambda _: None)
+
+    def _read(self, verify_from: Callable[[_Partition], int | None]) -> None:
+        # stamps come before what they vouch for: a change in between shows at the next look
+        self._directory.changed()
+        folder = self.where.path
+        self.topic_id = read_topic_id(folder)
+        with PartitionLog(folder, self.where.topic_partition) as log:
+            self._active = str(log.segments[-1].path if log.segments else folder)
+            self._stamp = stamp_of(self._active)
+            self.first_offset = log.log_start_offset
+            unverified = verify_from(self)
+            if unverified is not None:
+                # what an earlier look has verified need not be walked over again
+                unverified = max(unverified, self.log_end)
+            self.log_end = log.log_end_offset(verify_from=unverified)
