@@ -58,7 +58,7 @@ def valid_chunks(
     """
     try:
         for chunk in segment.chunks(position):
-            invalid = invalid_checksums(chunk.data, chunk.table, chunk.file_position)
+            invalid = invalid_checksums(chunk.data, chunk.table, file_position=chunk.file_position)
             if invalid.any():
                 slot = int(invalid.argmax())
                 if slot:
