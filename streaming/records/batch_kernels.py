@@ -1,0 +1,188 @@
+"""Walk over the batches of a buffer, many a call, and check their checksums. See ``batch``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.streaming.records.jit import inlined, kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+# The columns of a batch table, int64[n, FIELDS].
+POSITION: Final = 0
+SIZE: Final = 1
+MAGIC: Final = 2
+BASE_OFFSET: Final = 3
+LAST_OFFSET: Final = 4
+LEADER_EPOCH: Final = 5
+CRC: Final = 6
+ATTRIBUTES: Final = 7
+BASE_TIMESTAMP: Final = 8
+MAX_TIMESTAMP: Final = 9
+PRODUCER_ID: Final = 10
+PRODUCER_EPOCH: Final = 11
+BASE_SEQUENCE: Final = 12
+COUNT: Final = 13
+FIELDS: Final = 14
+
+# Why `walk` stopped.
+END: Final = 0  # at the end of the data
+INCOMPLETE: Final = 1  # in front of an entry that ends beyond the data
+TABLE_FULL: Final = 2
+BAD_SIZE: Final = 3
+BAD_MAGIC: Final = 4
+BAD_COUNT: Final = 5
+BAD_OFFSET: Final = 6
+
+_PREFIX: Final = 17
+_MAX_INT32: Final = 2**31 - 1
+_MAX_INT64: Final = 2**63 - 1
+
+
+@inlined
+def _int(data: Bytes, position: int, size: int) -> int:
+    """Read a big-endian signed integer of ``size`` bytes; the caller has checked the bounds."""
+    value = np.int64(data[position])
+    if value >= 128:
+        value -= 256
+    for i in range(1, size):
+        value = (value << 8) | np.int64(data[position + i])
+    return value
+
+
+@kernel("int64", "const uint8[]", "int64", "int64", "int64[,]", "int64[]")
+def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: Integers) -> int:
+    """Fill a row of ``table`` for each whole entry from ``start`` on; give the number of rows.
+
+    ``stopped`` becomes (reason, position in ``data`` where it stopped, size of the entry there if
+    it is known, a number the reason is about).
+    """
+    position = start
+    rows = 0
+    length = data.shape[0]
+    reason = END
+    size, about = 0, 0
+    while position < length:
+        size, about = 0, 0
+        if rows == table.shape[0]:
+            reason = TABLE_FULL
+            break
+        if length - position < _PREFIX:
+            reason = INCOMPLETE
+            break
+        offset = _int(data, position, 8)
+        rest = _int(data, position + 8, 4)
+        magic = _int(data, position + 16, 1)
+        if rest < 14:
+            reason, about = BAD_SIZE, rest
+            break
+        if magic < 0 or magic > 2:
+            reason, about = BAD_MAGIC, magic
+            break
+        if (magic == 1 and rest < 22) or (magic == 2 and rest < 49):
+            reason, about = BAD_SIZE, rest
+            break
+        if offset < 0:
+            reason, about = BAD_OFFSET, offset
+            break
+        size = rest + 12
+        if length - position < size:
+            reason = INCOMPLETE
+            break
+        table[rows, POSITION] = file_position + position
+        table[rows, SIZE] = size
+        table[rows, MAGIC] = magic
+        if magic == 2:
+            delta = _int(data, position + 23, 4)
+            count = _int(data, position + 57, 4)
+            if count < 0:
+                reason, about = BAD_COUNT, count
+                break
+            if delta < 0 or offset > _MAX_INT64 - 1 - delta:
+                reason, about = BAD_OFFSET, delta
+                break
+            table[rows, BASE_OFFSET] = offset
+            table[rows, LAST_OFFSET] = offset + delta
+            table[rows, LEADER_EPOCH] = _int(data, position + 12, 4)
+            table[rows, CRC] = _int(data, position + 17, 4) & 0xFFFFFFFF
+            table[rows, ATTRIBUTES] = _int(data, position + 21, 2)
+            table[rows, BASE_TIMESTAMP] = _int(data, position + 27, 8)
+            table[rows, MAX_TIMESTAMP] = _int(data, position + 35, 8)
+            table[rows, PRODUCER_ID] = _int(data, position + 43, 8)
+            table[rows, PRODUCER_EPOCH] = _int(data, position + 51, 2)
+            table[rows, BASE_SEQUENCE] = _int(data, position + 53, 4)
+            table[rows, COUNT] = count
+        else:
+            attributes = _int(data, position + 17, 1)
+            timestamp = _int(data, position + 18, 8) if magic == 1 else -1
+            wrapper = (attributes & 7) != 0
+            table[rows, BASE_OFFSET] = -1 if wrapper else offset
+            table[rows, LAST_OFFSET] = offset
+            table[rows, LEADER_EPOCH] = -1
+            table[rows, CRC] = _int(data, position + 12, 4) & 0xFFFFFFFF
+            table[rows, ATTRIBUTES] = attributes
+            table[rows, BASE_TIMESTAMP] = timestamp
+            table[rows, MAX_TIMESTAMP] = timestamp
+            table[rows, PRODUCER_ID] = -1
+            table[rows, PRODUCER_EPOCH] = -1
+            table[rows, BASE_SEQUENCE] = -1
+            table[rows, COUNT] = -1 if wrapper else 1
+        rows += 1
+        position += size
+    stopped[0] = reason
+    stopped[1] = position
+    stopped[2] = size
+    stopped[3] = about
+    return rows
+
+
+@kernel("int64", "const uint8[]", "int64", "int64[,]", "const uint32[,]", "uint8[]")
+def check_small(
+    data: Bytes, file_position: int, table: Integers, tables: NDArray[np.uint32], bad: Bytes
+) -> int:
+    """Check CRC-32C of the magic 2 batches in ``table``, for batches too small to be worth a call.
+
+    ``tables`` is uint32[8, 256], the tables of slicing-by-8. ``bad`` (uint8[n]) becomes 1 where the
+    checksum does not match, or where the batch does not lie in ``data``. Gives the number of those.
+    """
+    found = 0
+    for row in range(table.shape[0]):
+        bad[row] = 0
+        position = table[row, POSITION] - file_position
+        size = table[row, SIZE]
+        if position < 0 or size < 61 or position > data.shape[0] - size:
+            bad[row] = 1
+            found += 1
+            continue
+        crc = 0xFFFFFFFF
+        at, end = position + 21, position + size
+        while end - at >= 8:
+            low = crc ^ (
+                np.int64(data[at])
+                | np.int64(data[at + 1]) << 8
+                | np.int64(data[at + 2]) << 16
+                | np.int64(data[at + 3]) << 24
+            )
+            crc = (
+                np.int64(tables[7, low & 0xFF])
+                ^ np.int64(tables[6, (low >> 8) & 0xFF])
+                ^ np.int64(tables[5, (low >> 16) & 0xFF])
+                ^ np.int64(tables[4, (low >> 24) & 0xFF])
+                ^ np.int64(tables[3, np.int64(data[at + 4])])
+                ^ np.int64(tables[2, np.int64(data[at + 5])])
+                ^ np.int64(tables[1, np.int64(data[at + 6])])
+                ^ np.int64(tables[0, np.int64(data[at + 7])])
+            )
+            at += 8
+        while at < end:
+            crc = (crc >> 8) ^ np.int64(tables[0, (crc ^ np.int64(data[at])) & 0xFF])
+            at += 1
+        if (crc ^ 0xFFFFFFFF) != table[row, CRC]:
+            bad[row] = 1
+            found += 1
+    return found

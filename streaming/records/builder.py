@@ -1,0 +1,315 @@
+"""Columns in, record batches of magic 2 out: what a producer does, many rows a call.
+
+``RecordColumns`` holds the rows of one Arrow batch; a ``BatchBuilder`` is the open batch of one
+partition and takes the rows that go there. A finished batch has base offset 0 and leader epoch -1:
+both lie outside its CRC and are given when it is appended (``offsets.assign_offsets``).
+
+Source: Kafka ``MemoryRecordsBuilder``, ``DefaultRecordBatch``.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkalog.errors import RecordTooLargeError, RowError
+from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TimestampType
+from kafkalog.streaming.records import encode_kernels as kernels
+from kafkalog.streaming.records.arrow_buffers import (
+    ABSENT,
+    BinaryColumn,
+    Bytes,
+    Integers,
+    binary_column,
+)
+from kafkalog.streaming.records.compression import Codec, compress
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["DEFAULT_TARGET_BYTES", "BatchBuilder", "EncodedBatch", "RecordColumns"]
+
+DEFAULT_TARGET_BYTES: Final = 256 * 1024
+"""Uncompressed size at which a batch is closed: large enough that the work per batch does not show,
+small enough that a seek, which decompresses a whole batch, stays cheap."""
+
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
+"""Kafka's default of ``max.message.bytes``: the largest batch, its header included."""
+
+# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta,
+# baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount: see `batch`.
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = 17
+_CRC_START: Final = 21
+_MAGIC: Final = 2
+_LOG_APPEND_TIME_BIT: Final = 0x08
+_FIRST_ROOM: Final = 8 * 1024
+_MAX_BATCH_BYTES: Final = 2**31 - 1
+_NO_INTEGERS: Final = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """The columns of n records as kernels take them; it keeps the Arrow buffers alive."""
+
+    length: int
+    key: BinaryColumn
+    value: BinaryColumn
+    timestamps: Integers
+    header_starts: Integers
+    header_keys: BinaryColumn
+    header_values: BinaryColumn
+    offsets: Integers
+
+    @classmethod
+    def from_arrow(
+        cls,
+        *,
+        timestamps: Integers,
+        value: pa.Array | pa.ChunkedArray | None = None,
+        key: pa.Array | pa.ChunkedArray | None = None,
+        headers: pa.Array | pa.ChunkedArray | None = None,
+        offsets: Integers | None = None,
+    ) -> Self:
+        """Take the columns of n records.
+
+        Args:
+            timestamps: int64[n], ms; -1 for none.
+            value: (large) binary or string, n values; None for all null.
+            key: likewise.
+            headers: (large) list<struct<key: string, value: binary>>, n lists; a null list is an
+                empty one.
+            offsets: int64[n] to keep, strictly increasing in the order the rows are appended in;
+                None to number them one by one.
+
+        Raises:
+            RowError: a header without a key, naming the row.
+            TypeError: a column of another type.
+        """
+        starts, header_keys, header_values = _headers(headers)
+        return cls(
+            length=len(timestamps),
+            key=ABSENT if key is None else binary_column(key),
+            value=ABSENT if value is None else binary_column(value),
+            timestamps=np.ascontiguousarray(timestamps, np.int64),
+            header_starts=starts,
+            header_keys=header_keys,
+            header_values=header_values,
+            offsets=_NO_INTEGERS if offsets is None else np.ascontiguousarray(offsets, np.int64),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A complete record batch that has no offsets yet.
+
+    ``first_offset`` is -1, or the offset its first record is to keep. Timestamps are in ms.
+    """
+
+    data: bytes
+    count: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    first_offset: int = -1
+
+
+class BatchBuilder:
+    """The open batch of one partition. Not shared between threads, not picklable.
+
+    A batch takes rows until it would exceed ``target_bytes`` uncompressed, and one row at least.
+    """
+
+    def __init__(
+        self,
+        codec: Codec,
+        *,
+        level: int | None = None,
+        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
+        log_append_time_ms: int | None = None,
+        target_bytes: int = DEFAULT_TARGET_BYTES,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        """Open an empty batch.
+
+        Args:
+            codec: how the records are compressed.
+            level: the codec's level; None for its default.
+            timestamp_type: CREATE_TIME, or LOG_APPEND_TIME to stamp all with one time.
+            log_append_time_ms: that time, needed with LOG_APPEND_TIME.
+            target_bytes: size of the records, uncompressed, that closes a batch.
+            max_message_bytes: largest batch, compressed, its 61 bytes of header included.
+        """
+        if timestamp_type is TimestampType.LOG_APPEND_TIME and log_append_time_ms is None:
+            raise ValueError("LogAppendTime needs the time to stamp")
+        self._codec = codec
+        self._level = level
+        self._stamp = (
+            log_append_time_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None
+        )
+        self._limit = max(_HEADER.size, min(target_bytes + _HEADER.size, max_message_bytes))
+        self._max_message_bytes = max_message_bytes
+        self._out: Bytes = np.empty(min(_FIRST_ROOM, self._limit), np.uint8)
+        self._state: Integers = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._state[kernels.USED] = _HEADER.size
+        self._stopped: Integers = np.zeros(2, np.int64)
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of memory that the open batch holds."""
+        return len(self._out)
+
+    @property
+    def count(self) -> int:
+        """Records in the open batch."""
+        return int(self._state[kernels.COUNT])
+
+    def append(self, records: RecordColumns, rows: Integers) -> list[EncodedBatch]:
+        """Append the given rows in the given order; give the batches that got full.
+
+        Args:
+            records: the columns.
+            rows: int64[m], indexes into them.
+
+        Raises:
+            RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
+            RowError: offsets to keep that do not increase; a column that contradicts itself.
+        """
+        full: list[EncodedBatch] = []
+        done = 0
+        while done < len(rows):
+            done = self._append_some(records, rows, done)
+            reason, row = (int(number) for number in self._stopped)
+            if reason == kernels.FULL:
+                full.append(self._close())
+            elif reason == kernels.GROW:
+                self._grow(int(self._state[kernels.REQUIRED]))
+            elif reason == kernels.BAD_OFFSET:
+                raise RowError(
+                    f"row {row} is to keep offset {records.offsets[row]}, which does not lie above "
+                    "the offset before it in its partition: sort by offset first"
+                )
+            elif reason == kernels.BAD_COLUMN:
+                raise RowError(f"row {row} lies outside of its column's data")
+        return full
+
+    def finish(self) -> EncodedBatch | None:
+        """Close the open batch and give it, or None if it is empty; the builder can go on.
+
+        Raises:
+            RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
+        """
+        return self._close() if self.count else None
+
+    def _append_some(self, records: RecordColumns, rows: Integers, first: int) -> int:
+        return kernels.append_records(
+            rows,
+            first,
+            *records.key,
+            *records.value,
+            records.header_starts,
+            records.header_keys.offsets,
+            records.header_keys.data,
+            *records.header_values,
+            records.timestamps,
+            records.offsets,
+            self._out,
+            self._limit,
+            self._state,
+            self._stopped,
+        )
+
+    def _grow(self, required: int) -> None:
+        if required > _MAX_BATCH_BYTES:
+            raise RecordTooLargeError(
+                f"a record of about {required} bytes fits no batch: its size is an int32"
+            )
+        doubled = min(2 * len(self._out), self._limit)
+        grown = np.empty(max(required, doubled), np.uint8)
+        used = int(self._state[kernels.USED])
+        grown[:used] = self._out[:used]
+        self._out = grown
+
+    def _close(self) -> EncodedBatch:
+        state = self._state.tolist()
+        used, count = state[kernels.USED], state[kernels.COUNT]
+        records = memoryview(self._out)[_HEADER.size : used]
+        codec, body = self._compressed(records)
+        size = _HEADER.size + len(body)
+        if size > self._max_message_bytes:
+            raise RecordTooLargeError(
+                f"a record of {used - _HEADER.size} bytes makes a batch of {size} bytes "
+                f"({codec.name.lower()}), more than max.message.bytes={self._max_message_bytes}"
+            )
+        max_timestamp = state[kernels.MAX_TIMESTAMP] if self._stamp is None else self._stamp
+        header = bytearray(
+            _HEADER.pack(
+                0,
+                size - 12,
+                NO_EPOCH,
+                _MAGIC,
+                0,
+                int(codec) | (0 if self._stamp is None else _LOG_APPEND_TIME_BIT),
+                state[kernels.LAST_DELTA],
+                state[kernels.BASE_TIMESTAMP],
+                max_timestamp,
+                NO_PRODUCER_ID,
+                NO_EPOCH,
+                NO_SEQUENCE,
+                count,
+            )
+        )
+        crc = crc32c.crc32c(body, crc32c.crc32c(memoryview(header)[_CRC_START:]))
+        _CRC.pack_into(header, _CRC_POSITION, crc)
+        batch = EncodedBatch(
+            data=b"".join((header, body)),
+            count=count,
+            last_offset_delta=state[kernels.LAST_DELTA],
+            base_timestamp=state[kernels.BASE_TIMESTAMP],
+            max_timestamp=max_timestamp,
+            first_offset=state[kernels.FIRST_OFFSET],
+        )
+        self._reset()
+        return batch
+
+    def _compressed(self, records: memoryview) -> tuple[Codec, bytes | memoryview]:
+        """Compress, unless that only makes the batch too large."""
+        if self._codec is Codec.NONE:
+            return Codec.NONE, records
+        body = compress(self._codec, records, self._level)
+        too_large = _HEADER.size + len(body) > self._max_message_bytes
+        if too_large and _HEADER.size + len(records) <= self._max_message_bytes:
+            return Codec.NONE, records
+        return self._codec, body
+
+    def _reset(self) -> None:
+        self._state[:] = 0
+        self._state[kernels.USED] = _HEADER.size
+        if len(self._out) > self._limit:
+            self._out = np.empty(self._limit, np.uint8)
+
+
+def _headers(
+    headers: pa.Array | pa.ChunkedArray | None,
+) -> tuple[Integers, BinaryColumn, BinaryColumn]:
+    if headers is None or pa.types.is_null(headers.type):
+        return _NO_INTEGERS, ABSENT, ABSENT
+    if isinstance(headers, pa.ChunkedArray):
+        headers = headers.combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    starts = np.zeros(len(headers) + 1, np.int64)
+    np.cumsum(lengths, out=starts[1:])
+    entries = headers.flatten()  # leaves out what lies behind null lists
+    keys, values = entries.flatten()
+    if entries.null_count or keys.null_count:
+        missing = pc.or_(pc.is_null(entries), pc.is_null(keys)).to_numpy(zero_copy_only=False)
+        row = int(np.searchsorted(starts, np.flatnonzero(missing)[0], side="right")) - 1
+        raise RowError(f"row {row} has a header whose key is null: Kafka's header keys never are")
+    return starts, binary_column(keys), binary_column(values)

@@ -1,0 +1,51 @@
+"""Kafka's hash of a record key, over a whole column.
+
+Source: Kafka ``Utils.murmur2`` (Austin Appleby's MurmurHash2, 32 bits, little-endian words). The
+seed is ``0x9747b28c``, the multiplier ``0x5bd1e995``, the shift 24; arithmetic is modulo 2**32.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.streaming.records.jit import kernel
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+_SEED: Final = 0x9747B28C
+_MULTIPLIER: Final = 0x5BD1E995
+_MASK: Final = 0xFFFFFFFF
+
+
+@kernel("int64", "const int64[]", "const uint8[]", "const uint8[]", "int32[]")
+def murmur2_column(offsets: Integers, data: Bytes, valid: Bytes, hashes: NDArray[np.int32]) -> int:
+    """Write the hash of each key, 0 for null; gives -1, or the first row with useless offsets."""
+    for row in range(hashes.shape[0]):
+        hashes[row] = 0
+        if row + 1 >= offsets.shape[0] or (valid.shape[0] > row and valid[row] == 0):
+            continue
+        position, end = offsets[row], offsets[row + 1]
+        if position < 0 or end < position or end > data.shape[0]:
+            return row
+        hashed = (_SEED ^ (end - position)) & _MASK
+        while end - position >= 4:
+            word = 0
+            for i in range(4):
+                word |= np.int64(data[position + i]) << (8 * i)
+            word = (word * _MULTIPLIER) & _MASK
+            word = ((word ^ (word >> 24)) * _MULTIPLIER) & _MASK
+            hashed = ((hashed * _MULTIPLIER) & _MASK) ^ word
+            position += 4
+        if end > position:
+            for i in range(end - position):
+                hashed ^= np.int64(data[position + i]) << (8 * i)
+            hashed = (hashed * _MULTIPLIER) & _MASK
+        hashed = ((hashed ^ (hashed >> 13)) * _MULTIPLIER) & _MASK
+        hashed ^= hashed >> 15
+        hashes[row] = hashed - (1 << 32) if hashed >= (1 << 31) else hashed
+    return -1
