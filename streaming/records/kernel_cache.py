@@ -27,7 +27,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import llvmlite
 import numba
@@ -100,7 +100,7 @@ class _Locator(caching._CacheLocator):  # noqa: SLF001
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes: ClassVar[list[Any]] = [_Locator]
+    _locator_classes: list[Any] = [_Locator]  # noqa: RUF012 - as numba's class declares it
 
 
 class _LockedCache(caching.FunctionCache):
