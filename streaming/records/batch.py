@@ -199,17 +199,22 @@ class BatchTable:
     @property
     def is_log_append_time(self) -> NDArray[np.bool_]:
         """Whether ``max_timestamp`` is every record's timestamp; never in magic 0."""
-        return (self.attributes & LOG_APPEND_TIME_MASK != 0) & (self.magic > 0)
+        return self._has(LOG_APPEND_TIME_MASK, 1)
 
     @property
     def is_transactional(self) -> NDArray[np.bool_]:
         """Whether the batch belongs to a transaction."""
-        return (self.attributes & TRANSACTIONAL_MASK != 0) & (self.magic == 2)
+        return self._has(TRANSACTIONAL_MASK, 2)
 
     @property
     def is_control(self) -> NDArray[np.bool_]:
         """Whether the batch holds a marker and no records for users."""
-        return (self.attributes & CONTROL_MASK != 0) & (self.magic == 2)
+        return self._has(CONTROL_MASK, 2)
+
+    def _has(self, mask: int, since_magic: int) -> NDArray[np.bool_]:
+        has: NDArray[np.bool_] = np.not_equal(self.attributes & mask, 0)
+        has &= self.magic >= since_magic
+        return has
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +286,7 @@ def invalid_checksums(
             bad.view(np.uint8),
         )
         return bad
-    view = memoryview(data)
+    view = data.data
     starts = (table.position - file_position).tolist()
     for row, (start, size, magic, stored) in enumerate(
         zip(starts, table.size.tolist(), table.magic.tolist(), table.crc.tolist(), strict=True)

@@ -240,7 +240,7 @@ class BatchBuilder:
     def _close(self) -> EncodedBatch:
         state = self._state.tolist()
         used, count = state[kernels.USED], state[kernels.COUNT]
-        records = memoryview(self._out)[_HEADER.size : used]
+        records = self._out.data[_HEADER.size : used]
         codec, body = self._compressed(records)
         size = _HEADER.size + len(body)
         if size > self._max_message_bytes:

@@ -8,6 +8,7 @@ those bounds by itself takes what it needs.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -114,15 +115,14 @@ class RecordDecoder:
             UnsupportedCodecError: a batch names no known codec.
             TimestampOutOfRangeError: a timestamp that µs cannot hold.
         """
-        for full in self.feed(
+        yield from self.feed(
             data,
             table,
             file_position=file_position,
             path=path,
             start_offset=start_offset,
             end_offset=end_offset,
-        ):
-            yield full
+        )
         yield from self.flush()
 
     def feed(
@@ -243,7 +243,7 @@ class _Place:
         self.path = path or "the buffer"
         self.file_position = file_position
         self.data = data
-        self._view = memoryview(data)
+        self._view = data.data
 
     def check(self, table: BatchTable) -> None:
         bad = invalid_checksums(self.data, table, file_position=self.file_position)
@@ -290,7 +290,7 @@ def _runs(table: BatchTable) -> Iterator[BatchTable]:
     kind = table.magic * 2 + (table.codec != Codec.NONE)
     cuts = np.flatnonzero(np.diff(kind)) + 1
     bounds = [0, *cuts.tolist(), len(table)]
-    for first, last in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, last in itertools.pairwise(bounds):
         yield table[first:last]
 
 

@@ -1,4 +1,4 @@
-"""The loop that turns records of magic 2 into Arrow buffers. The record's fields: ``encode_kernels``.
+"""The loop that turns records of magic 2 into Arrow buffers; ``encode_kernels`` has the fields.
 
 It trusts nothing: each length is held against the end of what encloses it before a byte behind it
 is read, varints end after 5 (int) or 10 (long) bytes, and a record must fill its length exactly.
@@ -143,7 +143,7 @@ def decode_records(
     header_value_valid: Bytes,
     read: Integers,
 ) -> int:
-    """Append the rows with ``first_offset <= offset < end_offset`` to the output, as far as it goes.
+    """Append rows with ``first_offset <= offset < end_offset`` to the output while there is room.
 
     The outputs are those of Arrow: ``offsets``, ``timestamps`` (ms) and ``timestamp_types`` have
     room for r rows, ``*_offsets`` for r + 1 (header ones: h + 1), ``*_valid`` are bitmaps.
