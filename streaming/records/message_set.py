@@ -39,20 +39,142 @@ Source: Kafka ``LegacyRecord``, ``AbstractLegacyRecordBatch``; KIP-31, KIP-32, K
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kafkalog.errors import ChecksumMismatchError, CorruptRecordError
+from kafkalog.streaming.records import message_set_kernels as kernels
+from kafkalog.streaming.records.compression import Codec, decompress
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.records.arrow_buffers import Bytes
 
 __all__ = [
-    "MAGIC_V0",
-    "MAGIC_V1",
+    "CRC_POSITION",
+    "CRC_START",
+    "LOG_APPEND_TIME_MASK",
     "MESSAGE_OVERHEAD_V0",
     "MESSAGE_OVERHEAD_V1",
+    "Wrapper",
+    "fault",
+    "open_wrapper",
 ]
 
-MAGIC_V0: Final = 0
-MAGIC_V1: Final = 1
+OFFSET_POSITION: Final = 0
+SIZE_POSITION: Final = OFFSET_POSITION + 8
+CRC_POSITION: Final = SIZE_POSITION + 4
+CRC_START: Final = CRC_POSITION + 4
+"""Where the bytes under the checksum begin: at the magic."""
+ATTRIBUTES_POSITION: Final = CRC_START + 1
+TIMESTAMP_POSITION: Final = ATTRIBUTES_POSITION + 1
+KEY_LENGTH_POSITION_V0: Final = ATTRIBUTES_POSITION + 1
+KEY_LENGTH_POSITION_V1: Final = TIMESTAMP_POSITION + 8
 
-MESSAGE_OVERHEAD_V0: Final = 26
-"""Bytes of a magic 0 message beside key and value."""
+MESSAGE_OVERHEAD_V0: Final = KEY_LENGTH_POSITION_V0 + 8
+"""Bytes of a magic 0 message beside key and value: 26."""
+MESSAGE_OVERHEAD_V1: Final = KEY_LENGTH_POSITION_V1 + 8
+"""Bytes of a magic 1 message beside key and value: 34."""
 
-MESSAGE_OVERHEAD_V1: Final = 34
-"""Bytes of a magic 1 message beside key and value."""
+LOG_APPEND_TIME_MASK: Final = 0x08
+
+_LENGTH: Final = struct.Struct(">i")
+_MAX_OFFSET: Final = 2**63 - 1
+_UNCHECKED: Final = np.empty((0, 256), np.uint32)
+
+_FAULTS: Final = {
+    kernels.SIZE_TOO_SMALL: "its size is too small for its own fields",
+    kernels.NOT_WHOLE: "it ends beyond the bytes that are there",
+    kernels.MAGIC_UNKNOWN: "its magic is neither 0 nor 1",
+    kernels.KEY_TOO_LONG: "its key ends beyond it",
+    kernels.VALUE_TOO_LONG: "its value ends beyond it",
+    kernels.COMPRESSED: "it is compressed once more",
+    kernels.OFFSET_INVALID: "its offset is negative or beyond 2^63-1",
+    kernels.CHECKSUM_WRONG: "it does not match its checksum",
+}
+
+
+class Wrapper(NamedTuple):
+    """What a wrapper holds: ``messages`` (uint8[n]) are whole messages and nothing else.
+
+    ``base`` is what makes their offsets absolute, ``first_offset`` is absolute already.
+    """
+
+    messages: Bytes
+    message_count: int
+    base: int
+    first_offset: int
+
+
+def open_wrapper(
+    entry: memoryview,
+    *,
+    max_decompressed_bytes: int,
+    check_inner_crcs: bool = False,
+) -> Wrapper:
+    """Decompress a wrapper and check every message in it.
+
+    Args:
+        entry: the whole message, from its offset on, its codec bits set.
+        max_decompressed_bytes: bytes it may decompress to.
+        check_inner_crcs: whether to check the messages' checksums too.
+
+    Raises:
+        CorruptRecordError: it is no valid wrapper; says neither file nor position.
+        DecompressedTooLargeError: it holds more than ``max_decompressed_bytes``.
+        UnsupportedCodecError: its codec is none of magic 0 and 1.
+    """
+    magic = entry[CRC_START]
+    codec = Codec.from_attributes(entry[ATTRIBUTES_POSITION], magic)
+    stream = _value(entry, KEY_LENGTH_POSITION_V1 if magic else KEY_LENGTH_POSITION_V0)
+    decompressed = decompress(codec, stream, magic=magic, limit=max_decompressed_bytes)
+    messages = np.frombuffer(decompressed, np.uint8)
+    survey = np.zeros(kernels.SURVEY_FIELDS, np.int64)
+    tables = kernels.CRC_TABLES if check_inner_crcs else _UNCHECKED
+    code = kernels.survey_messages(messages, 0, len(messages), tables, survey)
+    count, first, last, highest, end = survey.tolist()
+    if code != kernels.DONE:
+        raise fault(code, f"the message at byte {end} inside of a compressed message")
+    if count == 0:
+        raise CorruptRecordError("a compressed message without messages inside")
+    offset = int.from_bytes(entry[OFFSET_POSITION:SIZE_POSITION], "big", signed=True)
+    base = 0 if magic == 0 else _base(offset, last, highest)
+    return Wrapper(messages[:end], count, base, base + first)
+
+
+def fault(code: int, message: str) -> CorruptRecordError:
+    """Make the error for a code of the kernels, about ``message``; not yet saying where."""
+    kind = ChecksumMismatchError if code == kernels.CHECKSUM_WRONG else CorruptRecordError
+    return kind(f"{message} is corrupt: {_FAULTS[code]}")
+
+
+def _value(entry: memoryview, key_length_position: int) -> memoryview:
+    """Give the value of a message."""
+    position = key_length_position
+    lengths = []
+    for field in ("key", "value"):
+        if position + 4 > len(entry):
+            raise CorruptRecordError(f"a compressed message that ends before its {field}")
+        (length,) = _LENGTH.unpack_from(entry, position)
+        position += 4 + max(length, 0)
+        lengths.append(length)
+    if position > len(entry):
+        raise CorruptRecordError("a compressed message whose value ends beyond it")
+    if lengths[1] < 0:
+        raise CorruptRecordError("a compressed message whose value is null")
+    return entry[position - lengths[1] : position]
+
+
+def _base(offset: int, last: int, highest: int) -> int:
+    """Give what makes the relative offsets of magic 1 absolute."""
+    if offset == 0:
+        return 0
+    if offset < last:
+        raise CorruptRecordError(
+            f"a compressed message with offset {offset}, yet the last message in it has the "
+            f"relative offset {last}"
+        )
+    if offset - last + highest > _MAX_OFFSET:
+        raise CorruptRecordError("a compressed message with relative offsets beyond 2^63-1")
+    return offset - last
