@@ -91,7 +91,7 @@ class Broker:
     """One Kafka 4.1 process that is broker and controller; started by ``with``, stopped at its end.
 
     Args:
-        home: an empty folder of its own for settings, logs and (without ``log_dirs``) data.
+        home: a new folder of its own for settings, logs and (without ``log_dirs``) data.
         log_dirs: Kafka's ``log.dirs``; the first one also takes the cluster's metadata log.
         settings: more of ``server.properties``.
         quick_start: for tests; a benchmark needs a broker whose code is compiled in full.
@@ -142,6 +142,7 @@ class Broker:
 
     def start(self) -> None:
         """Start it and wait until it serves; formats its directories the first time."""
+        self.home.mkdir(parents=True, exist_ok=True)
         if self._server is None:
             self._server = self._prepare()
         self._server.start(self._ready)
@@ -293,6 +294,7 @@ class ZooKeeperBroker(Broker):
 
     def start(self) -> None:
         """Start ZooKeeper, unless it still runs, and the broker."""
+        self.home.mkdir(parents=True, exist_ok=True)
         if self._zookeeper is None:
             self._zookeeper = self._start_zookeeper()
         super().start()
@@ -353,7 +355,7 @@ def serve(home: Path, sources: Sequence[Path], topics: Sequence[Topic]) -> Itera
     would let it believe that it had written them goes. It reads every segment when it starts again.
 
     Args:
-        home: an empty folder for the broker.
+        home: a new folder for the broker.
         sources: log directories that together hold every partition of the topics once.
         topics: with the settings to create them with.
     """
