@@ -6,19 +6,18 @@ import gzip
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tests.support.corpus import CORPUS
 
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CORPUS: Final = Path(__file__).parents[1] / "data" / "corpus"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
