@@ -20,10 +20,9 @@ from kafkalog.streaming.records.columns import Columns, RecordDecoder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
     from kafkalog.streaming.log.group_offsets import GroupPositions
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.records.arrow_buffers import Bytes
 
 __all__ = ["ReplayDecoder", "read_group_positions"]
 
@@ -81,9 +80,9 @@ class ReplayDecoder:
     def __init__(self) -> None:
         self._records = RecordDecoder(Columns.KEY | Columns.VALUE | Columns.OFFSET)
 
-    def decode(
+    def feed(
         self,
-        data: npt.NDArray[np.uint8],
+        data: Bytes,
         table: BatchTable,
         *,
         file_position: int,
@@ -106,6 +105,14 @@ class ReplayDecoder:
                 yield batch.append_column(
                     "producerId", pa.repeat(pa.scalar(producer_id, pa.int64()), rows)
                 ).append_column("isControl", pa.repeat(is_control, rows))
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give nothing: no row is kept."""
+        return iter(())
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give nothing: no rows are kept."""
+        return iter(())
 
 
 def _runs(table: BatchTable) -> Iterator[BatchTable]:

@@ -17,6 +17,7 @@ import numpy as np
 from kafkalog.errors import (
     CorruptRecordError,
     DataLossError,
+    KafkaLogError,
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
 )
@@ -26,11 +27,11 @@ from kafkalog.streaming.log.segment_files import list_base_offsets
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
     import pyarrow as pa
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.slices import SegmentSlice
+    from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["Decoder", "read_slice"]
@@ -39,11 +40,11 @@ _LOGGER = logging.getLogger("kafkalog.log")
 
 
 class Decoder(Protocol):
-    """What turns batches into Arrow: ``records.columns.RecordDecoder``."""
+    """What turns batches into Arrow: ``records.columns.RecordDecoder``, or one in its manner."""
 
-    def decode(
+    def feed(
         self,
-        data: npt.NDArray[np.uint8],
+        data: Bytes,
         table: BatchTable,
         *,
         file_position: int,
@@ -51,7 +52,11 @@ class Decoder(Protocol):
         start_offset: int,
         end_offset: int,
     ) -> Iterator[pa.RecordBatch]:
-        """Decode the rows with ``start_offset <= offset < end_offset``."""
+        """Decode the rows with ``start_offset <= offset < end_offset``; it may keep the last."""
+        ...
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give the rows that were kept."""
         ...
 
 
@@ -63,6 +68,8 @@ def read_slice(
     committed_end: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the offsets of ``planned``, in order, as ``decoder`` gives them.
+
+    An error comes after the rows before it.
 
     Offsets that compaction removed, and those of control batches, are gaps and no loss. From
     ``committed_end`` on, if it is given, the first bytes that are no whole batch are the end of the
@@ -94,6 +101,14 @@ class _SliceReader:
         self._end = planned.end_offset
 
     def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._full_batches()
+        except KafkaLogError:
+            yield from self._decoder.flush()
+            raise
+        yield from self._decoder.flush()
+
+    def _full_batches(self) -> Iterator[pa.RecordBatch]:
         segment: LogSegment | None
         segment, position, end_position = self._open_planned()
         while segment is not None:
@@ -200,7 +215,7 @@ class _SliceReader:
         # The batches behind the first one that reaches the end have nothing for us.
         end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1
         if first < end:
-            yield from self._decoder.decode(
+            yield from self._decoder.feed(
                 chunk.data,
                 table[first:end],
                 file_position=chunk.file_position,

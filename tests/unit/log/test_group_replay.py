@@ -71,7 +71,7 @@ def test_markers_are_decoded_beside_records_with_their_producer() -> None:
     )
     records = batch_bytes(5, [Row(b"v5", b"k"), Row(None, b"k")])
     data = np.frombuffer(records + marker + batch_bytes(8, [Row(b"v8", b"k")]), np.uint8)
-    decoded = ReplayDecoder().decode(
+    decoded = ReplayDecoder().feed(
         data,
         scan_batches(data).table,
         file_position=0,
