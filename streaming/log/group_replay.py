@@ -110,10 +110,6 @@ class ReplayDecoder:
         """Give nothing: no row is kept."""
         return iter(())
 
-    def flush(self) -> Iterator[pa.RecordBatch]:
-        """Give nothing: no rows are kept."""
-        return iter(())
-
 
 def _runs(table: BatchTable) -> Iterator[BatchTable]:
     """Cut a table where the producer, or what kind of batch it is, changes."""
