@@ -1,0 +1,58 @@
+# `make` alone lists the targets. Everything runs in .venv, which `make env` builds.
+
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+# The Java that `make env` found; a shell of your own needs it only if its `java` is another.
+RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test bench lint types fmt build zip clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+env: $(READY) ## Build the environment: .venv, Java 17, the jars of Delta, Kafka and Spark's connector
+
+demo: env ## Stream a year of flights through a log into Delta, and check what arrived
+	$(RUN) python -m kafkalog.jobs.demo
+
+test: env ## Run all tests, with real Spark, real brokers and real kills
+	$(RUN) python -m pytest -q
+
+bench: env ## Measure beside Spark's Kafka connector and Parquet
+	$(RUN) python -m benchmarks
+
+lint: env ## Check style, import layers and spelling
+	$(RUN) ruff check .
+	$(RUN) ruff format --check .
+	$(RUN) lint-imports
+	$(RUN) codespell
+
+types: env ## Check types
+	$(RUN) mypy
+
+fmt: env ## Format the code and fix what can be fixed safely
+	$(RUN) ruff format .
+	$(RUN) ruff check --fix .
+
+build: env ## Build wheel and sdist in dist/
+	$(RUN) python -m build --no-isolation
+
+zip: build ## Build the zip for spark-submit --py-files in dist/
+	@for wheel in dist/kafkalog-*.whl; do \
+	    cp "$$wheel" "$$(echo "$$wheel" | sed 's/-py3-none-any.whl$$/.zip/')"; done
+	@ls -1 dist/*.zip
+
+clean: ## Remove what was built; .venv and the fetched jars stay
+	rm -rf build dist
+
+$(READY): requirements/lock.txt requirements/system.sh pyproject.toml jobs/jars.py tests/support/jars.py
+	@requirements/system.sh python "$(PYTHON)"
+	@requirements/system.sh java > /dev/null
+	$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+	@requirements/system.sh java > .venv/.java-home
+	$(BIN)/python -m pip install --quiet --requirement requirements/lock.txt
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(RUN) python -m tests.support.jars
+	@touch $@
