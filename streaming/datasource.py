@@ -1,14 +1,80 @@
-"""The data source that Spark finds as ``kafkalog``."""
+"""The data source that Spark finds as ``kafkalog``: it hands out readers and writers, no more.
+
+Six kinds of process import this module, most of them only to pickle it: what does the work is
+imported where it is needed.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["KafkaLogDataSource"]
 
 
 class KafkaLogDataSource(DataSource):
-    """Reads and writes Kafka log directories."""
+    """Reads and writes Kafka log directories.
+
+    Name: ``kafkalog``
+
+    A schema given with ``.schema(...)`` selects columns, see :mod:`kafkalog.streaming.schema`.
+    """
 
     @classmethod
     def name(cls) -> str:
         """Give the short name of the format."""
         return "kafkalog"
+
+    def schema(self) -> StructType:
+        """Give the columns of Spark's Kafka source, after checking the options.
+
+        Raises:
+            OptionError: an option that no query over the source can use as given.
+        """
+        from kafkalog.streaming.schema import source_schema  # noqa: PLC0415
+        from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+        from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
+
+        options = ReadOptions.parse(self.options)
+        Subscription.of(options)
+        return source_schema(include_headers=options.include_headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Make the reader of a batch query."""
+        from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
+        from kafkalog.streaming.source.batch_reader import LogBatchReader  # noqa: PLC0415
+        from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+
+        return LogBatchReader(ReadOptions.parse(self.options), RowSchema.of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Make the reader of a streaming query."""
+        from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
+        from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+        from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
+
+        return LogStreamReader(ReadOptions.parse(self.options), RowSchema.of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Make the writer of a batch query."""
+        from kafkalog.streaming.sink.writer import make_batch_writer  # noqa: PLC0415
+
+        return make_batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        """Make the writer of one micro-batch of a streaming query."""
+        from kafkalog.streaming.sink.writer import make_stream_writer  # noqa: PLC0415
+
+        return make_stream_writer(self.options, schema, overwrite)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 from kafkalog.errors import (
     DataLossError,
@@ -15,6 +14,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.streaming.log.slice_reader import read_slice
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.loss import LossPolicy
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
     return RecordDecoder(
         columns or Columns.OFFSET,  # a batch without a column would have no length
         max_decompressed_bytes=options.max_decompressed_bytes,
-        null_timestamps=options.on_timestamp_overflow == "null",
+        null_bad_timestamps=options.on_timestamp_overflow == "null",
     )
 
 

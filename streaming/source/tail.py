@@ -215,6 +215,7 @@ class LogTail:
         for topic_partition, partition in self._partitions.items():
             partition.refresh(self._verify_from, listing_is_due=listing_is_due)
             end = None if self._to_log_end else self._committed_end(partition)
+            partition.walked = end is None
             if end is None:
                 walked = not self._to_log_end
                 end = partition.log_end
@@ -235,7 +236,9 @@ class LogTail:
         if committed.in_progress(topic, number):
             return self._end_before_commit(topic_partition) if ours is None else ours
         brokers = self._high_watermarks.value.get(topic_partition)
-        return max((end for end in (ours, brokers) if end is not None), default=None)
+        if ours is None or brokers is None:
+            return brokers if ours is None else ours
+        return max(ours, brokers)
 
     def _end_before_commit(self, topic_partition: TopicPartition) -> int:
         """Give where a partition ended that our first commit to it, still unfinished, found."""
@@ -283,6 +286,7 @@ class _Partition:
         "first_offset",
         "log_end",
         "topic_id",
+        "walked",
         "where",
     )
 
@@ -291,6 +295,8 @@ class _Partition:
         self.topic_id: str | None = None
         self.first_offset = 0
         self.log_end = 0
+        self.walked = True
+        """Whether the log end alone tells, as of the last look, where the partition ends."""
         self._directory = Watch(where.path)
         self._active = ""
         self._stamp: Stamp | None = None
@@ -301,10 +307,12 @@ class _Partition:
     ) -> None:
         """Find the log end again if the active segment has changed, or is no longer the last.
 
-        ``verify_from`` gives the offset from which on batches are not known to be whole.
+        ``verify_from`` gives the offset from which on batches are not known to be whole. A new
+        segment shows in the folder alone, which only has to be looked at where no commit tells.
         """
         stamp = stamp_of(self._active)
-        if stamp is None or stamp != self._stamp or (listing_is_due and self._directory.changed()):
+        looks_new = listing_is_due and self.walked and self._directory.changed()
+        if looks_new or stamp is None or stamp != self._stamp:
             self._read(verify_from)
 
     def look_for(self, offset: int) -> None:

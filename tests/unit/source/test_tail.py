@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, write_topic_id
+from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
+from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
+from kafkalog.errors import CheckpointError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.source import watch
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
+T0 = TopicPartition("t", 0)
+
+
+def rows(count: int) -> list[Row]:
+    return [Row()] * count
+
+
+def tail_of(*paths: Path, to_log_end: bool = False) -> LogTail:
+    return LogTail(map(str, paths), lambda _: True, to_log_end=to_log_end)
+
+
+def ends(tail: LogTail) -> dict[str, int]:
+    return {str(key): end for key, end in tail.look().items()}
+
+
+def put_state(directory: Path, sequence: int, high_watermark: int | None) -> None:
+    topics = {} if high_watermark is None else {TOPIC_ID: TopicState("t", {0: high_watermark})}
+    state = CommitState(sequence, "set", "member", ("member",), topics)
+    (directory / "new").write_bytes(state.to_bytes())
+    (directory / "new").rename(directory / STATE_FILE)
+
+
+def put_intent(directory: Path, sequence: int, *, created: bool, start: int, end: int) -> None:
+    intended = IntendedPartition(
+        topic="t",
+        key=TOPIC_ID,
+        partition=0,
+        member_id="member",
+        created=created,
+        leader_epoch=0,
+        starts_epoch=created,
+        start_offset=start,
+        end_offset=end,
+        snapshots=(),
+        pieces=(),
+        segments=(),
+    )
+    intent = Intent(sequence, "set", "query:q", 3, (intended,))
+    (directory / INTENT_FILE).write_bytes(intent.to_bytes())
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give a log directory with ``t-0``, offsets 0 to 9 in two batches."""
+    batches = batch_bytes(0, rows(5)) + batch_bytes(5, rows(5))
+    write_segment(tmp_path / "t-0", 0, batches)
+    return tmp_path
+
+
+def test_a_bare_copy_is_walked_to_its_log_end(log: Path) -> None:
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    append_batch(log / "t-0" / f"{0:020d}.log", batch_bytes(10, rows(2)))
+    assert ends(tail) == {"t-0": 12}
+
+
+def test_a_torn_tail_of_a_bare_copy_is_not_there_yet(log: Path) -> None:
+    append_batch(log / "t-0" / f"{0:020d}.log", batch_bytes(10, rows(2))[:-1])
+    assert ends(tail_of(log)) == {"t-0": 10}
+
+
+def test_the_folder_of_one_partition_is_a_log_directory_too(log: Path) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5})
+    assert ends(tail_of(log / "t-0")) == {"t-0": 5}
+
+
+def test_a_new_segment_is_found(log: Path) -> None:
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
+    tail._next_listing = 0
+    assert ends(tail) == {"t-0": 13}
+
+
+def test_new_partitions_and_deleted_ones_are_found(log: Path) -> None:
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    write_segment(log / "u-3", 0, batch_bytes(0, rows(1)))
+    assert ends(tail) == {"t-0": 10, "u-3": 1}
+    shutil.rmtree(log / "t-0")
+    assert ends(tail) == {"u-3": 1}
+
+
+def test_a_recreated_partition_is_read_anew(log: Path) -> None:
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    shutil.rmtree(log / "t-0")
+    write_segment(log / "t-0", 0, batch_bytes(0, rows(3)))
+    assert ends(tail) == {"t-0": 3}
+
+
+def test_a_partition_without_segments_ends_where_it_starts(log: Path) -> None:
+    (log / "u-0").mkdir()
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10, "u-0": 0}
+    write_segment(log / "u-0", 0, batch_bytes(0, rows(4)))
+    assert ends(tail) == {"t-0": 10, "u-0": 4}
+
+
+def test_a_brokers_high_watermark_is_the_end(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5})
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 5}
+    with caplog.at_level(logging.WARNING, "kafkalog"):
+        tail.report()
+    assert "5 offsets of 1 partitions lie above what is committed" in caplog.text
+    assert "t-0 [5, 10)" in caplog.text
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
+    assert ends(tail) == {"t-0": 10}
+
+
+def test_a_high_watermark_beyond_the_log_is_held_to_its_end(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 70})
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    tail.report()
+    assert "60 offsets of 1 partitions are said to be committed and are not" in caplog.text
+
+
+def test_a_high_watermark_below_the_log_start_is_held_to_it(log: Path) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 3})
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 7})
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 7}
+    assert tail.log_start(T0) == 7
+
+
+def test_the_commit_state_is_the_end_by_topic_id(log: Path) -> None:
+    put_state(log, 1, 5)
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}  # a topic of another id is not the one that was committed
+    write_topic_id(log / "t-0", TOPIC_ID)
+    assert ends(tail_of(log)) == {"t-0": 5}
+
+
+def test_the_larger_of_commit_state_and_high_watermark_is_the_end(log: Path) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, 5)
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 0})
+    assert ends(tail) == {"t-0": 5}
+
+
+def test_a_commit_becomes_visible_when_its_state_is_renamed(log: Path) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, 5)
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 5}
+    write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
+    assert ends(tail) == {"t-0": 5}
+    put_state(log, 2, 13)
+    assert ends(tail) == {"t-0": 13}
+
+
+@pytest.mark.parametrize(("known", "expected"), [(5, 5), (None, 0)])
+def test_of_a_partition_in_an_unfinished_intent_only_the_state_counts(
+    log: Path, known: int | None, expected: int
+) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, known)
+    put_intent(log, 2, created=True, start=0, end=10)
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
+    assert ends(tail_of(log)) == {"t-0": expected}
+
+
+def test_the_first_commit_to_a_partition_of_others_hides_nothing_of_theirs(log: Path) -> None:
+    put_intent(log, 2, created=False, start=5, end=10)
+    assert ends(tail_of(log)) == {"t-0": 5}
+
+
+def test_an_intent_that_is_left_over_hides_nothing(log: Path) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 2, 10)
+    put_intent(log, 2, created=True, start=0, end=10)
+    assert ends(tail_of(log)) == {"t-0": 10}
+
+
+def test_read_up_to_the_log_end_ignores_what_is_committed(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5})
+    (log / STATE_FILE).write_text("damaged")
+    with pytest.raises(CheckpointError):
+        tail_of(log).look()
+    assert ends(tail_of(log, to_log_end=True)) == {"t-0": 10}
+    assert "without the commit state" in caplog.text
+
+
+def test_above_the_committed_end_damage_is_the_log_end(log: Path) -> None:
+    """A recovering broker would keep nothing behind it, whatever the index says."""
+    damaged = bytearray(batch_bytes(10, rows(5)))
+    damaged[-1] ^= 1
+    write_segment(
+        log / "t-0",
+        0,
+        batch_bytes(0, rows(10)) + bytes(damaged) + batch_bytes(15, rows(5)),
+        index=True,
+    )
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
+    assert ends(tail_of(log, to_log_end=True)) == {"t-0": 10}
+
+
+def test_partitions_that_are_not_chosen_are_not_looked_at(log: Path) -> None:
+    (log / "broken-0").mkdir()
+    (log / "broken-0" / "partition.metadata").write_text("nonsense")
+    tail = LogTail([str(log)], lambda key: key.topic == "t")
+    assert ends(tail) == {"t-0": 10}
+    assert [str(key) for key in tail.existing()] == ["broken-0", "t-0"]
+    with pytest.raises(UnknownTopicOrPartitionError, match="broken-0 is in none of"):
+        tail.open(TopicPartition("broken", 0))
+
+
+def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogDirectoryError, match="nowhere"):
+        tail_of(tmp_path / "nowhere").look()
+
+
+def test_an_unchanged_partition_costs_one_stat(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for partition in range(20):
+        write_segment(tmp_path / f"t-{partition}", 0, batch_bytes(0, rows(1)))
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {f"t-{p}": 1 for p in range(20)})
+    tail = tail_of(tmp_path)
+    tail.look()
+    monkeypatch.setattr(watch, "_TICK_NS", 0)
+    tail.look()
+    asked: list[str] = []
+    stat = watch.os.stat
+
+    def counting(path: str) -> object:
+        asked.append(path)
+        return stat(path)
+
+    monkeypatch.setattr(watch.os, "stat", counting)
+    tail.look()
+    of_partitions = [path for path in asked if "/t-" in path]
+    assert len(of_partitions) == 20
+    assert len(asked) - len(of_partitions) <= 5
