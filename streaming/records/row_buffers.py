@@ -28,6 +28,8 @@ class Columns(IntFlag):
     TIMESTAMP = 8
     TIMESTAMP_TYPE = 16
     HEADERS = 32
+    TIMESTAMP_MS = 64
+    """``timestampMs: int64``, the last column: as it is stored, whatever its size."""
 
 
 ALL_COLUMNS: Final = (
@@ -146,6 +148,8 @@ class RowBuffers:
             add("timestampType", pa.array(self._timestamp_types[:rows]))
         if Columns.HEADERS in wanted:
             add("headers", self._headers(rows, cursor))
+        if Columns.TIMESTAMP_MS in wanted:
+            add("timestampMs", pa.array(self._timestamps[:rows]))
         if not columns:
             batch = pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
         else:
