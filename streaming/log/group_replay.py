@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import CorruptRecordError
+from kafkalog.streaming.log.control_batches import as_data_batches
 from kafkalog.streaming.log.group_offsets import ReplayRecord, group_positions
-from kafkalog.streaming.records.batch import CONTROL_MASK, BatchTable
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.group_offsets import GroupPositions
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
 __all__ = ["ReplayDecoder", "read_group_positions"]
@@ -95,7 +96,7 @@ class ReplayDecoder:
             producer_id, is_control = int(run.producer_id[0]), bool(run.is_control[0])
             for batch in self._records.decode(
                 data,
-                _without_control_bit(run),
+                as_data_batches(run),
                 file_position=file_position,
                 path=path,
                 start_offset=start_offset,
@@ -118,10 +119,3 @@ def _runs(table: BatchTable) -> Iterator[BatchTable]:
     for first, end in itertools.pairwise(bounds):
         if first < end:
             yield table[first:end]
-
-
-def _without_control_bit(table: BatchTable) -> BatchTable:
-    """Give batches whose records the decoder does not pass over: a marker is a record like any."""
-    plain = BatchTable(table.facts.copy())
-    np.bitwise_and(plain.attributes, ~CONTROL_MASK, out=plain.attributes)
-    return plain

@@ -17,6 +17,7 @@ from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.log.slices import SegmentSlice, slice_segment, split_slice
+from kafkalog.streaming.log.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.records.batch import scan_batches
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.slice_reader import Decoder
+    from kafkalog.streaming.log.time_index import TimestampOffset
 
 __all__ = ["LogEnd", "PartitionLog"]
 
@@ -209,6 +211,31 @@ class PartitionLog:
                 if position is not None:
                     return _read_some(segment, position, end, max_bytes, min_one_message)
         return None
+
+    # Timestamps
+
+    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+        """Find the first record, by offset, with at least this timestamp in ms.
+
+        A record at or above the end that the caller may read counts as none, for the caller.
+
+        Returns:
+            that record's own timestamp and offset; None if there is none.
+
+        Raises:
+            CorruptRecordError: bytes on the way that are no valid batch.
+        """
+        return self._retrying(
+            lambda: find_by_timestamp(self.segments, timestamp, self.log_start_offset)
+        )
+
+    def max_timestamp(self) -> TimestampOffset | None:
+        """Find the first record, by offset, with the greatest timestamp; None without any.
+
+        Raises:
+            CorruptRecordError: bytes on the way that are no valid batch.
+        """
+        return self._retrying(lambda: find_max_timestamp(self.segments))
 
     # Help
 
