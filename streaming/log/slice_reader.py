@@ -102,6 +102,12 @@ class _SliceReader:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         try:
+            yield from self._all_batches()
+        except TimestampOutOfRangeError as error:
+            raise TimestampOutOfRangeError(f"{self._topic_partition}: {error}") from error
+
+    def _all_batches(self) -> Iterator[pa.RecordBatch]:
+        try:
             yield from self._full_batches()
         except KafkaLogError:
             yield from self._decoder.flush()
@@ -198,8 +204,6 @@ class _SliceReader:
         except CorruptRecordError as error:
             if not self._may_end_here(str(error)):
                 raise self._located(error) from error
-        except TimestampOutOfRangeError as error:
-            raise TimestampOutOfRangeError(f"{self._topic_partition}: {error}") from error
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         return type(error)(
