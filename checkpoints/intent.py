@@ -10,15 +10,16 @@ is not above the state's is left over from a finished commit and never acted on.
     line 2        {"sequence":8,"set":"…","writer":"query:…","batch":13,
                    "files":[["<member id>",".kafkalog.staged.…"],…]}
     a partition   {"topic":"flights","key":"<topic id>","partition":0,"member":"…","created":false,
-                   "epoch":0,"start":120,"end":160,
+                   "epoch":0,"startsEpoch":false,"start":120,"end":160,"snapshots":[150],
                    "pieces":[[file,position,size,crc32c,records],…],
                    "segments":[[base offset,size before,size after,index bytes before,
                                 time index bytes before],…]}
 
-``created``: the folder is made by this commit. ``start`` and ``end``: the log end offset before and
-after. ``pieces``: the staged runs in the order in which they are appended; ``file`` counts in
-``files``. ``segments``: first the one that is appended to, then those that are made (size before 0,
-index sizes -1); a segment that is neither appended to nor made is not touched.
+``created``, ``startsEpoch``: the folder, and its ``leader-epoch-checkpoint``, are made by this
+commit. ``start``, ``end``: the log end offset before and after. ``snapshots``: the producer
+snapshots that are made. ``pieces``: the staged runs in the order in which they are appended;
+``file`` counts in ``files``. ``segments``: first the one that is appended to, then those that are
+made (size before 0, index sizes -1); any other segment is not touched.
 """
 
 from __future__ import annotations
@@ -94,8 +95,10 @@ class IntendedPartition:
     member_id: str
     created: bool
     leader_epoch: int
+    starts_epoch: bool
     start_offset: int
     end_offset: int
+    snapshots: tuple[int, ...]
     pieces: tuple[IntendedPiece, ...]
     segments: tuple[IntendedSegment, ...]
 
@@ -143,8 +146,10 @@ class Intent:
                 "member": intended.member_id,
                 "created": intended.created,
                 "epoch": intended.leader_epoch,
+                "startsEpoch": intended.starts_epoch,
                 "start": intended.start_offset,
                 "end": intended.end_offset,
+                "snapshots": list(intended.snapshots),
                 "pieces": [[numbers[piece.file], *piece[1:]] for piece in intended.pieces],
                 "segments": [list(segment) for segment in intended.segments],
             }
@@ -196,8 +201,10 @@ def _parse_partition(line: JsonObject, files: list[StagedFile]) -> IntendedParti
         member_id=line["member"],
         created=line["created"],
         leader_epoch=line["epoch"],
+        starts_epoch=line["startsEpoch"],
         start_offset=line["start"],
         end_offset=line["end"],
+        snapshots=tuple(map(int, line["snapshots"])),
         pieces=tuple(
             IntendedPiece(files[file], position, size, crc, records)
             for file, position, size, crc, records in line["pieces"]

@@ -56,8 +56,10 @@ INTENT = Intent(
             member_id="a",
             created=False,
             leader_epoch=0,
+            starts_epoch=False,
             start_offset=120,
             end_offset=160,
+            snapshots=(150,),
             pieces=(
                 IntendedPiece(StagedFile("a", ".kafkalog.staged.00.13.u"), 0, 500, 0xDEADBEEF, 30),
                 IntendedPiece(StagedFile("b", ".kafkalog.staged.00.13.v"), 10, 100, 1, 10),

@@ -1,0 +1,80 @@
+"""After a commit: Kafka's checkpoint files say the same, and what it left behind goes away."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT, write_offset_checkpoint
+from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.streaming.sink.identity import staging_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.log_set import LogSet
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["clear_away", "sweep", "write_ends"]
+
+
+def write_ends(ends: Iterable[tuple[Path, TopicPartition, int]], *, durable: bool) -> None:
+    """Tell a broker the new ends of partitions: log directory, partition, offset.
+
+    The recovery point only moves where the log is on the disk.
+    """
+    by_directory: dict[Path, dict[TopicPartition, int]] = {}
+    for folder, key, offset in ends:
+        by_directory.setdefault(folder, {})[key] = offset
+    for folder, offsets in by_directory.items():
+        if durable:
+            write_offset_checkpoint(folder, RECOVERY_POINT, offsets)
+        write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
+
+
+def clear_away(log_set: LogSet) -> None:
+    """Remove the intent, which no longer says anything, and let a broker in again."""
+    for folder in log_set.directories:
+        (folder / INTENT_FILE).unlink(missing_ok=True)
+    for folder in log_set.directories:
+        with suppress(FileNotFoundError):
+            (folder / UNFINISHED_FOLDER).rmdir()
+
+
+def sweep(log_set: LogSet, identity: BatchIdentity, options: WriteOptions) -> None:
+    """Remove staged files whose batch is finished, of this writer and of all that are known.
+
+    Those of ``identity`` go, of attempts that lost too. Files that nobody can tell anything about
+    go when they are as old as writers are remembered: a job that still needed one would fail, and
+    lose nothing.
+    """
+    finished = {staging_hash(key): last.batch_id for key, last in log_set.state.writers.items()}
+    own = staging_hash(identity.writer)
+    finished[own] = max(identity.batch_id, finished.get(own, -1))
+    oldest_ms = time.time_ns() // 1_000_000 - options.transactional_id_expiration_ms
+    for folder in log_set.directories:
+        for path, writer, batch_id in _staged_files(folder):
+            if batch_id <= finished.get(writer, -1) or _is_older(path, oldest_ms):
+                path.unlink(missing_ok=True)
+
+
+def _staged_files(folder: Path) -> Iterator[tuple[Path, str, int]]:
+    """Find the staged files of a directory: path, hash of the writer, batch id."""
+    for path in folder.iterdir():
+        if not path.name.startswith(STAGED_PREFIX):
+            continue
+        writer, _, rest = path.name.removeprefix(STAGED_PREFIX).partition(".")
+        batch_id, _, _ = rest.partition(".")
+        if batch_id.isdecimal():
+            yield path, writer, int(batch_id)
+
+
+def _is_older(path: Path, limit_ms: int) -> bool:
+    try:
+        return path.lstat().st_mtime_ns // 1_000_000 < limit_ms
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,226 @@
+"""The commit of a batch: what the driver does once all tasks have staged their rows.
+
+1. take the locks of all log directories;
+2. find out whether the batch is the next one, committed already, or neither;
+3. take back what an unfinished intent names;
+4. write the intent, and the folder that keeps a broker from starting;
+5. append the staged runs;
+6. make them durable, and publish the new commit state: the first rename is the commit;
+7. bring Kafka's checkpoint files up to date, and clear away.
+
+Whatever ends a commit before 6, the log directories are as they were once the next one has come to
+3. After 6 nothing is taken back: what fails then is said in the log and done by the next commit.
+
+``docs/guarantees.md`` says what each step is for.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.atomic_file import write_atomically
+from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
+from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER, CommitState
+from kafkalog.checkpoints.intent import Intent
+from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
+from kafkalog.errors import CommitError, KafkaLogError
+from kafkalog.streaming.sink.clearing import clear_away, sweep, write_ends
+from kafkalog.streaming.sink.identity import Verdict, judge, remember
+from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.parallel import for_each
+from kafkalog.streaming.sink.planning import plan_appends
+from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.states import next_state
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.sink.append import PartitionAppend
+    from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
+    from kafkalog.streaming.sink.staged_run import StagedRun
+    from kafkalog.streaming.sink.write_plan import WritePlan
+
+__all__ = ["Committer", "Outcome"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a commit came to: whether it appended, and the ends of the partitions it wrote."""
+
+    appended: bool
+    sequence: int
+    end_offsets: dict[TopicPartition, int]
+
+
+class Committer:
+    """Commits or drops one batch. Knows no Spark; used once, by one thread.
+
+    ``checkpoint`` is that of the query, where it can be read.
+    """
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        identity: BatchIdentity,
+        *,
+        checkpoint: QueryCheckpoint | None = None,
+    ) -> None:
+        self._plan = plan
+        self._options = plan.options
+        self._identity = identity
+        self._checkpoint = checkpoint
+        self._durable = plan.options.flush == "commit"
+
+    def commit(self, runs: Sequence[StagedRun]) -> Outcome:
+        """Append and publish what the tasks staged: ``runs`` of one partition in their order.
+
+        Raises:
+            CommitError: nothing of the batch is visible; see its subclasses for what to do.
+            KafkaLogError: likewise, for other reasons (directories, names, sizes).
+        """
+        with self._locks() as locks:
+            log_set = LogSet.open(self._plan.directories, self._options)
+            last = log_set.state.writers.get(self._identity.writer)
+            verdict = judge(self._identity, last)
+            take_back(log_set, durable=self._durable)
+            if verdict is Verdict.SKIP:
+                return self._skip(log_set)
+            try:
+                appends = self._append(log_set, locks, runs)
+            except OSError as error:
+                raise CommitError(
+                    f"{self._identity} could not be committed, and nothing of it is visible: "
+                    f"{error}"
+                ) from error
+            self._finish(log_set, appends)
+            ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
+            return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
+
+    def abort(self, runs: Sequence[StagedRun]) -> None:
+        """Drop what the tasks staged, unless the batch is committed or a commit has begun with it.
+
+        The rest is swept away by a later commit.
+        """
+        with self._locks():
+            log_set = LogSet.open(self._plan.directories, self._options)
+            last = log_set.state.writers.get(self._identity.writer)
+            if last is not None and last.batch_id >= self._identity.batch_id:
+                return
+            named = {file.name for intent in log_set.unfinished() for file in intent.files}
+            for run in runs:
+                if run.file not in named:
+                    path = self._plan.directories[run.directory] / run.file
+                    path.unlink(missing_ok=True)
+
+    def _locks(self) -> DirectoryLocks:
+        return DirectoryLocks(
+            self._plan.directories,
+            holder=str(self._identity),
+            timeout_ms=self._options.max_block_ms,
+        )
+
+    def _skip(self, log_set: LogSet) -> Outcome:
+        """Leave a batch that is committed; its writer's run may be a new one all the same."""
+        _LOG.info("%s is committed already", self._identity)
+        last = log_set.state.writers[self._identity.writer]
+        if last.run_id != self._identity.run_id:
+            writers = {
+                **log_set.state.writers,
+                self._identity.writer: replace(
+                    remember(self._identity, last, last.time_ms), batch_id=last.batch_id
+                ),
+            }
+            sequence = log_set.state.sequence + 1
+            self._publish(log_set, replace(log_set.state, sequence=sequence, writers=writers))
+        sweep(log_set, self._identity, self._options)
+        return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
+
+    def _append(
+        self, log_set: LogSet, locks: DirectoryLocks, runs: Sequence[StagedRun]
+    ) -> list[PartitionAppend]:
+        """Steps 4 to 6; what fails is taken back at once where that can be done."""
+        now_ms = time.time_ns() // 1_000_000
+        appends = plan_appends(log_set, self._plan, runs, now_ms=now_ms)
+        state = next_state(log_set.state, self._identity, self._options, appends, now_ms=now_ms)
+        if appends:
+            locks.verify()
+            try:
+                self._declare(log_set, state.sequence, appends)
+                self._apply(appends)
+                locks.verify()
+                self._publish(log_set, state)
+            except Exception:
+                self._try_to_take_back(log_set, locks)
+                raise
+        elif self._identity.is_remembered:
+            self._publish(log_set, state)
+        return appends
+
+    def _declare(self, log_set: LogSet, sequence: int, appends: Sequence[PartitionAppend]) -> None:
+        """Step 4: say what is about to happen, in every directory, before the first byte."""
+        members = [log_set.member_of(folder) for folder in self._plan.directories]
+        intent = Intent(
+            sequence=sequence,
+            set_id=log_set.state.set_id,
+            writer=self._identity.writer,
+            batch_id=self._identity.batch_id,
+            partitions=tuple(each.intended(members) for each in appends),
+        )
+        content = intent.to_bytes()
+        for folder in log_set.directories:
+            _make_guard(folder)
+            remove_clean_shutdown_marker(folder, fsync=False)
+            write_atomically(folder / INTENT_FILE, content, fsync=self._durable)
+
+    def _apply(self, appends: Sequence[PartitionAppend]) -> None:
+        """Step 5, and the first half of 6."""
+        directories = self._plan.directories
+        for_each(lambda each: each.apply(directories), appends)
+        if not self._durable:
+            return
+        for_each(lambda each: each.sync(), appends)
+        parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
+        for folder in sorted(parents):
+            fsync_directory(folder)
+
+    def _publish(self, log_set: LogSet, state: CommitState) -> None:
+        if self._durable and self._checkpoint is not None:
+            self._checkpoint.sync(self._identity.batch_id)
+        log_set.publish(state, durable=self._durable)
+
+    def _try_to_take_back(self, log_set: LogSet, locks: DirectoryLocks) -> None:
+        try:
+            locks.verify()
+            take_back(log_set, durable=self._durable)
+        except (OSError, KafkaLogError) as error:
+            _LOG.warning("%s is left for the next commit to take back: %s", self._identity, error)
+
+    def _finish(self, log_set: LogSet, appends: Sequence[PartitionAppend]) -> None:
+        """Step 7: nothing here can undo the commit."""
+        try:
+            if appends:
+                written = ((each.plan.directory.parent, each.plan) for each in appends)
+                write_ends(
+                    [(folder, plan.topic_partition, plan.end_offset) for folder, plan in written],
+                    durable=self._durable,
+                )
+                clear_away(log_set)
+            sweep(log_set, self._identity, self._options)
+        except (OSError, KafkaLogError) as error:
+            _LOG.warning("%s is committed, but clearing up failed: %s", self._identity, error)
+
+
+def _make_guard(folder: Path) -> None:
+    try:
+        make_directory(folder / UNFINISHED_FOLDER)
+    except FileExistsError:
+        return

@@ -1,0 +1,230 @@
+"""The log directories that are written as one set: who belongs to it, and what it has committed.
+
+A set has an id, and each of its directories a member id; every copy of the commit state names them
+all. So a directory that is missing (not mounted), was copied, or belongs elsewhere is noticed,
+where an empty folder in its place would start all of its partitions again at offset 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from kafkalog.checkpoints.atomic_file import prepare, publish
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_state import (
+    INTENT_FILE,
+    STATE_FILE,
+    UNFINISHED_FOLDER,
+    CommitState,
+    load_intent,
+    load_state,
+)
+from kafkalog.checkpoints.regular_file import make_directory
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.sink.locks import DirectoryLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kafkalog.checkpoints.commit_state import Intent
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["LogSet", "ensure_set"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+
+def ensure_set(options: WriteOptions) -> str:
+    """Give the id of the set that the log directories are; an empty directory starts one.
+
+    Folders that do not exist are made.
+
+    Raises:
+        LogDirectoryError, CheckpointError: they are no set that may be written, see
+            :meth:`LogSet.open`.
+    """
+    directories = [Path(path) for path in options.paths]
+    for folder in directories:
+        _make_with_parents(folder)
+    states = [load_state(folder) for folder in directories]
+    known = {state.set_id for state in states if state is not None}
+    if None not in states and len(known) == 1:
+        return known.pop()
+    with DirectoryLocks(directories, holder="a new writer", timeout_ms=options.max_block_ms):
+        return LogSet.open(directories, options).state.set_id
+
+
+def _make_with_parents(folder: Path) -> None:
+    if folder.exists():
+        return
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(folder)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
+
+
+@dataclass
+class LogSet:
+    """An opened set; whoever has it holds the locks of all its directories.
+
+    ``state`` is the newest state of any directory, ``members`` the directories by member id.
+    """
+
+    state: CommitState
+    members: Mapping[str, Path]
+
+    @classmethod
+    def open(cls, directories: Sequence[Path], options: WriteOptions) -> Self:
+        """Find out which set the directories are; start one where there is nothing yet.
+
+        Raises:
+            LogDirectoryError: a directory of the set is missing, one belongs to another set or was
+                copied, or a broker lived here and ``allowBrokerDirectory`` is not set.
+            CheckpointError: a state is damaged or newer; or there is none where there should be.
+        """
+        folders = [Path(os.path.realpath(folder)) for folder in directories]
+        for folder in folders:
+            _check_no_broker(folder, options)
+        states = {folder: load_state(folder) for folder in folders}
+        known = {folder: state for folder, state in states.items() if state is not None}
+        strangers = [folder for folder in folders if folder not in known]
+        for folder in strangers:
+            _check_may_join(folder, options, joins=bool(known))
+        newest = max(known.values(), key=lambda state: state.sequence, default=None)
+        if newest is None or (newest.sequence == 0 and strangers):
+            return cls(*_start(folders))
+        members = _members(known, newest)
+        return cls(*_join(newest, members, strangers)) if strangers else cls(newest, members)
+
+    @property
+    def directories(self) -> list[Path]:
+        """The log directories."""
+        return list(self.members.values())
+
+    def member_of(self, folder: Path) -> str:
+        """Give the member id of a log directory."""
+        real = Path(os.path.realpath(folder))
+        return next(member for member, path in self.members.items() if path == real)
+
+    def unfinished(self) -> list[Intent]:
+        """List the intents that no state has published; more than one only after a crash in one."""
+        found = (load_intent(folder) for folder in self.directories)
+        pending = [i for i in found if i is not None and i.sequence > self.state.sequence]
+        return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
+
+    def publish(self, state: CommitState, *, durable: bool) -> None:
+        """Make ``state`` the truth. The first rename is the commit: after it nothing can fail.
+
+        Raises:
+            OSError: nothing was published.
+        """
+        _write(state, self.members, durable=durable)
+        self.state = state
+
+
+def _start(folders: Sequence[Path]) -> tuple[CommitState, dict[str, Path]]:
+    """Start a set; what a start that was cut off has left is written over."""
+    members = {_new_id(): folder for folder in folders}
+    state = CommitState(0, _new_id(), "", tuple(members))
+    _write(state, members, durable=True)
+    return state, members
+
+
+def _join(
+    newest: CommitState, members: Mapping[str, Path], folders: Sequence[Path]
+) -> tuple[CommitState, dict[str, Path]]:
+    """Take empty directories into the set, as a broker's ``log.dirs`` may grow.
+
+    They are written first: until one of the others names them, they do not belong.
+    """
+    joined = {**{_new_id(): folder for folder in folders}, **members}
+    state = replace(newest, sequence=newest.sequence + 1, member_ids=tuple(joined))
+    _write(state, joined, durable=True)
+    return state, joined
+
+
+def _write(state: CommitState, members: Mapping[str, Path], *, durable: bool) -> None:
+    """Write a state beside the old one in every directory, then rename it in each."""
+    for member, folder in members.items():
+        prepare(folder / STATE_FILE, state.of_member(member).to_bytes(), fsync=durable)
+    first, *others = members.values()
+    try:
+        publish(first / STATE_FILE, fsync=durable)
+    except OSError as error:
+        found = load_state(first)
+        if found is None or found.sequence != state.sequence:
+            raise
+        _LOG.warning("%s is published, but may not survive a power failure: %s", first, error)
+    for folder in others:
+        try:
+            publish(folder / STATE_FILE, fsync=durable)
+        except OSError as error:
+            _LOG.warning("%s keeps its older copy of the commit state: %s", folder, error)
+
+
+def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[str, Path]:
+    """Match directories with the members that the newest state names."""
+    found: dict[str, Path] = {}
+    for folder, state in states.items():
+        if state.set_id != newest.set_id or state.member_id not in newest.member_ids:
+            raise LogDirectoryError(
+                f"log directory {folder} belongs to another set ({state.set_id}) than the others "
+                f"({newest.set_id}): directories are written together with those that they were "
+                "first written with"
+            )
+        other = found.setdefault(state.member_id, folder)
+        if other != folder:
+            raise LogDirectoryError(
+                f"log directories {other} and {folder} are the same member of their set: one is a "
+                "copy of the other; leave it out"
+            )
+    if len(found) < len(newest.member_ids):
+        raise LogDirectoryError(
+            f"{len(newest.member_ids) - len(found)} of the {len(newest.member_ids)} log "
+            f"directories of set {newest.set_id} are missing: only {_listed(found.values())} were "
+            "given or are mounted. Partitions that live in the missing ones would start again at "
+            "offset 0"
+        )
+    return found
+
+
+def _check_no_broker(folder: Path, options: WriteOptions) -> None:
+    if (folder / META_PROPERTIES).exists() and not options.allow_broker_directory:
+        raise LogDirectoryError(
+            f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "
+            "know of what others append. The option allowBrokerDirectory=true permits it"
+        )
+
+
+def _check_may_join(folder: Path, options: WriteOptions, *, joins: bool) -> None:
+    """Refuse a directory without a state that is not empty: its state may have been lost."""
+    for name in (INTENT_FILE, UNFINISHED_FOLDER):
+        if (folder / name).exists():
+            raise CheckpointError(
+                f"log directory {folder} has {name} but no {STATE_FILE}: its commit state was "
+                "lost. Restore all log directories of the set from one backup"
+            )
+    partitions = LogDirs([folder]).partitions()
+    if partitions and (joins or not options.allow_broker_directory):
+        raise CheckpointError(
+            f"log directory {folder} holds {len(partitions)} partitions ({next(iter(partitions))}, "
+            f"…) and no {STATE_FILE}: its commit state was lost, or others made them. Restore it; "
+            "or, to go on from what the logs hold, write with allowBrokerDirectory=true"
+        )
+
+
+def _listed(folders: Iterable[Path]) -> str:
+    return ", ".join(str(folder) for folder in folders)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

@@ -1,0 +1,173 @@
+"""The topics that a task has met, and the open batches of their partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow.compute as pc
+
+from kafkalog.errors import RecordTooLargeError, RowError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.records.builder import BatchBuilder
+from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread, record_sizes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.records.arrow_buffers import Integers
+    from kafkalog.streaming.records.builder import EncodedBatch
+    from kafkalog.streaming.sink.row_columns import Rows
+    from kafkalog.streaming.sink.topics import Topic
+    from kafkalog.streaming.sink.write_plan import WritePlan
+
+__all__ = ["OpenPartition", "OpenTopic"]
+
+RUN_BYTES: Final = 1 << 20
+"""Finished batches of a partition are given out once they come to this much."""
+
+
+@dataclass(slots=True)
+class OpenTopic:
+    """A topic that a task has met, with its open partitions."""
+
+    topic: Topic
+    plan: WritePlan
+    first: int
+    opened: dict[int, OpenPartition] = field(default_factory=dict)
+    spread: KeylessSpread = field(init=False)
+    config: LogConfig = field(init=False)
+
+    def __post_init__(self) -> None:
+        round_robin = self.plan.options.partitioner == "round_robin"
+        self.spread = KeylessSpread(self.topic.partitions, self.first, round_robin=round_robin)
+        self.config = self.topic.config
+
+    def partition(self, number: int) -> OpenPartition:
+        """Give a partition's open batch, opening it if need be."""
+        found = self.opened.get(number)
+        if found is None:
+            topic_partition = TopicPartition(self.topic.name, number)
+            found = OpenPartition(topic_partition, self.config, self.plan.append_time_ms)
+            self.opened[number] = found
+        return found
+
+    def place(self, rows: Rows, members: Integers, hashes: KeyHashes) -> NDArray[np.int32]:
+        """Give int32[n] with the partitions of ``members``; the rest is not set."""
+        placed = np.empty(len(rows), np.int32)
+        left = self._place_explicit(rows, members, placed)
+        if self.plan.options.partitioner == "murmur2":
+            keyed = left[hashes.has_key[left]]
+            placed[keyed] = hashes.partition(keyed, self.topic.partitions)
+            left = left[~hashes.has_key[left]]
+        if len(left):
+            sizes = record_sizes((rows.value,), len(rows))
+            self.spread.place(left, sizes[left], placed)
+        return placed
+
+    def _place_explicit(self, rows: Rows, members: Integers, placed: NDArray[np.int32]) -> Integers:
+        """Place the rows that name a partition; give the others."""
+        if rows.partition is None:
+            return members
+        is_named: NDArray[np.bool_] = np.asarray(rows.partition.is_valid())[members]
+        named = members[is_named]
+        numbers = np.asarray(pc.fill_null(rows.partition, 0))
+        outside = named[(numbers[named] < 0) | (numbers[named] >= self.topic.partitions)]
+        if len(outside):
+            raise RowError(
+                f"row {outside[0]} names partition {numbers[outside[0]]} of topic "
+                f"{self.topic.name!r}, which has {self.topic.partitions}"
+                + ("" if self.topic.exists else " once it is made (option numPartitions)")
+            )
+        placed[named] = numbers[named]
+        unnamed: Integers = members[~is_named]
+        return unnamed
+
+
+class OpenPartition:
+    """One partition's open batch, and the finished ones that are not written yet."""
+
+    def __init__(
+        self, topic_partition: TopicPartition, config: LogConfig, append_time_ms: int
+    ) -> None:
+        self.topic_partition = topic_partition
+        self._config = config
+        self._append_time_ms = append_time_ms
+        self._builder: BatchBuilder | None = None
+        self._finished: list[EncodedBatch] = []
+        self._finished_bytes = 0
+
+    @property
+    def open_bytes(self) -> int:
+        """Memory it holds."""
+        return self._finished_bytes + (self._builder.open_bytes if self._builder else 0)
+
+    def append(self, rows: Rows, members: Integers) -> list[EncodedBatch]:
+        """Append rows; give the finished batches once they are worth a write."""
+        if self._builder is None:
+            self._builder = self._new_builder()
+        try:
+            self._keep(self._builder.append(rows.records, members))
+        except RecordTooLargeError as error:
+            raise self._located(error, rows, members) from error
+        return self._take() if self._finished_bytes >= RUN_BYTES else []
+
+    def finish(self) -> list[EncodedBatch]:
+        """Close the open batch, give up its memory, and give all that is finished."""
+        if self._builder is not None:
+            try:
+                last = self._builder.finish()
+            except RecordTooLargeError as error:
+                raise RecordTooLargeError(f"{self.topic_partition}: {error}") from error
+            self._keep([last] if last else [])
+            self._builder = None
+        return self._take()
+
+    def _keep(self, batches: list[EncodedBatch]) -> None:
+        self._finished += batches
+        self._finished_bytes += sum(len(batch.data) for batch in batches)
+
+    def _take(self) -> list[EncodedBatch]:
+        taken, self._finished, self._finished_bytes = self._finished, [], 0
+        return taken
+
+    def _new_builder(self) -> BatchBuilder:
+        codec = _codec(self._config)
+        return BatchBuilder(
+            codec,
+            level=_level(codec, self._config),
+            timestamp_type=self._config.message_timestamp_type,
+            log_append_time_ms=self._append_time_ms,
+            max_message_bytes=min(self._config.max_message_bytes, self._config.segment_bytes),
+        )
+
+    def _located(
+        self, error: RecordTooLargeError, rows: Rows, members: Integers
+    ) -> RecordTooLargeError:
+        """Say which record it most likely is: the largest one."""
+        sizes = record_sizes((rows.key, rows.value), len(rows))[members]
+        row = int(members[sizes.argmax()])
+        key = None if rows.key is None else rows.key[row].as_py()
+        shown = repr(key if key is None or len(key) <= 100 else key[:100])
+        return RecordTooLargeError(f"{self.topic_partition}: the record with key {shown}: {error}")
+
+
+def _codec(config: LogConfig) -> Codec:
+    """Take ``producer``, the default, for what producers do by default: nothing."""
+    name = config.compression_type
+    return Codec.NONE if name == "producer" else Codec.from_name(name)
+
+
+def _level(codec: Codec, config: LogConfig) -> int | None:
+    match codec:
+        case Codec.GZIP:
+            return config.compression_gzip_level
+        case Codec.LZ4:
+            return config.compression_lz4_level
+        case Codec.ZSTD:
+            return config.compression_zstd_level
+        case _:
+            return None

@@ -1,0 +1,138 @@
+"""From staged runs to what each partition's log gets: offsets, segments, folders of new topics."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import new_topic_id
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
+from kafkalog.errors import CommitError, RowError
+from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
+from kafkalog.streaming.sink.append import PartitionAppend
+from kafkalog.streaming.sink.topics import Topic, TopicCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.sink.log_set import LogSet
+    from kafkalog.streaming.sink.staged_run import StagedRun
+    from kafkalog.streaming.sink.write_plan import WritePlan
+
+__all__ = ["plan_appends"]
+
+_STAGED_NAME: Final = re.compile(
+    re.escape(STAGED_PREFIX) + r"[0-9a-f]{16}\.[0-9]+\.[0-9a-f]{32}", re.ASCII
+)
+
+
+def plan_appends(
+    log_set: LogSet, plan: WritePlan, runs: Sequence[StagedRun], *, now_ms: int
+) -> list[PartitionAppend]:
+    """Plan what a batch does to each partition; touches nothing.
+
+    A topic that is new gets all of its partitions, those without rows too.
+
+    Raises:
+        RowError, InvalidTopicError: a topic or partition that rows may not go to.
+        CommitError: a log ends below what is committed; a run that no task of ours made.
+    """
+    for run in runs:
+        _check_run(run, plan)
+    by_partition: dict[TopicPartition, list[StagedRun]] = {}
+    for run in runs:
+        by_partition.setdefault(run.topic_partition, []).append(run)
+    return list(_Planner(log_set, plan, now_ms).plan(by_partition))
+
+
+def _check_run(run: StagedRun, plan: WritePlan) -> None:
+    """Hold what came over the wire against what a task can have made: names become paths."""
+    known = 0 <= run.directory < len(plan.options.paths) and _STAGED_NAME.fullmatch(run.file)
+    if not known or run.position < 0 or run.size <= 0:
+        raise CommitError(f"a task reported a staged run that none can have made: {run!r:.300}")
+
+
+class _Planner:
+    def __init__(self, log_set: LogSet, plan: WritePlan, now_ms: int) -> None:
+        self._log_set = log_set
+        self._plan = plan
+        self._now_ms = now_ms
+        self._dirs = LogDirs(log_set.directories)
+        self._partitions = self._dirs.partitions()
+        committed = Committed(log_set.state, None)
+        self._catalog = TopicCatalog(self._partitions, committed, plan.options)
+        self._counts = self._dirs.partition_counts()
+
+    def plan(
+        self, by_partition: Mapping[TopicPartition, list[StagedRun]]
+    ) -> Iterator[PartitionAppend]:
+        wanted: dict[str, set[int]] = {}
+        for key in by_partition:
+            wanted.setdefault(key.topic, set()).add(key.partition)
+        topics = {name: self._catalog.topic(name) for name in sorted(wanted)}
+        self._check_new_topics(topics)
+        for name, topic in topics.items():
+            if max(wanted[name]) >= topic.partitions:
+                raise RowError(
+                    f"rows were placed in partition {max(wanted[name])} of topic {name!r}, which "
+                    f"has {topic.partitions}: it was made by another writer meanwhile; try again"
+                )
+            numbers = sorted(wanted[name]) if topic.exists else range(topic.partitions)
+            identified = topic if topic.exists else _with_id(topic)
+            for number in numbers:
+                key = TopicPartition(name, number)
+                yield self._plan_partition(identified, key, by_partition.get(key, []))
+
+    def _check_new_topics(self, topics: Mapping[str, Topic]) -> None:
+        options = self._plan.options
+        new = [name for name, topic in topics.items() if not topic.exists]
+        if options.topic is None and len(new) > options.max_new_topics:
+            raise RowError(
+                f"column 'topic' names {len(new)} topics that do not exist, among them {new[0]!r}; "
+                f"one batch may make {options.max_new_topics} (option maxNewTopics)"
+            )
+
+    def _plan_partition(
+        self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun]
+    ) -> PartitionAppend:
+        found = self._partitions.get(key)
+        if found is None and topic.exists:
+            raise RowError(
+                f"partition {key.partition} of topic {key.topic!r} is not in these log "
+                "directories, though others of the topic are: a broker of a larger cluster lived "
+                "here. Name the partitions to write in a column 'partition'"
+            )
+        folder, log_dir = self._place(key, found)
+        appender = PartitionAppender(
+            folder, key, topic.config, now_ms=self._now_ms, topic_id=topic.topic_id
+        )
+        self._check_end(topic, appender)
+        return PartitionAppend.of(topic, appender, runs, self._log_set.member_of(log_dir))
+
+    def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
+        if found is not None:
+            return found.path, found.log_dir
+        log_dir = choose_directory(self._counts)
+        self._counts[log_dir] += 1
+        return log_dir / partition_directory_name(*key), log_dir
+
+    def _check_end(self, topic: Topic, appender: PartitionAppender) -> None:
+        """Refuse a log that has lost what was committed: new records must not take its offsets."""
+        key = appender.topic_partition
+        end = self._log_set.state.high_watermark(key.topic, topic.topic_id, key.partition)
+        if end is not None and appender.log_end_offset < end:
+            raise CommitError(
+                f"{appender.directory}: the log of {key} ends at offset "
+                f"{appender.log_end_offset}, yet everything below {end} is committed. Restore it: "
+                "appended records would get offsets that readers have seen already"
+            )
+
+
+def _with_id(topic: Topic) -> Topic:
+    return Topic(
+        topic.name, topic.partitions, topic.settings, exists=False, topic_id=new_topic_id()
+    )

@@ -1,0 +1,155 @@
+"""Prove that bytes behind the former end of a log are ours, before they are taken back."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from crc32c import crc32c
+
+from kafkalog.checkpoints.regular_file import open_regular
+from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.streaming.log.files import LOG, file_name
+from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
+from kafkalog.streaming.records.offsets import assign_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.checkpoints.intent import IntendedPartition, IntendedPiece, IntendedSegment
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.sink.log_set import LogSet
+
+__all__ = ["check_ours"]
+
+_SEARCHED_BYTES: Final = 1 << 20
+
+
+class _Planned(NamedTuple):
+    """A batch as the commit would have written it; ``data`` is None if its staged file is gone."""
+
+    size: int
+    data: Bytes | None
+
+
+def check_ours(log_set: LogSet, intended: IntendedPartition, folder: Path) -> None:
+    """Compare what segments hold beyond their former sizes with what a commit meant to put there.
+
+    Raises:
+        LogDirectoryError: there is a valid batch that the commit would not have written, or one
+            that cannot be told because the staged file is gone; or a log is shorter than before.
+    """
+    _check_no_other_segments(intended, folder)
+    planned = _planned_batches(log_set, intended)
+    for segment in intended.segments:
+        path = folder / file_name(segment.base_offset, LOG)
+        try:
+            descriptor = open_regular(path)
+        except FileNotFoundError:
+            if not segment.created:
+                raise LogDirectoryError(f"{path} is gone: restore it") from None
+            _pass_over(planned, segment)
+            continue
+        try:
+            _check_segment(path, descriptor, segment, planned)
+        finally:
+            os.close(descriptor)
+
+
+def _check_no_other_segments(intended: IntendedPartition, folder: Path) -> None:
+    ours = [segment.base_offset for segment in intended.segments]
+    others = [base for base in list_base_offsets(folder) if base > ours[0] and base not in ours]
+    if others:
+        raise LogDirectoryError(
+            f"{folder / file_name(others[0], LOG)} was not made by the commit that was cut off "
+            "before it: another writer or a broker has appended. Nothing was changed; move that "
+            "segment away, or give the directory up to its writer"
+        )
+
+
+def _check_segment(
+    path: Path, descriptor: int, segment: IntendedSegment, planned: Iterator[_Planned]
+) -> None:
+    size = os.fstat(descriptor).st_size
+    if size < segment.size_before:
+        raise LogDirectoryError(
+            f"{path} has {size} bytes and had {segment.size_before} before a commit that was cut "
+            "off began: committed records are gone; restore it"
+        )
+    position = segment.size_before
+    while position < segment.size_after:
+        batch = next(planned)
+        _check_batch(path, descriptor, position, batch)
+        position += batch.size
+    _check_batch(path, descriptor, segment.size_after, _Planned(0, None))
+
+
+def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) -> None:
+    found = read_at(descriptor, position, planned.size or HEADER_SIZE)
+    if planned.data is not None and np.array_equal(found, planned.data):
+        return
+    if _is_valid_batch(descriptor, position):
+        raise LogDirectoryError(
+            f"{path}: at byte {position} there is a valid batch that the commit that was cut off "
+            "did not write, or whose staged file is gone. Nothing was changed. If another writer "
+            "or a broker appended it, its records would be lost: copy the directory, and cut the "
+            f"file at byte {position} by hand if the batch is not wanted"
+        )
+
+
+def _is_valid_batch(descriptor: int, position: int) -> bool:
+    """Whether a whole batch with a right checksum starts at ``position``."""
+    left = os.fstat(descriptor).st_size - position
+    length = min(left, _SEARCHED_BYTES)
+    while True:
+        data = read_at(descriptor, position, length)
+        scan = scan_batches(data, file_position=position)
+        if len(scan.table):
+            return not bool(invalid_checksums(data, scan.table[:1], file_position=position)[0])
+        if not length < scan.needed <= left:
+            return False
+        length = scan.needed
+
+
+def _pass_over(planned: Iterator[_Planned], segment: IntendedSegment) -> None:
+    left = segment.size_after - segment.size_before
+    while left > 0:
+        left -= next(planned).size
+
+
+def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Iterator[_Planned]:
+    """Give the batches that the commit would have appended, in order."""
+    offset = intended.start_offset
+    for piece in intended.pieces:
+        data = _staged(log_set, piece)
+        if data is None:
+            yield _Planned(piece.size, None)
+            offset += piece.records
+            continue
+        end = assign_offsets(data, offset, intended.leader_epoch)
+        for start, size in _bounds(data):
+            yield _Planned(size, data[start : start + size])
+        offset = end
+
+
+def _staged(log_set: LogSet, piece: IntendedPiece) -> Bytes | None:
+    """Read a staged run; None if it is gone or damaged, and so proves nothing."""
+    path = log_set.members[piece.file.member_id] / piece.file.name
+    try:
+        descriptor = open_regular(path)
+    except (FileNotFoundError, KafkaLogError):
+        return None
+    try:
+        data = read_at(descriptor, piece.position, piece.size)
+    finally:
+        os.close(descriptor)
+    return data if len(data) == piece.size and crc32c(data.data) == piece.crc32c else None
+
+
+def _bounds(data: Bytes) -> Iterator[tuple[int, int]]:
+    table = scan_batches(data).table
+    return zip(table.position.tolist(), table.size.tolist(), strict=True)

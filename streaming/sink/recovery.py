@@ -1,0 +1,167 @@
+"""Take back an unfinished commit: exactly the bytes that its intent names, and nothing else.
+
+A commit that was cut off has left, in some order, parts of what its intent names: segments and
+folders that it made, bytes behind the former end of a log. They go. Before that they are compared,
+batch by batch, with the staged runs: bytes that are ours, or no valid batch at all (a torn write),
+may go; a valid batch that is not ours was written by somebody else since, and then nothing is
+touched. Every step may be cut off itself and done again.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.atomic_file import TEMPORARY_SUFFIX
+from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
+from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import load_intent
+from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
+from kafkalog.errors import CheckpointError, CorruptIndexError, LogDirectoryError
+from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
+from kafkalog.streaming.sink.clearing import clear_away, write_ends
+from kafkalog.streaming.sink.parallel import for_each
+from kafkalog.streaming.sink.proof import check_ours
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.checkpoints.intent import IntendedPartition, IntendedSegment, Intent
+    from kafkalog.streaming.sink.log_set import LogSet
+
+__all__ = ["take_back"]
+
+_SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
+
+
+def take_back(log_set: LogSet, *, durable: bool) -> None:
+    """Undo every unfinished commit, and end every finished one that left its intent behind.
+
+    The caller holds the locks. Costs nothing where the last commit came to its end.
+
+    Raises:
+        LogDirectoryError: something that is not ours lies where an intent's bytes should be.
+        CheckpointError: an intent that cannot be read or does not belong here.
+    """
+    unfinished = log_set.unfinished()
+    for intent in unfinished:
+        _check_belongs(log_set, intent)
+        for_each(lambda each: _take_back_partition(log_set, each), intent.partitions)
+        if durable:
+            _sync_parents(log_set, intent)
+    if not unfinished:
+        _end_finished(log_set, durable=durable)
+    clear_away(log_set)
+
+
+def _check_belongs(log_set: LogSet, intent: Intent) -> None:
+    members = {partition.member_id for partition in intent.partitions}
+    members |= {file.member_id for file in intent.files}
+    if intent.set_id != log_set.state.set_id or not members <= log_set.members.keys():
+        raise CheckpointError(
+            f"{log_set.directories[0] / INTENT_FILE} belongs to another set of log directories "
+            f"({intent.set_id}) than the commit state ({log_set.state.set_id}): one of them was "
+            "copied here. Restore all log directories of the set from one backup"
+        )
+
+
+def _end_finished(log_set: LogSet, *, durable: bool) -> None:
+    """Do what a commit had still to do that was cut off after it was published."""
+    intents = (load_intent(folder) for folder in log_set.directories)
+    intent = next((found for found in intents if found is not None), None)
+    if intent is None or intent.sequence != log_set.state.sequence:
+        return
+    write_ends(
+        [
+            (log_set.members[each.member_id], each.topic_partition, each.end_offset)
+            for each in intent.partitions
+        ],
+        durable=durable,
+    )
+
+
+def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
+    folder = log_set.members[intended.member_id] / partition_directory_name(
+        *intended.topic_partition
+    )
+    if not folder.is_dir():
+        _check_absent(folder, intended)
+        return
+    check_ours(log_set, intended, folder)
+    for segment in reversed(intended.segments):
+        if segment.created:
+            for suffix in _SEGMENT_SUFFIXES:
+                (folder / file_name(segment.base_offset, suffix)).unlink(missing_ok=True)
+        else:
+            _cut_segment(folder, segment)
+    for offset in intended.snapshots:
+        (folder / file_name(offset, SNAPSHOT)).unlink(missing_ok=True)
+    if intended.starts_epoch:
+        _unlink_with_temporary(folder / LEADER_EPOCHS)
+    if intended.created:
+        _remove_folder(folder)
+    else:
+        if not intended.segments[0].created:
+            _close_index(folder, intended.topic_partition)
+        fsync_directory(folder)
+
+
+def _check_absent(folder: Path, intended: IntendedPartition) -> None:
+    if not intended.created:
+        raise LogDirectoryError(
+            f"{folder} is gone, though a commit that was cut off appended to it: restore it, or "
+            f"remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories to give it up"
+        )
+
+
+def _cut_segment(folder: Path, segment: IntendedSegment) -> None:
+    """Cut a segment's files where they ended before; they are not longer if nothing was written."""
+    sizes = (segment.size_before, segment.index_bytes, segment.time_index_bytes)
+    for suffix, size in zip(_SEGMENT_SUFFIXES, sizes, strict=True):
+        descriptor = open_regular(folder / file_name(segment.base_offset, suffix), os.O_RDWR)
+        try:
+            if os.fstat(descriptor).st_size > size:
+                os.ftruncate(descriptor, size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _close_index(folder: Path, key: TopicPartition) -> None:
+    """Give the time index its final entry again, which was cut off as the commit wrote over it."""
+    with suppress(CorruptIndexError):  # whoever appends next rebuilds it
+        appender = PartitionAppender(folder, key, LogConfig(), now_ms=0)
+        appender.apply(replace(appender.plan([]), starts_leader_epoch=None), [])
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder that the commit made; what else lies in it was put there by others."""
+    _unlink_with_temporary(folder / PARTITION_METADATA)
+    try:
+        folder.rmdir()
+    except OSError as error:
+        strange = sorted(path.name for path in folder.iterdir())
+        raise LogDirectoryError(
+            f"{folder} was made by a commit that was cut off, and holds what that did not put "
+            f"there: {', '.join(strange[:5])}. Move it away"
+        ) from error
+
+
+def _unlink_with_temporary(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_name(path.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
+
+
+def _sync_parents(log_set: LogSet, intent: Intent) -> None:
+    for member in sorted(set(_members_with_new_folders(intent))):
+        fsync_directory(log_set.members[member])
+
+
+def _members_with_new_folders(intent: Intent) -> Iterator[str]:
+    return (partition.member_id for partition in intent.partitions if partition.created)

@@ -1,0 +1,107 @@
+"""The columns of the sink's rows: which there may be, of which types, and what they become.
+
+As in Spark's Kafka sink (``KafkaWriter``) they are found by exact, case-sensitive names, checked in
+its order, and columns of other names are left alone. ``timestamp`` is one more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkalog.errors import RowError
+from kafkalog.model import NO_TIMESTAMP
+from kafkalog.streaming.records.builder import RecordColumns
+from kafkalog.streaming.sink.row_types import check_columns
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.records.arrow_buffers import Integers
+
+__all__ = ["Rows", "spark_type_name"]
+
+_TICKS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
+_MS_PER_TICK: Final = {"s": 1000, "ms": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The rows of one Arrow batch, ready to be encoded."""
+
+    topic: pa.Array | None
+    partition: pa.Array | None
+    key: pa.Array | None
+    value: pa.Array
+    records: RecordColumns
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, *, now_ms: int, topic_given: bool) -> Self:
+        """Take the columns of a batch; rows without a timestamp get ``now_ms``.
+
+        Raises:
+            RowError: a column of a wrong type, or none of a needed name; a timestamp that no record
+                can have; a header without a key.
+        """
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
+        check_columns(
+            {name: spark_type_name(column.type) for name, column in found.items()},
+            topic_given=topic_given,
+        )
+        timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
+        key, value = found.get("key"), found["value"]
+        return cls(
+            topic=None if topic_given else found["topic"],
+            partition=found.get("partition"),
+            key=key,
+            value=value,
+            records=RecordColumns.from_arrow(
+                timestamps=timestamps, value=value, key=key, headers=found.get("headers")
+            ),
+        )
+
+    def __len__(self) -> int:
+        return self.records.length
+
+
+def spark_type_name(kind: pa.DataType) -> str:
+    """Give the name that Spark has for an Arrow type, or Arrow's own where it has none."""
+    named: dict[pa.DataType, str] = {
+        pa.string(): "string",
+        pa.large_string(): "string",
+        pa.binary(): "binary",
+        pa.large_binary(): "binary",
+        pa.int32(): "int",
+        pa.int64(): "bigint",
+    }
+    if kind in named:
+        return named[kind]
+    if pa.types.is_timestamp(kind):
+        return "timestamp"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return f"array<{spark_type_name(kind.value_type)}>"
+    if pa.types.is_struct(kind):
+        fields = (f"{field.name}:{spark_type_name(field.type)}" for field in kind)
+        return f"struct<{','.join(fields)}>"
+    return str(kind)
+
+
+def _timestamps(column: pa.Array | None, length: int, now_ms: int) -> Integers:
+    """Give int64[length] in ms; µs and ns are rounded down, as Spark does."""
+    if column is None:
+        return np.full(length, now_ms, np.int64)
+    ticks = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
+    if pa.types.is_timestamp(column.type):
+        unit = column.type.unit
+        ticks = ticks * _MS_PER_TICK.get(unit, 1) // _TICKS_PER_MS.get(unit, 1)
+    missing = np.asarray(column.is_null())
+    milliseconds = np.where(missing, now_ms, ticks)
+    if len(milliseconds) and milliseconds.min() < NO_TIMESTAMP:
+        row = int(milliseconds.argmin())
+        raise RowError(
+            f"row {row} has the timestamp {milliseconds[row]} ms: a record's timestamp lies in "
+            "1970 or later, or is -1 for none"
+        )
+    return milliseconds

@@ -1,0 +1,66 @@
+"""The types that the columns of the sink's rows may have, by Spark's names for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.errors import RowError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["check_columns"]
+
+
+class _Column(NamedTuple):
+    name: str
+    types: tuple[str, ...]
+
+
+_BYTES: Final = ("string", "binary")
+
+_TOPIC: Final = _Column("topic", ("string",))
+_COLUMNS: Final = (
+    _TOPIC,
+    _Column("key", _BYTES),
+    _Column("value", _BYTES),
+    _Column("headers", ("array<struct<key:string,value:binary>>",)),
+    _Column("partition", ("int",)),
+    _Column("timestamp", ("timestamp", "bigint")),
+)
+"""In the order in which Spark's Kafka sink checks them."""
+
+
+def check_columns(types: Mapping[str, str], *, topic_given: bool) -> None:
+    """Refuse rows that cannot become records; the first problem found is told.
+
+    Args:
+        types: Spark's name of each column's type.
+        topic_given: the option ``topic`` is set; a column ``topic`` is then not looked at.
+
+    Raises:
+        RowError: naming the column, the type found and those allowed.
+    """
+    for column in _COLUMNS:
+        if column is _TOPIC and topic_given:
+            continue
+        found = types.get(column.name)
+        if found is None:
+            _require(column)
+        elif found not in column.types:
+            raise RowError(
+                f"column {column.name!r} has the type {found}, but must be "
+                f"{' or '.join(column.types)}"
+            )
+
+
+def _require(column: _Column) -> None:
+    if column is _TOPIC:
+        raise RowError(
+            "no topic to write to: set the option 'topic', or add a column 'topic' of type string"
+        )
+    if column.name == "value":
+        raise RowError(
+            "there is no column 'value', which must be string or binary (column names are "
+            "case-sensitive)"
+        )

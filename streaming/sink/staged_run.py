@@ -1,0 +1,98 @@
+"""What a task tells the commit about the batches that it has staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+import numpy as np
+
+from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
+from kafkalog.streaming.records import batch_kernels as fields
+from kafkalog.streaming.records.batch import BatchTable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.streaming.records.builder import EncodedBatch
+    from kafkalog.streaming.sink.identity import BatchIdentity
+
+__all__ = ["StagedRun", "TaskOutput"]
+
+_BATCH: Final = np.dtype(
+    [("size", "<i4"), ("count", "<i4"), ("last_offset_delta", "<i4"), ("max_timestamp", "<i8")]
+)
+"""One batch of a run: 20 bytes."""
+
+_MAGIC: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRun:
+    """Whole batches of one partition, back to back in a staged file.
+
+    ``directory`` counts in the list of log directories; ``position`` and ``size`` are bytes of the
+    ``file`` in its root, ``crc32c`` is over them. ``batches`` packs a row of numbers for each.
+    """
+
+    topic_partition: TopicPartition
+    directory: int
+    file: str
+    position: int
+    size: int
+    crc32c: int
+    batches: bytes
+
+    @classmethod
+    def pack(cls, batches: Sequence[EncodedBatch]) -> bytes:
+        """Pack what the commit needs to know of each batch."""
+        rows = [
+            (len(batch.data), batch.count, batch.last_offset_delta, batch.max_timestamp)
+            for batch in batches
+        ]
+        return np.array(rows, _BATCH).tobytes()
+
+    @property
+    def records(self) -> int:
+        """How many records the run holds."""
+        return int(self._rows()["count"].sum())
+
+    def table(self, first_offset: int, leader_epoch: int) -> BatchTable:
+        """Give the headers that the batches have once they start at ``first_offset``.
+
+        Positions count in the staged file. What planning an append does not look at is 0.
+        """
+        rows = self._rows()
+        facts = np.zeros((len(rows), fields.FIELDS), np.int64)
+        ends = np.cumsum(rows["size"], dtype=np.int64)
+        spans = rows["last_offset_delta"].astype(np.int64) + 1
+        next_offsets = first_offset + np.cumsum(spans)
+        facts[:, fields.POSITION] = self.position + ends - rows["size"]
+        facts[:, fields.SIZE] = rows["size"]
+        facts[:, fields.MAGIC] = _MAGIC
+        facts[:, fields.BASE_OFFSET] = next_offsets - spans
+        facts[:, fields.LAST_OFFSET] = next_offsets - 1
+        facts[:, fields.LEADER_EPOCH] = leader_epoch
+        facts[:, fields.MAX_TIMESTAMP] = rows["max_timestamp"]
+        facts[:, fields.PRODUCER_ID] = NO_PRODUCER_ID
+        facts[:, fields.PRODUCER_EPOCH] = NO_EPOCH
+        facts[:, fields.BASE_SEQUENCE] = NO_SEQUENCE
+        facts[:, fields.COUNT] = rows["count"]
+        return BatchTable(facts)
+
+    def _rows(self) -> np.ndarray[tuple[int], np.dtype[np.void]]:
+        return np.frombuffer(self.batches, _BATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutput:
+    """All that one attempt of a task has staged, runs of one partition in their order."""
+
+    identity: BatchIdentity
+    query_id: str
+    runs: tuple[StagedRun, ...]
+
+    @classmethod
+    def nothing(cls, identity: BatchIdentity, query_id: str = "") -> Self:
+        """Give the output of a task without rows."""
+        return cls(identity, query_id, ())

@@ -1,0 +1,64 @@
+"""From one commit state to the next."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.streaming.sink.identity import remember
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kafkalog.streaming.sink.append import PartitionAppend
+    from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["next_state"]
+
+
+def next_state(
+    state: CommitState,
+    identity: BatchIdentity,
+    options: WriteOptions,
+    appends: Sequence[PartitionAppend],
+    *,
+    now_ms: int,
+) -> CommitState:
+    """Give the state that publishes ``appends`` and remembers their batch.
+
+    Writers whose last batch is older than ``transactional.id.expiration.ms`` are forgotten.
+    """
+    writers = {
+        key: writer
+        for key, writer in state.writers.items()
+        if now_ms - writer.time_ms <= options.transactional_id_expiration_ms
+    }
+    if identity.is_remembered:
+        last = state.writers.get(identity.writer)
+        writers[identity.writer] = remember(identity, last, now_ms)
+    return replace(
+        state,
+        sequence=state.sequence + 1,
+        topics=_topics(state.topics, appends),
+        writers=writers,
+    )
+
+
+def _topics(
+    known: Mapping[str, TopicState], appends: Sequence[PartitionAppend]
+) -> dict[str, TopicState]:
+    """Move the ends of what was appended; settings given now replace those given before."""
+    topics = dict(known)
+    for each in appends:
+        topic = each.topic
+        before = topics.get(topic.key, TopicState(topic.name, {}))
+        marks = {
+            **before.high_watermarks,
+            each.plan.topic_partition.partition: each.plan.end_offset,
+        }
+        topics[topic.key] = TopicState(topic.name, marks, topic.settings)
+    written = {each.topic.name: each.topic.key for each in appends}
+    # A topic that was deleted and made anew has another key; the old one's offsets mean nothing.
+    return {key: topic for key, topic in topics.items() if written.get(topic.name, key) == key}

@@ -1,0 +1,177 @@
+"""What a task does with its rows: choose partitions, encode batches, stage them.
+
+Rows are grouped with arrays, never one by one. Memory is bounded by a budget over the open batches
+of all partitions: when they exceed it, the largest ones are finished first.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kafkalog.errors import LogDirectoryError, RowError
+from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
+from kafkalog.streaming.sink.partitioner import KeyHashes
+from kafkalog.streaming.sink.row_columns import Rows
+from kafkalog.streaming.sink.staged_run import TaskOutput
+from kafkalog.streaming.sink.staging import StagingArea
+from kafkalog.streaming.sink.topics import Topic, TopicCatalog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.records.arrow_buffers import Integers
+    from kafkalog.streaming.records.builder import EncodedBatch
+    from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.write_plan import WritePlan
+
+__all__ = ["TaskWriter"]
+
+BUDGET_BYTES: Final = 64 << 20
+"""Memory for the open batches of all partitions of a task."""
+
+
+class TaskWriter:
+    """Stages the rows of one attempt of one task; ``number`` is the task's among its batch's."""
+
+    def __init__(
+        self, plan: WritePlan, identity: BatchIdentity, *, number: int = 0, query_id: str = ""
+    ) -> None:
+        """Look into the log directories.
+
+        Raises:
+            LogDirectoryError: they are not the ones that the driver sees.
+        """
+        self._plan = plan
+        self._identity = identity
+        self._query_id = query_id
+        self._number = number
+        self._catalog = TopicCatalog.load(plan.directories, plan.options)
+        if self._catalog.set_id != plan.set_id:
+            raise LogDirectoryError(
+                f"the log directories {', '.join(plan.options.paths)} are not the same here as on "
+                f"the driver: they belong to set {self._catalog.set_id or 'none'}, the driver's to "
+                f"{plan.set_id}. They must be mounted on every machine that runs tasks"
+            )
+        self._topics: dict[str, OpenTopic] = {}
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
+        """Stage all rows; what was staged is removed again if anything fails.
+
+        Raises:
+            RowError: a row that cannot become a record, or a topic or partition it may not go to.
+            RecordTooLargeError: a record beyond ``max.message.bytes``.
+            CommitError: the staged files cannot be written.
+        """
+        number = self._number % len(self._plan.directories)
+        staging = StagingArea(
+            self._plan.directories[number],
+            number,
+            self._identity.staged_prefix,
+            durable=self._plan.options.flush == "commit",
+        )
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    self._add(batch, staging)
+            for partition in self._open_partitions():
+                self._write_out(partition, partition.finish(), staging)
+            runs = staging.finish()
+        except BaseException:
+            staging.discard()
+            raise
+        return TaskOutput(self._identity, self._query_id, runs)
+
+    def _add(self, batch: pa.RecordBatch, staging: StagingArea) -> None:
+        rows = Rows.of(
+            batch,
+            now_ms=time.time_ns() // 1_000_000,
+            topic_given=self._plan.options.topic is not None,
+        )
+        for topic, partition, members in self._placed(rows):
+            opened = topic.partition(partition)
+            full = opened.append(rows, members)
+            if full:
+                self._write_out(opened, full, staging)
+        self._keep_to_budget(staging)
+
+    def _write_out(
+        self, partition: OpenPartition, batches: list[EncodedBatch], staging: StagingArea
+    ) -> None:
+        if batches:
+            staging.add(partition.topic_partition, batches)
+
+    def _keep_to_budget(self, staging: StagingArea) -> None:
+        opened = list(self._open_partitions())
+        used = sum(partition.open_bytes for partition in opened)
+        if used <= BUDGET_BYTES:
+            return
+        for partition in sorted(opened, key=lambda each: each.open_bytes, reverse=True):
+            used -= partition.open_bytes
+            self._write_out(partition, partition.finish(), staging)
+            if used <= BUDGET_BYTES // 2:
+                break
+
+    def _open_partitions(self) -> Iterator[OpenPartition]:
+        for topic in self._topics.values():
+            yield from topic.opened.values()
+
+    # Placing rows
+
+    def _placed(self, rows: Rows) -> Iterator[tuple[OpenTopic, int, Integers]]:
+        """Group rows by topic and partition: int64[m] of ascending rows for each."""
+        hashes = KeyHashes(rows.key, len(rows))
+        for topic, members in self._by_topic(rows):
+            placed = topic.place(rows, members, hashes)
+            for partition, group in _groups(placed[members]):
+                yield topic, partition, members[group]
+
+    def _by_topic(self, rows: Rows) -> Iterator[tuple[OpenTopic, Integers]]:
+        if rows.topic is None:
+            yield self._topic(str(self._plan.options.topic)), np.arange(len(rows))
+            return
+        if rows.topic.null_count:
+            row = int(np.flatnonzero(np.asarray(rows.topic.is_null()))[0])
+            raise RowError(
+                f"[KAFKA_NULL_TOPIC_IN_DATA] row {row} has null in column 'topic', and there is no "
+                "option 'topic'"
+            )
+        encoded = pc.dictionary_encode(rows.topic)
+        names = encoded.dictionary.to_pylist()
+        for code, group in _groups(np.asarray(encoded.indices)):
+            yield self._topic(names[code]), group
+
+    def _topic(self, name: str) -> OpenTopic:
+        found = self._topics.get(name)
+        if found is None:
+            topic = self._catalog.topic(name)
+            self._check_new_topics(topic)
+            found = self._topics[name] = OpenTopic(topic, self._plan, self._number)
+        return found
+
+    def _check_new_topics(self, topic: Topic) -> None:
+        options = self._plan.options
+        made = sum(not opened.topic.exists for opened in self._topics.values())
+        if not topic.exists and options.topic is None and made >= options.max_new_topics:
+            raise RowError(
+                f"column 'topic' names more than {options.max_new_topics} topics that do not "
+                f"exist, the last one {topic.name!r}. The option maxNewTopics permits more"
+            )
+
+
+def _groups(codes: NDArray[np.int32]) -> Iterator[tuple[int, Integers]]:
+    """Give each code with the places where it stands, ascending: a stable sort, cut at changes."""
+    if len(codes) == 0:
+        return
+    order = np.argsort(codes, kind="stable")
+    in_order = codes[order]
+    bounds = np.flatnonzero(np.diff(in_order)) + 1
+    starts = [0, *bounds.tolist()]
+    for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
+        yield int(in_order[start]), order[start:end]

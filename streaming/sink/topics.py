@@ -1,0 +1,153 @@
+"""The topics that rows may go to: which there are, with how many partitions and which settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import load_committed, topic_key
+from kafkalog.errors import InvalidTopicError, LogDirectoryError, RowError
+from kafkalog.model import INTERNAL_TOPICS, validate_topic_name
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.log_dir import LogDirs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import Committed
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["Topic", "TopicCatalog", "check_writable"]
+
+_RESERVED_PREFIX: Final = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as a writer sees it.
+
+    ``partitions`` is their number, ``settings`` what was ever given to the topic, by Kafka's names;
+    ``topic_id`` is None where the topic has none or is yet to be made.
+    """
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+    exists: bool
+    topic_id: str | None = None
+
+    @property
+    def config(self) -> LogConfig:
+        """All settings, with Kafka's defaults."""
+        return LogConfig.from_mapping(self.settings)
+
+    @property
+    def key(self) -> str:
+        """Under which the commit state keeps it."""
+        return topic_key(self.name, self.topic_id)
+
+
+def check_writable(name: str, *, allow_internal: bool) -> None:
+    """Refuse a name that Kafka forbids, and one that belongs to Kafka itself unless asked for.
+
+    Raises:
+        InvalidTopicError: it breaks Kafka's rules.
+        RowError: it starts with two underscores.
+    """
+    validate_topic_name(name)
+    if (name.startswith(_RESERVED_PREFIX) or name in INTERNAL_TOPICS) and not allow_internal:
+        raise RowError(
+            f"topic {name!r} is not written to: names with two leading underscores belong to "
+            "Kafka. The option allowInternalTopics=true permits it"
+        )
+
+
+class TopicCatalog:
+    """What the log directories hold at one moment, and what new topics would look like.
+
+    Partitions whose folders an unfinished commit is about to make do not count: it may be undone.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[TopicPartition, PartitionDirectory],
+        committed: Committed,
+        options: WriteOptions,
+    ) -> None:
+        self._partitions = partitions
+        self._committed = committed
+        self._options = options
+        self._counts: dict[str, int] = {}
+        being_made = {
+            intended.topic_partition
+            for intended in (committed.unfinished.partitions if committed.unfinished else ())
+            if intended.created
+        }
+        for topic, number in partitions.keys() - being_made:
+            self._counts[topic] = max(self._counts.get(topic, 0), number + 1)
+
+    @classmethod
+    def load(cls, directories: Iterable[Path], options: WriteOptions) -> Self:
+        """Look into the log directories.
+
+        Raises:
+            LogDirectoryError: one is not there or cannot be read.
+            CheckpointError: a commit state that cannot be trusted.
+        """
+        folders = list(directories)
+        partitions = LogDirs(folders).partitions()
+        return cls(partitions, load_committed(folders), options)
+
+    @property
+    def set_id(self) -> str | None:
+        """The set that the directories belong to; None if they have no commit state."""
+        return self._committed.state.set_id if self._committed.state else None
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The topics that exist."""
+        return self._counts.keys()
+
+    def topic(self, name: str) -> Topic:
+        """Describe a topic, or the one that would be made.
+
+        Raises:
+            InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
+        """
+        check_writable(name, allow_internal=self._options.allow_internal_topics)
+        count = self._counts.get(name)
+        if count is None:
+            self._check_collision(name)
+            settings = self._options.settings
+            return Topic(name, self._options.num_partitions, settings, exists=False)
+        topic_id = self._topic_id(name)
+        state = self._committed.state
+        known = state.topics.get(topic_key(name, topic_id)) if state else None
+        settings = {**(known.settings if known else {}), **self._options.settings}
+        return Topic(name, count, settings, exists=True, topic_id=topic_id)
+
+    def _topic_id(self, name: str) -> str | None:
+        """Give the id that all partitions of a topic carry."""
+        folders = [entry for key, entry in self._partitions.items() if key.topic == name]
+        ids = {read_topic_id(entry.path) for entry in folders}
+        if len(ids) > 1:
+            shown = ", ".join(f"{entry.path} {read_topic_id(entry.path)}" for entry in folders)
+            raise LogDirectoryError(
+                f"the partitions of topic {name!r} carry different topic ids: {shown}. Some are "
+                "left over from an older topic of that name; move them away"
+            )
+        return ids.pop()
+
+    def _check_collision(self, name: str) -> None:
+        """Refuse a new name that differs from another only in ``.`` and ``_``, as Kafka does."""
+        plain = name.replace(".", "_")
+        for other in self._counts:
+            if other.replace(".", "_") == plain:
+                raise InvalidTopicError(
+                    f"topic {name!r} cannot be made beside {other!r}: their names are the same "
+                    "but for '.' and '_', which Kafka's metrics cannot tell apart"
+                )

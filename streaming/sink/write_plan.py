@@ -1,0 +1,30 @@
+"""What the driver decides for all tasks of a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["WritePlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """What the driver has decided for all tasks of one batch; picklable.
+
+    ``set_id`` names the set of log directories that the driver sees. ``append_time_ms`` is the one
+    stamp of all records in topics with ``message.timestamp.type=LogAppendTime``.
+    """
+
+    options: WriteOptions
+    set_id: str
+    append_time_ms: int
+
+    @property
+    def directories(self) -> list[Path]:
+        """The log directories."""
+        return [Path(path) for path in self.options.paths]

@@ -1,0 +1,198 @@
+"""The sink as Spark sees it: thin classes that hand over to tasks and to the commit.
+
+Spark makes a writer for each micro-batch in one process, runs ``write`` on copies of it in tasks,
+and ``commit`` or ``abort`` on yet another one in a third process: what tasks know that the driver
+does not (the query's id, the run, the batch) travels in the commit messages.
+
+A batch write takes no identity from a query that it may run inside of (``foreachBatch``): two
+writes of one batch would be taken for one. ``txnAppId`` and ``txnVersion`` give it one.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from kafkalog.errors import CommitError, OptionError
+from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
+from kafkalog.streaming.sink.row_types import check_columns
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from kafkalog.streaming.sink.staged_run import StagedRun, TaskOutput
+
+__all__ = ["LogBatchWriter", "LogStreamWriter", "make_batch_writer", "make_stream_writer"]
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+"""What Spark sets for the tasks of a streaming query; its job group is named by the run."""
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What one task has staged."""
+
+    output: TaskOutput
+
+
+def make_stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceStreamArrowWriter:
+    """Make the writer of one micro-batch.
+
+    In complete mode (``overwrite``) rows are appended all the same, as Spark's Kafka sink does: a
+    log has nothing that could be replaced.
+
+    Raises:
+        OptionError, RowError: options or columns that cannot be used.
+        LogDirectoryError, CheckpointError: directories that may not be written.
+    """
+    del overwrite
+    return LogStreamWriter(_plan(options, schema))
+
+
+def make_batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool
+) -> DataSourceArrowWriter:
+    """Make the writer of one batch write, which can only append.
+
+    Raises:
+        OptionError, RowError: options or columns that cannot be used; ``mode("overwrite")``.
+        LogDirectoryError, CheckpointError: directories that may not be written.
+    """
+    if overwrite:
+        raise OptionError('a log is only appended to: write with mode("append")')
+    plan = _plan(options, schema)
+    given = plan.options
+    if given.txn_app_id is None or given.txn_version is None:
+        identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
+    else:
+        identity = BatchIdentity(f"app:{given.txn_app_id}", given.txn_version)
+    return LogBatchWriter(plan, identity)
+
+
+def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
+    parsed = WriteOptions.parse(options)
+    warn_ignored(parsed.ignored)
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    check_columns(types, topic_given=parsed.topic is not None)
+    return WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes one micro-batch of a streaming query."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self._plan = plan
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage the rows of one task."""
+        context = _task_context()
+        query_id = context.getLocalProperty(_QUERY_ID)
+        batch_id = context.getLocalProperty(_BATCH_ID)
+        if query_id is None or batch_id is None:
+            raise CommitError("this task belongs to no streaming query, by what Spark says of it")
+        named = self._plan.options.transactional_id
+        identity = BatchIdentity(
+            writer=f"query:{named or query_id}",
+            batch_id=int(batch_id),
+            run_id=context.getLocalProperty(_RUN_ID) or "",
+            named=named is not None,
+        )
+        return _stage(self._plan, identity, iterator, query_id)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish the micro-batch, unless it is published already."""
+        from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
+
+        outputs = _outputs(messages)
+        if not outputs:
+            raise CommitError(f"batch {batchId} comes without a message from any task")
+        identities = {output.identity for output in outputs}
+        first = outputs[0]
+        if len(identities) > 1 or first.identity.batch_id != batchId:
+            raise CommitError(f"tasks of different batches are to be committed as {batchId}")
+        checkpoint = QueryCheckpoint.of_query(
+            self._plan.options.checkpoint_location, first.query_id
+        )
+        planned = checkpoint.digest(batchId) if checkpoint else None
+        identity = replace(first.identity, digest=planned or f"query {first.query_id}")
+        Committer(self._plan, identity, checkpoint=checkpoint).commit(_runs(outputs))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Drop what was staged; the rest, of tasks that sent no message, is swept later."""
+        _abort(self._plan, _outputs(messages))
+
+
+class LogBatchWriter(DataSourceArrowWriter):
+    """Writes one batch query; the driver has given it its identity."""
+
+    def __init__(self, plan: WritePlan, identity: BatchIdentity) -> None:
+        self._plan = plan
+        self._identity = identity
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        """Stage the rows of one task."""
+        return _stage(self._plan, self._identity, iterator, "")
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish the rows."""
+        from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
+
+        Committer(self._plan, self._identity).commit(_runs(_outputs(messages)))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop what was staged."""
+        _abort(self._plan, _outputs(messages))
+
+
+def _task_context() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise CommitError("rows are staged in tasks of Spark only")
+    return context
+
+
+def _stage(
+    plan: WritePlan, identity: BatchIdentity, batches: Iterator[pa.RecordBatch], query_id: str
+) -> StagedMessage:
+    from kafkalog.streaming.sink.task_writer import TaskWriter  # noqa: PLC0415
+
+    number = _task_context().partitionId()
+    writer = TaskWriter(plan, identity, number=number, query_id=query_id)
+    return StagedMessage(writer.write(batches))
+
+
+def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:
+    from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
+
+    if outputs:
+        Committer(plan, outputs[0].identity).abort(_runs(outputs))
+
+
+def _outputs(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutput]:
+    """Take the messages of the tasks that succeeded, in the order of the tasks."""
+    return [message.output for message in messages if isinstance(message, StagedMessage)]
+
+
+def _runs(outputs: Sequence[TaskOutput]) -> list[StagedRun]:
+    return [run for output in outputs for run in output.runs]

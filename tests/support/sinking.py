@@ -1,0 +1,123 @@
+"""Write to log directories as Spark would, without Spark: stage in tasks, commit on the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.sink.committer import Committer, Outcome
+from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.sink.staged_run import StagedRun
+
+__all__ = ["Writer", "rows", "values_of"]
+
+STAMP_MS = 1_700_000_000_000
+
+
+def rows(
+    values: Iterable[str | bytes | None],
+    *,
+    keys: Sequence[str | bytes | None] | None = None,
+    topics: Sequence[str | None] | None = None,
+    partitions: Sequence[int | None] | None = None,
+    timestamps: Sequence[int | None] | None = None,
+) -> pa.RecordBatch:
+    """Make rows; a column that is not given is not there."""
+    columns: dict[str, Any] = {"value": pa.array(list(values))}
+    if keys is not None:
+        columns["key"] = pa.array(keys)
+    if topics is not None:
+        columns["topic"] = pa.array(topics, pa.string())
+    if partitions is not None:
+        columns["partition"] = pa.array(partitions, pa.int32())
+    if timestamps is not None:
+        columns["timestamp"] = pa.array(timestamps, pa.int64())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+class Writer:
+    """One streaming query over some directories; ``options`` by their names, ``__`` for a dot."""
+
+    def __init__(
+        self, *directories: Path, name: str = "4711", run: str = "run-1", **options: str
+    ) -> None:
+        self.directories = directories
+        self.name = name
+        self.run = run
+        given = {option.replace("__", "."): value for option, value in options.items()}
+        self.options = WriteOptions.parse({"path": ",".join(map(str, directories)), **given})
+
+    def plan(self) -> WritePlan:
+        return WritePlan(self.options, ensure_set(self.options), STAMP_MS)
+
+    def identity(self, batch_id: int, digest: str | None = None) -> BatchIdentity:
+        return BatchIdentity(f"query:{self.name}", batch_id, self.run, digest)
+
+    def stage(self, batch_id: int, *tasks: pa.RecordBatch) -> list[StagedRun]:
+        """Stage one record batch per task."""
+        plan, identity = self.plan(), self.identity(batch_id)
+        return [
+            run
+            for number, batch in enumerate(tasks)
+            for run in TaskWriter(plan, identity, number=number).write([batch]).runs
+        ]
+
+    def write(self, batch_id: int, *tasks: pa.RecordBatch, digest: str | None = None) -> Outcome:
+        """Stage and commit."""
+        return self.commit(batch_id, self.stage(batch_id, *tasks), digest=digest)
+
+    def commit(
+        self, batch_id: int, runs: Sequence[StagedRun], *, digest: str | None = None
+    ) -> Outcome:
+        return Committer(self.plan(), self.identity(batch_id, digest)).commit(runs)
+
+
+def values_of(directories: Sequence[Path], topic: str) -> dict[int, list[str]]:
+    """Read the committed values of a topic, per partition in offset order, by the public rule."""
+    found: dict[int, list[str]] = {}
+    committed = load_committed(directories)
+    for key, folder in LogDirs(directories).partitions().items():
+        if key.topic != topic:
+            continue
+        end = _committed_end(key, folder.path, committed)
+        found[key.partition] = _values(folder.path, key, end)
+    return found
+
+
+def _committed_end(key: TopicPartition, folder: Path, committed: Any) -> int:
+    from kafkalog.checkpoints.broker import read_topic_id
+
+    known = committed.high_watermark(key.topic, read_topic_id(folder), key.partition)
+    return 0 if known is None else int(known)
+
+
+def _values(folder: Path, key: TopicPartition, end: int) -> list[str]:
+    decoder = RecordDecoder(Columns.VALUE | Columns.OFFSET)
+    values: list[str] = []
+    offsets: list[int] = []
+    with PartitionLog(folder, key) as log:
+        for part in log.slices(log.log_start_offset, end):
+            for batch in log.read_slice(part, decoder, committed_end=end):
+                values += [
+                    "" if value is None else value.decode()
+                    for value in batch.column("value").to_pylist()
+                ]
+                offsets += batch.column("offset").to_pylist()
+    assert np.array_equal(offsets, np.arange(end)), f"{key}: offsets {offsets[:5]}… to {end}"
+    return values
