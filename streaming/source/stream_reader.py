@@ -19,12 +19,12 @@ from kafkalog.streaming.source.offsets import from_json, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
     from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.offsets import OffsetJson, PartitionOffsets
     from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.stream_control import StreamControl
@@ -40,6 +40,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._rows = rows
         self._control: StreamControl | None = None
+        self._last: tuple[OffsetJson, PartitionOffsets] = ({}, {})
 
     @property
     def control(self) -> StreamControl:
@@ -51,9 +52,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._control = StreamControl(self._options)
         return self._control
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+    def initialOffset(self) -> OffsetJson:  # noqa: N802
         """Give where a query without a checkpoint starts."""
-        return to_json(self.control.initial())
+        return self._to_json(self.control.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Give a limit that tells the triggers apart: only ``Once`` asks for all available.
@@ -70,18 +71,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read up to the ends that the first look finds, and then end."""
         self.control.freeze_targets()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
         """Give the end of the next batch."""
         take_all = isinstance(limit, ReadAllAvailable)
-        return to_json(self.control.next_end(from_json(start), take_all=take_all))
+        return self._to_json(self.control.next_end(self._from_json(start), take_all=take_all))
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+    def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
         """Give the ends as of the last look, for the query's progress."""
-        return to_json(self.control.latest) or None
+        return self._to_json(self.control.latest) or None
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """Cut a batch into splits."""
-        return self.control.plan(from_json(start), from_json(end))
+        return self.control.plan(self._from_json(start), self._from_json(end))
 
     def read(self, partition: LogSplit) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Read one split (in a task)."""
@@ -89,8 +90,20 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         return read_split(partition, self._options, self._rows)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: OffsetJson) -> None:
         """Spark keeps the offsets; nothing is to be done."""
 
     def stop(self) -> None:
         """Nothing is held open between calls."""
+
+    def _from_json(self, found: OffsetJson) -> PartitionOffsets:
+        """Parse offsets; an idle query comes with the same ones again and again."""
+        if found != self._last[0]:
+            offsets = from_json(found)
+            self._last = (to_json(offsets), offsets)  # in our order, whoever wrote the text
+        return self._last[1]
+
+    def _to_json(self, offsets: PartitionOffsets) -> OffsetJson:
+        if offsets != self._last[1]:
+            self._last = (to_json(offsets), offsets)
+        return self._last[0]

@@ -1,0 +1,64 @@
+"""Write ``docs/options.md`` from the options classes, so that the two cannot differ.
+
+``python -m kafkalog.jobs.options_page > docs/options.md``
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.streaming.options import options_of
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.source.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.streaming.options import Option, Options
+
+__all__ = ["options_page"]
+
+_HEAD: Final = """\
+# Options
+
+Names are matched in any case. Sizes take `k`, `m`, `g` and `t` (powers of 1024), times `ms`, `s`,
+`m`, `h` and `d`. A name that nobody knows is refused with the nearest known one. Settings of
+Kafka's clients (`kafka.bootstrap.servers`, security, tuning) are accepted and have no effect, with
+one warning that names them. This page is generated from the classes that parse the options.
+"""
+
+
+def options_page() -> str:
+    """Give the whole page."""
+    parts = [_HEAD, *_section("Reading", ReadOptions), *_section("Writing", WriteOptions)]
+    return "\n".join(parts)
+
+
+def _section(title: str, options: type[Options]) -> Iterator[str]:
+    yield f"## {title}\n"
+    yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
+    yield from (_row(entry) for entry in options_of(options))
+    refused = [f"- `{name}`: {reason}" for name, reason in sorted(options.RULES.refused.items())]
+    yield "\nRefused, with the reason:\n"
+    yield "\n".join(refused) + "\n"
+
+
+def _row(entry: Option) -> str:
+    name = f"`{entry.name}`" + (f", `kafka.{entry.name}`" if entry.kafka else "")
+    accepts = entry.kind.accepts + (f" ({entry.unit})" if entry.unit else "")
+    cells = (name, accepts, _default(entry), entry.doc)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _default(entry: Option) -> str:
+    if entry.required:
+        return "must be given"
+    if entry.default is None:
+        return ""
+    text = str(entry.default)
+    return text.lower() if isinstance(entry.default, bool) else text
+
+
+if __name__ == "__main__":
+    sys.stdout.write(options_page())

@@ -1,0 +1,355 @@
+"""The source in real queries: batches and streams over logs that grow, shrink and go away."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from tests.support.logs import Row, append_batch, batch_bytes, write_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+pytestmark = pytest.mark.spark
+
+
+class Log:
+    """A log directory that a test writes to; record values are ``<topic>-<partition>:<offset>``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._ends: dict[str, int] = {}
+
+    def append(self, partition: str, count: int, **row: Any) -> None:
+        start = self._ends.get(partition, 0)
+        values = [f"{partition}:{start + n}".encode() for n in range(count)]
+        batch = batch_bytes(start, [Row(**{"value": value} | row) for value in values])
+        file = self.path / partition / f"{0:020d}.log"
+        if start:
+            append_batch(file, batch)
+        else:
+            write_segment(file.parent, 0, batch)
+        self._ends[partition] = start + count
+
+    def delete(self, partition: str) -> None:
+        shutil.rmtree(self.path / partition)
+        self._ends.pop(partition)
+
+    def values(self, partition: str, start: int = 0) -> set[str]:
+        return {f"{partition}:{n}" for n in range(start, self._ends[partition])}
+
+
+@dataclass
+class Run:
+    """What a streaming query has given so far: the values of each batch that had any."""
+
+    batches: list[list[str]] = field(default_factory=list)
+    fail_in: int = -1
+
+    def take(self, frame: DataFrame, batch_id: int) -> None:
+        if batch_id == self.fail_in:
+            raise RuntimeError("the batch is to fail")
+        values = [row.value for row in frame.select("value").collect()]
+        if values:
+            self.batches.append(values)
+
+    @property
+    def values(self) -> set[str]:
+        found = [value for batch in self.batches for value in batch]
+        assert len(found) == len(set(found)), "a row came twice"
+        return set(found)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Give ``t-0`` with 5 records and ``t-1`` with 3."""
+    log = Log(tmp_path / "log")
+    log.append("t-0", 5)
+    log.append("t-1", 3)
+    return log
+
+
+@pytest.fixture
+def read(spark: SparkSession, log: Log) -> Callable[..., DataFrame]:
+    def load(schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("kafkalog").options(**{"subscribe": "t"} | options)
+        return (reader.schema(schema) if schema else reader).load(str(log.path))
+
+    return load
+
+
+@pytest.fixture
+def start(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> Callable[..., tuple[StreamingQuery, Run]]:
+    """Start a query over ``t`` with one checkpoint for all; ``trigger`` is availableNow."""
+
+    def begin(
+        *,
+        trigger: dict[str, Any] | None = None,
+        fail_in: int = -1,
+        **options: str,
+    ) -> tuple[StreamingQuery, Run]:
+        options = {"subscribe": "t", "fetchOffset.retryIntervalMs": "10"} | options
+        reader = spark.readStream.format("kafkalog").schema("value STRING")
+        run = Run(fail_in=fail_in)
+        writer = reader.options(**options).load(str(log.path)).writeStream
+        writer = writer.foreachBatch(run.take).trigger(**trigger or {"availableNow": True})
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(), run
+
+    return begin
+
+
+def finish(started: tuple[StreamingQuery, Run]) -> Run:
+    query, run = started
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    return run
+
+
+# Batches
+
+
+def test_a_batch_has_the_schema_of_sparks_kafka_source(read: Callable[..., DataFrame]) -> None:
+    assert read().schema.simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int>"
+    )
+    row = read().where("topic = 't' and partition = 1 and offset = 2").collect()[0].asDict()
+    assert (row["key"], row["value"], row["timestampType"]) == (None, b"t-1:2", 0)
+    assert row["timestamp"].isoformat() == "2023-11-14T22:13:20"
+
+
+def test_a_user_schema_selects_columns_and_reads_values_as_text(
+    read: Callable[..., DataFrame], log: Log
+) -> None:
+    broken = b"caf\xc3\xa9 \xff\xfe"
+    log.append("t-0", 1, value=broken)
+    frame = read("OFFSET BIGINT, value STRING")
+    assert frame.columns == ["OFFSET", "value"]
+    mine = frame.selectExpr("offset", "cast(value as binary) as value", "value as text")
+    theirs = read().selectExpr("offset", "value", "cast(value as string) as text")
+    assert sorted(mine.collect()) == sorted(theirs.collect())
+    assert (5, broken) in [(row.offset, bytes(row.value)) for row in mine.collect()]
+
+
+def test_headers_are_read_when_they_are_asked_for(read: Callable[..., DataFrame], log: Log) -> None:
+    log.append("t-0", 1, headers=(("a", b"1"), ("a", None)))
+    frame = read(includeHeaders="true").where("partition = 0 and offset >= 4")
+    first, second = (row.headers for row in frame.orderBy("offset").collect())
+    assert first is None
+    assert [(header.key, header.value) for header in second] == [("a", b"1"), ("a", None)]
+
+
+def test_a_frame_keeps_the_bounds_of_its_first_run(
+    read: Callable[..., DataFrame], log: Log
+) -> None:
+    """Spark plans a Python data source once for each load, and pickles the splits."""
+    frame = read()
+    assert frame.count() == 8
+    log.append("t-0", 2)
+    assert frame.count() == 8
+    assert read().count() == 10
+
+
+def test_a_frame_united_with_itself_gives_its_rows_twice(read: Callable[..., DataFrame]) -> None:
+    assert read().union(read()).count() == 16
+
+
+def test_an_empty_topic_gives_no_rows(read: Callable[..., DataFrame], log: Log) -> None:
+    (log.path / "empty-0").mkdir()
+    assert read(subscribe="empty").count() == 0
+
+
+def test_a_batch_reads_between_its_bounds(read: Callable[..., DataFrame]) -> None:
+    frame = read(startingOffsets='{"t":{"0":1,"1":-2}}', endingOffsets='{"t":{"0":3,"1":-1}}')
+    found = {row.value.decode() for row in frame.collect()}
+    assert found == {"t-0:1", "t-0:2", "t-1:0", "t-1:1", "t-1:2"}
+
+
+def test_minimum_partitions_are_tasks(read: Callable[..., DataFrame]) -> None:
+    assert read().rdd.getNumPartitions() == 2
+    frame = read(minPartitions="6")
+    assert frame.rdd.getNumPartitions() >= 6
+    assert frame.count() == 8
+
+
+def test_sql_reads_through_a_temporary_view(
+    spark: SparkSession, read: Callable[..., DataFrame]
+) -> None:
+    read("value STRING, `partition` INT").createOrReplaceTempView("flights")
+    rows = spark.sql("select `partition`, count(*) as n from flights group by 1 order by 1")
+    assert [(row["partition"], row["n"]) for row in rows.collect()] == [(0, 5), (1, 3)]
+
+
+def test_a_timestamp_beyond_sparks_fails_by_name_or_shows_null(
+    read: Callable[..., DataFrame], log: Log
+) -> None:
+    log.append("t-1", 1, timestamp=2**62)
+    with pytest.raises(PySparkException, match="KAFKA_MALFORMED_RECORD_TIMESTAMP") as caught:
+        read().collect()
+    message = str(caught.value)
+    assert all(part in message for part in ("t-1", "offset 3", str(2**62)))
+    rows = read(onTimestampOverflow="null").where("partition = 1").orderBy("offset").collect()
+    assert [row.timestamp is None for row in rows] == [False, False, False, True]
+    assert read("value STRING").count() == 9  # the column is not asked for
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"maxOffsetPerTrigger": "5"}, "did you mean 'maxOffsetsPerTrigger'"),
+        ({"minPartitions": "0"}, "'minPartitions' is '0', but accepts"),
+        ({"subscribePattern": "x"}, "exactly one of the options"),
+        ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+    ],
+)
+def test_options_are_checked_when_a_frame_is_loaded(
+    read: Callable[..., DataFrame], options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(AnalysisException, match=reason):
+        read(**options)
+
+
+def test_bounds_and_topics_are_checked_when_a_batch_is_planned(
+    read: Callable[..., DataFrame],
+) -> None:
+    with pytest.raises(PySparkException, match="'startingOffsets' is latest"):
+        read(startingOffsets="latest").collect()
+    with pytest.raises(PySparkException, match="no partition of topic nothing is in"):
+        read(subscribe="nothing").collect()
+    with pytest.raises(PySparkException, match="'value' type bigint"):
+        read("value BIGINT").collect()
+
+
+# Streams
+
+
+def test_available_now_cuts_at_the_limit_and_ends(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    log.append("t-0", 7)
+    started = start(startingOffsets="earliest", maxOffsetsPerTrigger="5")
+    run = finish(started)
+    assert len(run.batches) == 3
+    assert run.values == log.values("t-0") | log.values("t-1")
+
+
+def test_a_restart_goes_on_where_the_checkpoint_is(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    first = finish(start(startingOffsets="earliest"))
+    log.append("t-0", 2)
+    log.append("t-2", 4)
+    second = finish(start(startingOffsets="earliest"))
+    assert first.values | second.values == log.values("t-0") | log.values("t-1") | log.values("t-2")
+    assert second.values == log.values("t-0", 5) | log.values("t-2")
+    assert finish(start()).batches == []
+
+
+def test_a_batch_that_failed_is_read_again_exactly(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    with pytest.raises(StreamingQueryException, match="the batch is to fail"):
+        finish(start(startingOffsets="earliest", maxOffsetsPerTrigger="4", fail_in=1))
+    log.append("t-0", 50)
+    log.append("t-2", 1)
+    run = finish(start(startingOffsets="earliest", maxOffsetsPerTrigger="4"))
+    assert run.batches[0] == ["t-0:2", "t-0:3", "t-1:1"]
+    assert "t-0:54" in run.values
+
+
+def test_rows_that_come_after_latest_are_read_though_the_first_batch_fails(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    with pytest.raises(StreamingQueryException, match="the batch is to fail"):
+        finish(start(fail_in=0))
+    log.append("t-0", 3)
+    assert finish(start()).values == log.values("t-0", 5)
+
+
+def test_a_start_by_timestamp_is_read_by_one_available_now(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    log.append("t-0", 2, timestamp=1_800_000_000_000)
+    log.append("t-1", 1, timestamp=1_800_000_000_000)
+    run = finish(start(startingTimestamp="1800000000000"))
+    assert run.values == log.values("t-0", 5) | log.values("t-1", 3)
+
+
+def test_a_running_query_sees_new_rows_and_partitions_and_then_rests(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    query, run = start(startingOffsets="earliest", trigger={"processingTime": "0 seconds"})
+    try:
+        query.processAllAvailable()
+        log.append("t-0", 1)
+        log.append("t-10", 2)
+        log.append("t-2", 2)
+        query.processAllAvailable()
+        expected = [log.values(partition) for partition in ("t-0", "t-1", "t-2", "t-10")]
+        assert run.values == set().union(*expected)
+        batch = query.lastProgress["batchId"]
+        for _ in range(3):
+            query.processAllAvailable()
+        assert query.lastProgress["batchId"] == batch  # nothing new: no further batch
+        progress = query.lastProgress["sources"][0]
+        assert progress["endOffset"] == '{"t": {"0": 6, "1": 3, "2": 2, "10": 2}}'
+        assert progress["latestOffset"] == progress["endOffset"]
+    finally:
+        query.stop()
+
+
+def test_trigger_once_reads_all_there_is_whatever_the_limit(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    limits = {"maxOffsetsPerTrigger": "1", "startingOffsets": "earliest"}
+    run = finish(start(trigger={"once": True}, **limits))
+    assert len(run.batches) == 1
+    assert run.values == log.values("t-0") | log.values("t-1")
+
+
+def test_two_streams_united_are_each_limited_and_both_read_to_the_end(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> None:
+    log.append("u-0", 40)
+    log.append("v-0", 10)
+
+    def stream(topic: str) -> DataFrame:
+        reader = spark.readStream.format("kafkalog").schema("value STRING")
+        options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "5"}
+        return reader.options(**options, subscribe=topic).load(str(log.path))
+
+    run = Run()
+    writer = stream("u").union(stream("v")).writeStream.foreachBatch(run.take)
+    writer = writer.trigger(availableNow=True)
+    finish((writer.option("checkpointLocation", str(tmp_path / "c")).start(), run))
+    assert run.values == log.values("u-0") | log.values("v-0")
+    assert [len(batch) for batch in run.batches] == [10, 10, 5, 5, 5, 5, 5, 5]
+
+
+def test_a_deleted_partition_fails_a_stream_unless_it_may_go_on(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    finish(start(startingOffsets="earliest"))
+    log.delete("t-1")
+    log.append("t-0", 1)
+    with pytest.raises(StreamingQueryException, match="PARTITIONS_DELETED"):
+        finish(start())
+    assert finish(start(failOnDataLoss="false")).values == {"t-0:5"}
+
+
+def test_an_option_that_a_stream_cannot_have_is_refused_at_its_start(
+    start: Callable[..., tuple[StreamingQuery, Run]],
+) -> None:
+    with pytest.raises(StreamingQueryException, match="'endingOffsets' cannot be used in a str"):
+        finish(start(endingOffsets="latest"))

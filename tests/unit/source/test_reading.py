@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+from tests.support.logs import Row, batch_bytes, write_segment
+
+from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRangeError
+from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
+from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.planner import LogSplit, plan_splits
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+ALL = RowSchema.of(source_schema(include_headers=True))
+
+
+def options(**given: str) -> ReadOptions:
+    return ReadOptions.parse({"path": "/logs", "subscribe": "t"} | given)
+
+
+def split_of(log: Path, start: int, end: int) -> LogSplit:
+    tail = LogTail([str(log)], lambda _: True)
+    tail.look()
+    ranges = [OffsetRange(T0, start, end)]
+    (split,) = plan_splits(ranges, options(), tail, LossPolicy(fail=True))
+    return split
+
+
+def read(
+    split: LogSplit, rows: RowSchema = ALL, **given: str
+) -> tuple[list[pa.RecordBatch], list[dict[str, Any]]]:
+    batches = list(read_split(split, options(**given), rows))
+    return batches, [row for batch in batches for row in batch.to_pylist()]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give t-0 [0, 20) in two segments of batches of five."""
+    for base in (0, 10):
+        batches = [
+            batch_bytes(base + n, [Row(f"v{base + n + i}".encode(), b"k") for i in range(5)])
+            for n in (0, 5)
+        ]
+        write_segment(tmp_path / "t-0", base, b"".join(batches), index=True)
+    return tmp_path
+
+
+def test_rows_have_the_schema_and_the_split_s_own_offsets(log: Path) -> None:
+    batches, rows = read(split_of(log, 3, 17))
+    assert all(batch.schema == ALL.to_arrow() for batch in batches)
+    assert [row["offset"] for row in rows] == list(range(3, 17))
+    assert {(row["topic"], row["partition"], row["key"]) for row in rows} == {("t", 0, b"k")}
+    assert rows[0]["value"] == b"v3"
+    assert rows[0]["headers"] is None
+
+
+def test_only_columns_that_are_asked_for_are_given(log: Path) -> None:
+    wanted = RowSchema.of(StructType().add("topic", "string").add("value", "string"))
+    _, rows = read(split_of(log, 8, 11), wanted)
+    assert rows == [{"topic": "t", "value": f"v{n}"} for n in (8, 9, 10)]
+    shared = RowSchema.of(StructType().add("partition", "integer"))
+    _, rows = read(split_of(log, 0, 20), shared)
+    assert rows == [{"partition": 0}] * 20
+
+
+def test_text_keeps_bytes_that_are_no_utf8(tmp_path: Path) -> None:
+    write_segment(tmp_path / "t-0", 0, batch_bytes(0, [Row(b"\xff\xfe"), Row(None)]))
+    wanted = RowSchema.of(StructType().add("value", "string"))
+    batches, _ = read(split_of(tmp_path, 0, 2), wanted)[0], None
+    column = batches[0].column("value")
+    assert column.type == pa.string()
+    assert column.cast(pa.binary()).to_pylist() == [b"\xff\xfe", None]
+
+
+def test_segments_that_retention_took_are_a_loss(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    split = split_of(log, 3, 17)
+    (log / "t-0" / f"{0:020d}.log").unlink()
+    with pytest.raises(DataLossError, match=r"COULD_NOT_READ_OFFSET_RANGE.*\[3, 10\)"):
+        read(split)
+    with caplog.at_level(logging.WARNING, "kafkalog"):
+        _, rows = read(split, failOnDataLoss="false")
+    assert [row["offset"] for row in rows] == list(range(10, 17))
+    assert "[3, 10)" in caplog.text
+
+
+def test_a_log_that_was_cut_is_a_loss(log: Path) -> None:
+    split = split_of(log, 3, 17)
+    last = log / "t-0" / f"{10:020d}.log"
+    last.write_bytes(batch_bytes(10, [Row()] * 5))
+    with pytest.raises(DataLossError, match=r"\[15, 17\)"):
+        read(split)
+    _, rows = read(split, failOnDataLoss="false")
+    assert [row["offset"] for row in rows] == list(range(3, 15))
+
+
+def test_a_topic_that_was_deleted_is_a_loss(log: Path) -> None:
+    split = split_of(log, 3, 8)
+    for file in (log / "t-0").iterdir():
+        file.unlink()
+    (log / "t-0").rmdir()
+    with pytest.raises(DataLossError, match="COULD_NOT_READ_OFFSET_RANGE"):
+        read(split)
+    assert read(split, failOnDataLoss="false") == ([], [])
+
+
+def test_corrupt_bytes_are_an_error_whatever_fail_on_data_loss_says(log: Path) -> None:
+    split = split_of(log, 0, 10)
+    file = log / "t-0" / f"{0:020d}.log"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    with file.open("r+b") as opened:
+        opened.write(data)
+    with pytest.raises(CorruptRecordError, match=r"t-0: offsets.*checksum"):
+        read(split, failOnDataLoss="false")
+
+
+def test_a_timestamp_beyond_sparks_names_its_record(tmp_path: Path) -> None:
+    rows = [Row(), Row(timestamp=MAX_OFFSET // 1000 + 1)]
+    write_segment(tmp_path / "t-0", 0, batch_bytes(0, rows))
+    split = split_of(tmp_path, 0, 2)
+    with pytest.raises(
+        TimestampOutOfRangeError,
+        match=r"KAFKA_MALFORMED_RECORD_TIMESTAMP\].*t-0: .*offset 1 .*9223372036854776.*onTimes",
+    ):
+        read(split)
+    _, found = read(split, onTimestampOverflow="null")
+    assert [row["timestamp"] is None for row in found] == [False, True]
+    without = RowSchema.of(StructType().add("offset", "long"))
+    assert read(split, without)[1] == [{"offset": 0}, {"offset": 1}]

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.types import StructType
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.datasource import KafkaLogDataSource
+from kafkalog.streaming.source.batch_reader import LogBatchReader
+from kafkalog.streaming.source.stream_reader import LogStreamReader
+
+SCHEMA = StructType().add("value", "string")
+
+
+def source(**given: str) -> KafkaLogDataSource:
+    return KafkaLogDataSource(
+        CaseInsensitiveDict({"path": "/logs", "subscribe": "t"} | given)  # as Spark hands them over
+    )
+
+
+def test_what_spark_looks_for_is_there_and_light() -> None:
+    """Six kinds of process import it, most of them only to pass it on."""
+    program = (
+        "import sys, pyspark_kafkalog as found\n"
+        "print(found.DefaultSource.name())\n"
+        "heavy = {'numba', 'numpy', 'pandas', 'pyarrow', 'lz4', 'zstandard', 'snappy', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.splitlines() == ["kafkalog", "[]"]
+
+
+def test_options_decide_the_schema() -> None:
+    assert "headers" not in source().schema().fieldNames()
+    assert source(includeHeaders="true").schema().fieldNames()[-1] == "headers"
+
+
+def test_bad_options_are_refused_by_the_schema() -> None:
+    with pytest.raises(OptionError, match="did you mean 'subscribe'"):
+        source(subscribed="x").schema()
+    with pytest.raises(OptionError, match="no regular expression"):
+        KafkaLogDataSource({"path": "/logs", "subscribePattern": "("}).schema()
+
+
+def test_readers_are_small_and_travel() -> None:
+    for reader in (source().reader(SCHEMA), source().streamReader(SCHEMA)):
+        assert isinstance(reader, LogBatchReader | LogStreamReader)
+        pickled = cloudpickle.dumps(reader)
+        assert len(pickled) < 5000
+        assert type(cloudpickle.loads(pickled)) is type(reader)
+
+
+def test_a_streaming_reader_refuses_an_end() -> None:
+    with pytest.raises(OptionError, match="'endingOffsets' cannot be used in a streaming query"):
+        source(endingOffsets="latest").streamReader(SCHEMA)
