@@ -24,6 +24,7 @@ __all__ = [
     "make_directory",
     "open_regular",
     "read_regular",
+    "replace_end",
     "write_all",
 ]
 
@@ -130,6 +131,16 @@ def write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
         written = os.pwrite(descriptor, view, position)
         view = view[written:]
         position += written
+
+
+def replace_end(descriptor: int, position: int, data: bytes) -> None:
+    """Let an open file end with ``data`` at ``position``.
+
+    Written first and cut after: a reader meets the old bytes there or the new ones, never none.
+    """
+    write_all(descriptor, data, position)
+    if os.fstat(descriptor).st_size != position + len(data):
+        os.ftruncate(descriptor, position + len(data))
 
 
 def fsync_directory(path: Path) -> None:

@@ -26,14 +26,16 @@ from kafkalog.checkpoints.regular_file import (
     create_exclusive,
     make_directory,
     open_regular,
+    replace_end,
     write_all,
 )
 from kafkalog.errors import LogDirectoryError
 from kafkalog.model import NO_PRODUCER_ID
-from kafkalog.streaming.log.append_plan import RunPart, SegmentAppend, SegmentState, plan_append
+from kafkalog.streaming.log.append_plan import plan_append
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
+from kafkalog.streaming.log.segment_growth import SegmentState
 from kafkalog.streaming.log.segment_state import load_state
 
 if TYPE_CHECKING:
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.log.segment_growth import RunPart, SegmentAppend
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["AppendPlan", "BufferSource", "FileSource", "PartitionAppender", "Source"]
@@ -290,7 +293,11 @@ class PartitionAppender:
             (OFFSET_INDEX, segment.index_position, segment.index_entries),
             (TIME_INDEX, segment.time_index_position, segment.time_index_entries),
         ):
-            _write_index(opened(self._file(segment, suffix)), position, entries)
+            target = opened(self._file(segment, suffix))
+            try:
+                replace_end(target, position, entries)
+            finally:
+                os.close(target)
 
     def _file(self, segment: SegmentAppend, suffix: str) -> Path:
         return self.directory / file_name(segment.base_offset, suffix)
@@ -323,17 +330,3 @@ def _copy_parts(
     for part in parts:
         sources[part.run].copy(part.source_position, part.size, target, position)
         position += part.size
-
-
-def _write_index(descriptor: int, position: int, entries: bytes) -> None:
-    """Put entries at a position and end the file behind them; closes it.
-
-    Written first and cut after: a reader meets the old final entry or the new one, never none.
-    """
-    try:
-        if entries:
-            write_all(descriptor, entries, position)
-        if os.fstat(descriptor).st_size != position + len(entries):
-            os.ftruncate(descriptor, position + len(entries))
-    finally:
-        os.close(descriptor)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import CorruptIndexError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
-from kafkalog.streaming.log.append_plan import SegmentState
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.log_end import valid_chunks
+from kafkalog.streaming.log.segment_growth import SegmentState
 
 if TYPE_CHECKING:
     from kafkalog.streaming.log.segment import LogSegment

@@ -1,0 +1,110 @@
+"""Bring a segment into order: cut its log where the valid batches end, rebuild its indexes.
+
+Indexes are replaced by a rename, so that readers keep the old one, or have the new one whole.
+
+Source: Kafka ``LogSegment.recover``, ``LogSegment.truncateTo``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.atomic_file import write_atomically
+from kafkalog.checkpoints.regular_file import open_regular, replace_end
+from kafkalog.errors import CorruptIndexError
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
+from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
+from kafkalog.streaming.log.offset_index import OFFSET_ENTRY
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_growth import index_segment
+from kafkalog.streaming.log.segment_state import load_state
+from kafkalog.streaming.log.time_index import TIME_ENTRY
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog.streaming.log.log_end import ValidEnd
+
+__all__ = ["cut_segment", "rebuild_indexes", "recover_segment", "remove_segment"]
+
+
+def recover_segment(
+    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
+) -> ValidEnd:
+    """Check a whole segment, cut what follows its last valid batch, and rebuild its indexes.
+
+    Returns:
+        where the valid batches ended, and what was wrong with the bytes that were cut.
+    """
+    with LogSegment(directory, base_offset) as segment:
+        end = find_valid_end(segment, 0)
+        if end.problem is not None:
+            _replace_end(segment.path, end.position, b"", fsync=fsync)
+    rebuild_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes, fsync=fsync)
+    return end
+
+
+def rebuild_indexes(
+    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
+) -> None:
+    """Replace both sparse indexes of a segment by what its valid batches call for."""
+    with LogSegment(directory, base_offset) as segment:
+        tables = (chunk.table for chunk in valid_chunks(segment, 0))
+        built = index_segment(base_offset, tables, index_interval_bytes)
+        write_atomically(segment.file(OFFSET_INDEX), built.index_entries, fsync=fsync)
+        write_atomically(segment.file(TIME_INDEX), built.time_index_entries, fsync=fsync)
+
+
+def cut_segment(
+    directory: Path, base_offset: int, size: int, *, index_interval_bytes: int, fsync: bool = True
+) -> None:
+    """Cut a segment's log to ``size`` bytes, which end with a batch, and its indexes with it.
+
+    The indexes are then what they were when the log had that size. Also takes the zeros off files
+    that a broker preallocated.
+
+    Raises:
+        CorruptRecordError: the log does not end with a valid batch at ``size``; nothing but its
+            length has changed.
+    """
+    with LogSegment(directory, base_offset) as segment:
+        if segment.size > size:
+            _replace_end(segment.path, size, b"", fsync=fsync)
+        try:
+            state = load_state(segment)
+        except CorruptIndexError:
+            state = None
+        if state is not None:
+            _replace_end(
+                segment.file(OFFSET_INDEX),
+                state.index_entries * OFFSET_ENTRY.itemsize,
+                b"",
+                fsync=fsync,
+            )
+            _replace_end(
+                segment.file(TIME_INDEX),
+                state.time_entries * TIME_ENTRY.itemsize,
+                state.final_time_entries(),
+                fsync=fsync,
+            )
+            return
+    rebuild_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes, fsync=fsync)
+
+
+def remove_segment(directory: Path, base_offset: int) -> None:
+    """Unlink what there is of a segment, its log last: until then it is known to exist."""
+    segment = LogSegment(directory, base_offset)
+    for suffix in (TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG):
+        segment.file(suffix).unlink(missing_ok=True)
+
+
+def _replace_end(path: Path, position: int, entries: bytes, *, fsync: bool) -> None:
+    """Let a file end with ``entries`` at ``position``."""
+    descriptor = open_regular(path, os.O_RDWR)
+    try:
+        replace_end(descriptor, position, entries)
+        if fsync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
