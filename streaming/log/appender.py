@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -39,7 +40,7 @@ from kafkalog.streaming.log.segment_growth import SegmentState
 from kafkalog.streaming.log.segment_state import load_state
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
-    from kafkalog.streaming.log.segment_growth import RunPart, SegmentAppend
+    from kafkalog.streaming.log.segment_growth import SegmentAppend
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["AppendPlan", "BufferSource", "FileSource", "PartitionAppender", "Source"]
@@ -188,7 +189,6 @@ class PartitionAppender:
 
         Raises:
             CorruptRecordError: the log does not end with a valid batch: recover it first.
-            CorruptIndexError: an index of the active segment is missing or wrong, likewise.
         """
         self.directory = directory
         self.topic_partition = topic_partition
@@ -202,7 +202,7 @@ class PartitionAppender:
         self._has_segment = self._exists and bool(self._log.segments)
         if self._has_segment:
             with self._log.segments[-1] as active:
-                self._state = load_state(active)
+                self._state = load_state(active, config.index_interval_bytes)
 
     @property
     def log_end_offset(self) -> int:
@@ -264,7 +264,8 @@ class PartitionAppender:
         for segment in plan.segments:
             self._apply_segment(segment, sources)
         for offset in plan.snapshots:
-            _create_with(self.directory / file_name(offset, SNAPSHOT), EMPTY_SNAPSHOT)
+            with _closing(_create(self.directory / file_name(offset, SNAPSHOT))) as target:
+                write_all(target, EMPTY_SNAPSHOT, 0)
         self._state, self._exists, self._has_segment = plan.state, True, True
         self._log.refresh()
 
@@ -283,24 +284,33 @@ class PartitionAppender:
         write_topic_id(self.directory, self._topic_id, fsync=False)
 
     def _apply_segment(self, segment: SegmentAppend, sources: Sequence[Source]) -> None:
-        opened = _create if segment.creates else _open
-        target = opened(self._file(segment, LOG))
-        try:
-            _copy_parts(segment.parts, sources, target, segment.position)
-        finally:
-            os.close(target)
+        path = self._file(segment, LOG)
+        with _closing(_create(path) if segment.creates else _open(path)) as target:
+            position = segment.position
+            for part in segment.parts:
+                sources[part.run].copy(part.source_position, part.size, target, position)
+                position += part.size
         for suffix, position, entries in (
             (OFFSET_INDEX, segment.index_position, segment.index_entries),
             (TIME_INDEX, segment.time_index_position, segment.time_index_entries),
         ):
-            target = opened(self._file(segment, suffix))
-            try:
+            path = self._file(segment, suffix)
+            if segment.creates:
+                # Kafka removes them too: without a log they are nobody's.
+                path.unlink(missing_ok=True)
+            with _closing(_open(path) if path.exists() else _create(path)) as target:
                 replace_end(target, position, entries)
-            finally:
-                os.close(target)
 
     def _file(self, segment: SegmentAppend, suffix: str) -> Path:
         return self.directory / file_name(segment.base_offset, suffix)
+
+
+@contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _open(path: Path) -> int:
@@ -311,22 +321,4 @@ def _create(path: Path) -> int:
     try:
         return create_exclusive(path)
     except FileExistsError as error:
-        raise LogDirectoryError(
-            f"{path}: already exists, where a new segment is to begin"
-        ) from error
-
-
-def _create_with(path: Path, content: bytes) -> None:
-    descriptor = create_exclusive(path)
-    try:
-        write_all(descriptor, content, 0)
-    finally:
-        os.close(descriptor)
-
-
-def _copy_parts(
-    parts: Sequence[RunPart], sources: Sequence[Source], target: int, position: int
-) -> None:
-    for part in parts:
-        sources[part.run].copy(part.source_position, part.size, target, position)
-        position += part.size
+        raise LogDirectoryError(f"{path}: already exists, where a new file is to begin") from error

@@ -12,14 +12,11 @@ from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.regular_file import open_regular, replace_end
-from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
-from kafkalog.streaming.log.offset_index import OFFSET_ENTRY
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_growth import index_segment
+from kafkalog.streaming.log.segment_growth import SegmentGrowth, index_segment
 from kafkalog.streaming.log.segment_state import load_state
-from kafkalog.streaming.log.time_index import TIME_ENTRY
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,25 +68,16 @@ def cut_segment(
     with LogSegment(directory, base_offset) as segment:
         if segment.size > size:
             _replace_end(segment.path, size, b"", fsync=fsync)
-        try:
-            state = load_state(segment)
-        except CorruptIndexError:
-            state = None
-        if state is not None:
-            _replace_end(
-                segment.file(OFFSET_INDEX),
-                state.index_entries * OFFSET_ENTRY.itemsize,
-                b"",
-                fsync=fsync,
-            )
-            _replace_end(
-                segment.file(TIME_INDEX),
-                state.time_entries * TIME_ENTRY.itemsize,
-                state.final_time_entries(),
-                fsync=fsync,
-            )
-            return
-    rebuild_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes, fsync=fsync)
+        rest = SegmentGrowth(load_state(segment, index_interval_bytes), index_interval_bytes)
+        indexes = rest.close(seals=False)
+        for suffix, position, entries in (
+            (OFFSET_INDEX, indexes.index_position, indexes.index_entries),
+            (TIME_INDEX, indexes.time_index_position, indexes.time_index_entries),
+        ):
+            if position == 0:
+                write_atomically(segment.file(suffix), entries, fsync=fsync)
+            else:
+                _replace_end(segment.file(suffix), position, entries, fsync=fsync)
 
 
 def remove_segment(directory: Path, base_offset: int) -> None:

@@ -66,6 +66,9 @@ class SegmentState:
     """Without the final one."""
     indexed_timestamp: int = NO_TIMESTAMP
     """The timestamp in the last of these."""
+    lost_index_entries: tuple[tuple[int, int], ...] = ()
+    """Entries counted above that the offset index lacks: it is written anew."""
+    lost_time_entries: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def empty(cls, base_offset: int, now_ms: int) -> Self:
@@ -151,13 +154,13 @@ class SegmentGrowth:
     def __init__(
         self, state: SegmentState, index_interval_bytes: int, *, creates: bool = False
     ) -> None:
-        self.state = replace(state)
+        self.state = replace(state, lost_index_entries=(), lost_time_entries=())
         self._before = state
         self._interval = index_interval_bytes
         self._creates = creates
         self._parts: list[RunPart] = []
-        self._index_entries: list[tuple[int, int]] = []
-        self._time_entries: list[tuple[int, int]] = []
+        self._index_entries = list(state.lost_index_entries)
+        self._time_entries = list(state.lost_time_entries)
 
     def append(self, run: int, batch: BatchFacts) -> None:
         """Add a batch of a run."""
@@ -174,17 +177,28 @@ class SegmentGrowth:
 
     def close(self, *, seals: bool) -> SegmentAppend:
         """Give what was added, with the final time index entry."""
+        state = self.state
+        index_entries = state.index_entries - len(self._index_entries)
+        time_entries = state.time_entries - len(self._time_entries)
         times = np.array(self._time_entries, TIME_ENTRY).tobytes()
         return SegmentAppend(
-            base_offset=self.state.base_offset,
+            base_offset=state.base_offset,
             creates=self._creates,
             seals=seals,
             position=self._before.size,
             parts=tuple(self._parts),
-            index_position=self._before.index_entries * OFFSET_ENTRY.itemsize,
+            index_position=index_entries * OFFSET_ENTRY.itemsize,
             index_entries=np.array(self._index_entries, OFFSET_ENTRY).tobytes(),
-            time_index_position=self._before.time_entries * TIME_ENTRY.itemsize,
-            time_index_entries=times + self.state.final_time_entries(),
+            time_index_position=time_entries * TIME_ENTRY.itemsize,
+            time_index_entries=times + state.final_time_entries(),
+        )
+
+    def as_lost(self) -> SegmentState:
+        """Give the state of a segment whose log has what was added, and whose indexes do not."""
+        return replace(
+            self.state,
+            lost_index_entries=tuple(self._index_entries),
+            lost_time_entries=tuple(self._time_entries),
         )
 
     def _extend_parts(self, run: int, batch: BatchFacts) -> None:

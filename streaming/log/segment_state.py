@@ -2,36 +2,49 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import CorruptIndexError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.log_end import valid_chunks
-from kafkalog.streaming.log.segment_growth import SegmentState
+from kafkalog.streaming.log.segment_growth import SegmentGrowth, SegmentState, facts_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["load_state"]
 
+_LOGGER = logging.getLogger("kafkalog.log")
 
-def load_state(segment: LogSegment) -> SegmentState:
+
+def load_state(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
     """Derive the state of an active segment; reads no more than what its last index entry leaves.
 
+    A segment with a missing or wrong index is read whole, to know what the index would hold.
+
     Raises:
-        CorruptIndexError: an index is missing or wrong: rebuild it first.
         CorruptRecordError: the log does not end with a valid batch: cut it there first.
     """
+    try:
+        return _load_indexed(segment)
+    except CorruptIndexError as error:
+        _LOGGER.warning("%s: the indexes are made anew: %s", segment.path, error)
+        return _load_by_scan(segment, index_interval_bytes)
+
+
+def _load_indexed(segment: LogSegment) -> SegmentState:
     index, times = segment.offset_index(), segment.time_index()
     if index is None or times is None:
         missing = segment.file(OFFSET_INDEX if index is None else TIME_INDEX)
-        raise CorruptIndexError(f"{missing}: is missing or wrong, and must be rebuilt to append")
+        raise CorruptIndexError(f"{missing} is missing or wrong")
     last = index.last_entry()
     if segment.floor_position(MAX_OFFSET) != last.position:
-        raise CorruptIndexError(
-            f"{index.path}: does not fit the log, and must be rebuilt to append"
-        )
+        raise CorruptIndexError(f"{index.path} does not fit the log")
     # Entries for later batches are final ones: they are written over.
     time_entries = times.count_through(last.offset) if len(index) else 0
     indexed = times.entry(time_entries - 1) if time_entries else None
@@ -50,21 +63,33 @@ def load_state(segment: LogSegment) -> SegmentState:
         time_entries=time_entries,
         indexed_timestamp=NO_TIMESTAMP if indexed is None else indexed.timestamp,
     )
-    _walk_tail(segment, state)
-    return state
-
-
-def _walk_tail(segment: LogSegment, state: SegmentState) -> None:
-    chunks = valid_chunks(segment, state.indexed_position)
-    while True:
-        try:
-            table = next(chunks).table
-        except StopIteration as stop:
-            if stop.value is not None:
-                raise stop.value from None
-            return
+    for table in _valid_tables(segment, last.position):
         state.next_offset = int(table.last_offset[-1]) + 1
         slot = int(table.max_timestamp.argmax())
         if table.max_timestamp[slot] > state.max_timestamp:
             state.max_timestamp = int(table.max_timestamp[slot])
             state.offset_of_max = int(table.last_offset[slot])
+    return state
+
+
+def _load_by_scan(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
+    created_ms = segment.path.stat().st_mtime_ns // 1_000_000
+    growth = SegmentGrowth(
+        SegmentState.empty(segment.base_offset, created_ms), index_interval_bytes
+    )
+    for table in _valid_tables(segment, 0):
+        for batch in facts_of(table):
+            growth.append(0, batch)
+    return growth.as_lost()
+
+
+def _valid_tables(segment: LogSegment, position: int) -> Iterator[BatchTable]:
+    """Give the batches from a position to the end of the file, all of which must be valid."""
+    chunks = valid_chunks(segment, position)
+    while True:
+        try:
+            yield next(chunks).table
+        except StopIteration as stop:
+            if stop.value is not None:
+                raise stop.value from None
+            return
