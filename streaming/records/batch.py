@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import crc32c
@@ -43,6 +42,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
+from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -276,20 +276,26 @@ def invalid_checksums(
     bad = np.zeros(len(table), np.bool_)
     if not len(table):
         return bad
-    small = (table.size < _SMALL) & (table.magic == 2)
+    small = table.size < _SMALL
+    tables = (CRC32_TABLES, CRC32C_TABLES)
     if small.all():
-        kernels.check_small(
-            data,
-            file_position,
-            np.ascontiguousarray(table.facts),
-            _crc_tables(),
-            bad.view(np.uint8),
-        )
+        facts = np.ascontiguousarray(table.facts)
+        kernels.check_small(data, file_position, facts, *tables, bad.view(np.uint8))
         return bad
+    if small.any():
+        bad_small = np.empty(int(small.sum()), np.uint8)
+        kernels.check_small(data, file_position, table.facts[small], *tables, bad_small)
+        bad[small] = bad_small
+    large = table[~small]
     view = data.data
-    starts = (table.position - file_position).tolist()
-    for row, (start, size, magic, stored) in enumerate(
-        zip(starts, table.size.tolist(), table.magic.tolist(), table.crc.tolist(), strict=True)
+    starts = (large.position - file_position).tolist()
+    for row, start, size, magic, stored in zip(
+        np.flatnonzero(~small).tolist(),
+        starts,
+        large.size.tolist(),
+        large.magic.tolist(),
+        large.crc.tolist(),
+        strict=True,
     ):
         if magic == 2:
             computed = crc32c.crc32c(view[start + ATTRIBUTES_POSITION : start + size])
@@ -297,20 +303,6 @@ def invalid_checksums(
             computed = zlib.crc32(view[start + _LEGACY_CRC_START : start + size])
         bad[row] = computed != stored
     return bad
-
-
-@cache
-def _crc_tables() -> NDArray[np.uint32]:
-    """Give the tables of slicing-by-8 for CRC-32C, uint32[8, 256]."""
-    polynomial = np.uint32(0x82F63B78)
-    tables = np.zeros((8, 256), np.uint32)
-    crc = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        crc = np.where(crc & 1, (crc >> 1) ^ polynomial, crc >> 1).astype(np.uint32)
-    tables[0] = crc
-    for i in range(1, 8):
-        tables[i] = (tables[i - 1] >> 8) ^ tables[0][tables[i - 1] & 0xFF]
-    return tables
 
 
 def _invalid(

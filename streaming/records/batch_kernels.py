@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kafkalog.streaming.records.crc_kernels import checksum
 from kafkalog.streaming.records.jit import inlined, kernel
 
 if TYPE_CHECKING:
@@ -141,48 +142,38 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
     return rows
 
 
-@kernel("int64", "const uint8[]", "int64", "int64[,]", "const uint32[,]", "uint8[]")
+@kernel(
+    "int64",
+    "const uint8[]",
+    "int64",
+    "const int64[,]",
+    "const uint32[,]",
+    "const uint32[,]",
+    "uint8[]",
+)
 def check_small(
-    data: Bytes, file_position: int, table: Integers, tables: NDArray[np.uint32], bad: Bytes
+    data: Bytes,
+    file_position: int,
+    table: Integers,
+    crc32_tables: NDArray[np.uint32],
+    crc32c_tables: NDArray[np.uint32],
+    bad: Bytes,
 ) -> int:
-    """Check CRC-32C of the magic 2 batches in ``table``, for batches too small to be worth a call.
+    """Check the checksums of batches and messages too small to be worth a call of a library.
 
-    ``tables`` is uint32[8, 256], the tables of slicing-by-8. ``bad`` (uint8[n]) becomes 1 where the
-    checksum does not match, or where the batch does not lie in ``data``. Gives the number of those.
+    ``bad`` (uint8[n]) becomes 1 where the checksum does not match, or where the batch does not lie
+    in ``data``. Gives the number of those.
     """
     found = 0
     for row in range(table.shape[0]):
-        bad[row] = 0
+        bad[row] = 1
         position = table[row, POSITION] - file_position
         size = table[row, SIZE]
-        if position < 0 or size < 61 or position > data.shape[0] - size:
-            bad[row] = 1
-            found += 1
-            continue
-        crc = 0xFFFFFFFF
-        at, end = position + 21, position + size
-        while end - at >= 8:
-            low = crc ^ (
-                np.int64(data[at])
-                | np.int64(data[at + 1]) << 8
-                | np.int64(data[at + 2]) << 16
-                | np.int64(data[at + 3]) << 24
-            )
-            crc = (
-                np.int64(tables[7, low & 0xFF])
-                ^ np.int64(tables[6, (low >> 8) & 0xFF])
-                ^ np.int64(tables[5, (low >> 16) & 0xFF])
-                ^ np.int64(tables[4, (low >> 24) & 0xFF])
-                ^ np.int64(tables[3, np.int64(data[at + 4])])
-                ^ np.int64(tables[2, np.int64(data[at + 5])])
-                ^ np.int64(tables[1, np.int64(data[at + 6])])
-                ^ np.int64(tables[0, np.int64(data[at + 7])])
-            )
-            at += 8
-        while at < end:
-            crc = (crc >> 8) ^ np.int64(tables[0, (crc ^ np.int64(data[at])) & 0xFF])
-            at += 1
-        if (crc ^ 0xFFFFFFFF) != table[row, CRC]:
-            bad[row] = 1
-            found += 1
+        if position >= 0 and size >= 26 and position <= data.shape[0] - size:
+            if table[row, MAGIC] == 2:
+                crc = checksum(data, position + 21, position + size, crc32c_tables)
+            else:
+                crc = checksum(data, position + 16, position + size, crc32_tables)
+            bad[row] = crc != table[row, CRC]
+        found += bad[row]
     return found
