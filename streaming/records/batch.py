@@ -88,7 +88,7 @@ CONTROL_MASK: Final = 0x20
 DELETE_HORIZON_MASK: Final = 0x40
 
 _LEGACY_CRC_START: Final = 16
-_SMALL: Final = 512
+_SMALL: Final = 1024
 """Bytes below which a call of the CRC library costs more than the loop of our own kernel."""
 
 _FIRST_TABLE: Final = 512
