@@ -103,7 +103,7 @@ def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) 
 
 def _is_valid_batch(descriptor: int, position: int) -> bool:
     """Whether a whole batch with a right checksum starts at ``position``."""
-    left = os.fstat(descriptor).st_size - position
+    left = max(0, os.fstat(descriptor).st_size - position)
     length = min(left, _SEARCHED_BYTES)
     while True:
         data = read_at(descriptor, position, length)

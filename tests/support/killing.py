@@ -1,0 +1,125 @@
+"""Kill a process at each call that changes a file: a forked child, no JVM, SIGKILL.
+
+The child replaces the functions of ``os`` that change files by ones that count. At the call that it
+was told to die at it dies before the call, or, if that is a write, after half of its bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["CHANGING_CALLS", "count_calls", "run_and_kill"]
+
+CHANGING_CALLS = (
+    "copy_file_range",
+    "fchmod",
+    "fchown",
+    "fsync",
+    "ftruncate",
+    "link",
+    "mkdir",
+    "open",
+    "pwrite",
+    "rename",
+    "replace",
+    "rmdir",
+    "truncate",
+    "unlink",
+    "write",
+)
+
+_FAILED = 99
+
+
+def run_and_kill(action: Callable[[], object], call: int, *, half: bool = False) -> bool:
+    """Run ``action`` in a child that dies at its ``call``-th change of a file, counted from 0.
+
+    ``half``: if that call is a write, half of it is done. Returns whether the child died; if not,
+    it came to its end before.
+    """
+    child = os.fork()
+    if child == 0:
+        _in_child(lambda: _Counter(call, half=half), action)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the child failed, see its traceback above"
+    return False
+
+
+def count_calls(action: Callable[[], object]) -> int:
+    """Run ``action`` in a child and give how many calls that change a file it makes."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        counter = _Counter(-1, half=False)
+
+        def counted() -> None:
+            action()
+            counter.remove()
+            os.write(writer, str(counter.calls).encode())
+
+        _in_child(lambda: counter, counted)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        text = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert status == 0, "the child failed, see its traceback above"
+    return int(text)
+
+
+def _in_child(counter: Callable[[], _Counter], action: Callable[[], object]) -> None:
+    code = _FAILED
+    try:
+        counter().install()
+        action()
+        code = 0
+    except BaseException:  # noqa: BLE001 - whatever it is, the child must not go on as the parent
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+class _Counter:
+    def __init__(self, fatal: int, *, half: bool) -> None:
+        self.calls = 0
+        self._fatal = fatal
+        self._half = half
+        self._lock = threading.Lock()
+        self._originals = {name: getattr(os, name) for name in CHANGING_CALLS}
+
+    def install(self) -> None:
+        for name, original in self._originals.items():
+            setattr(os, name, self._counting(name, original))
+
+    def remove(self) -> None:
+        for name, original in self._originals.items():
+            setattr(os, name, original)
+
+    def _counting(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            if name == "open" and not arguments[1] & os.O_CREAT:
+                return original(*arguments, **named)
+            with self._lock:
+                if self.calls == self._fatal:
+                    self._die(name, arguments)
+                self.calls += 1
+            return original(*arguments, **named)
+
+        return call
+
+    def _die(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if self._half and name == "pwrite":
+            descriptor, data, position = arguments
+            self._originals["pwrite"](descriptor, bytes(data)[: len(data) // 2], position)
+        os.kill(os.getpid(), signal.SIGKILL)
