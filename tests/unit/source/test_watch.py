@@ -4,9 +4,6 @@ import os
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
-from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.watch import Watch, Watched
 
 if TYPE_CHECKING:
@@ -73,48 +70,3 @@ def test_every_file_of_a_value_is_looked_at(tmp_path: Path) -> None:
     watched.forget()
     assert watched.refresh()
     assert not watched.refresh()
-
-
-class Hours:
-    """A clock that only sleeping and working move."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.slept: list[float] = []
-
-    def __call__(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-def test_idle_looks_take_a_fiftieth_of_the_time() -> None:
-    hours = Hours()
-    pacer = IdlePacer(hours, hours.sleep)
-    for _ in range(3):
-        pacer.before_look()
-        hours.now += 0.002
-        pacer.after_look(idle=True)
-    assert hours.slept == [pytest.approx(0.098), pytest.approx(0.098)]
-
-
-def test_a_look_that_found_something_is_not_waited_after() -> None:
-    hours = Hours()
-    pacer = IdlePacer(hours, hours.sleep)
-    pacer.before_look()
-    hours.now += 0.5
-    pacer.after_look(idle=False)
-    pacer.before_look()
-    assert hours.slept == []
-
-
-def test_no_wait_is_longer_than_a_quarter_of_a_second() -> None:
-    hours = Hours()
-    pacer = IdlePacer(hours, hours.sleep)
-    pacer.before_look()
-    hours.now += 0.1
-    pacer.after_look(idle=True)
-    pacer.before_look()
-    assert hours.slept == [pytest.approx(0.15)]
