@@ -22,9 +22,11 @@ from kafkalog.errors import InvalidTopicError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 
 __all__ = [
+    "CLEANED",
     "LOG",
     "OFFSET_INDEX",
     "SNAPSHOT",
+    "SWAP",
     "TIME_INDEX",
     "TXN_INDEX",
     "file_name",
@@ -37,6 +39,9 @@ OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
+
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
 
 _NUMBERED = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)
 _PARTITION = re.compile(r"(0|[1-9][0-9]*)", re.ASCII)

@@ -14,7 +14,7 @@ from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.segment import Chunk, LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.log.slices import SegmentSlice, slice_segment, split_slice
 from kafkalog.streaming.log.timestamps import find_by_timestamp, find_max_timestamp
@@ -96,9 +96,7 @@ class PartitionLog:
             UnknownTopicOrPartitionError: the folder is gone.
         """
         if self._segments is None:
-            self._segments = [
-                LogSegment(self.directory, base) for base in list_base_offsets(self.directory)
-            ]
+            self._segments = list_segments(self.directory)
         return self._segments
 
     @property
@@ -206,7 +204,7 @@ class PartitionLog:
             CorruptRecordError: bytes on the way that are no batch.
         """
         for planned in self.slices(start, end):
-            with LogSegment(self.directory, planned.base_offset) as segment:
+            with self.segments[self._floor(planned.base_offset)] as segment:
                 position = segment.translate_offset(max(start, planned.start_offset))
                 if position is not None:
                     return _read_some(segment, position, end, max_bytes, min_one_message)

@@ -97,9 +97,11 @@ class LogSegment:
     Not thread safe, not picklable. Records are not looked into, and checksums not verified.
     """
 
-    def __init__(self, directory: Path, base_offset: int) -> None:
+    def __init__(self, directory: Path, base_offset: int, suffix: str = "") -> None:
+        """Take a segment whose files' names end in ``suffix``; nothing is opened yet."""
         self.directory = directory
         self.base_offset = base_offset
+        self._suffix = suffix
         self._descriptor = -1
         self._indexes: dict[str, OffsetIndex | TimeIndex | None] = {}
 
@@ -132,9 +134,9 @@ class LogSegment:
         """The ``.log`` file."""
         return self.file(LOG)
 
-    def file(self, suffix: str) -> Path:
-        """Give the path of one of the segment's files."""
-        return self.directory / file_name(self.base_offset, suffix)
+    def file(self, kind: str) -> Path:
+        """Give the path of one of the segment's files, such as ``.index``."""
+        return self.directory / (file_name(self.base_offset, kind) + self._suffix)
 
     @property
     def descriptor(self) -> int:

@@ -1,30 +1,97 @@
-"""Which segments a partition's folder holds."""
+"""Which segments a partition's folder holds, at a moment at which others may change them.
+
+A cleaner replaces segments by renames: it writes ``.cleaned`` files, renames them to ``.swap`` once
+they are whole, the highest base offset first, renames the old ones to ``.deleted``, and the
+``.swap`` files to their final names. A broker that was killed on the way finishes that when it
+starts: a ``.swap`` file that no ``.cleaned`` one lies at or below is the truth for its range of
+offsets. So it is for readers; otherwise what it replaced would be missing, or there twice.
+
+Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader.removeTempFilesAndCollectSwapFiles``.
+"""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Final
 
-from kafkalog.errors import UnknownTopicOrPartitionError
-from kafkalog.streaming.log.files import LOG, parse_base_offset
+from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.files import CLEANED, LOG, SWAP, parse_base_offset
+from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["list_base_offsets"]
+__all__ = ["list_base_offsets", "list_segments"]
+
+_SETTLED_NS: Final = 100_000_000
+"""A folder that has not changed for so long did not change while it was listed: its clock may tick
+in steps of 10 ms, and on another machine."""
+
+_ATTEMPTS: Final = 100
 
 
 def list_base_offsets(directory: Path) -> list[int]:
-    """List the base offsets of a partition's segments, ascending.
-
-    Dead files (``.deleted``) and those that compaction is writing (``.cleaned``, ``.swap``) are
-    none.
+    """List the base offsets of the ``.log`` files of a partition's folder, ascending.
 
     Raises:
         UnknownTopicOrPartitionError: the folder is gone.
     """
+    return _bases(_names(directory), "")
+
+
+def list_segments(directory: Path) -> list[LogSegment]:
+    """List a partition's segments in the order of their base offsets, none of them open.
+
+    Raises:
+        UnknownTopicOrPartitionError: the folder is gone.
+        FileNotFoundError: a cleaner that was about to swap segments has done so: list them again.
+    """
+    names = _names(directory)
+    cleaned = _bases(names, CLEANED)
+    swaps = [base for base in _bases(names, SWAP) if not cleaned or base < cleaned[0]]
+    swapped = [LogSegment(directory, base, SWAP) for base in swaps]
+    end = max((_next_offset(segment) for segment in swapped), default=0)
+    live = [
+        LogSegment(directory, base)
+        for base in _bases(names, "")
+        if not swaps or not (swaps[0] <= base < end or base in swaps)
+    ]
+    return sorted(live + swapped, key=lambda segment: segment.base_offset)
+
+
+def _next_offset(segment: LogSegment) -> int:
+    with segment:
+        return find_valid_end(segment, segment.floor_position(MAX_OFFSET)).next_offset
+
+
+def _bases(names: list[str], suffix: str) -> list[int]:
+    """Collect the base offsets of the ``.log`` files with a suffix, ascending."""
+    stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
+    return sorted(base for stem in stems if (base := parse_base_offset(stem, LOG)) is not None)
+
+
+def _names(directory: Path) -> list[str]:
+    """List a folder at one moment: a file that is renamed meanwhile may be in no listing at all."""
     try:
-        names = [entry.name for entry in os.scandir(directory)]
+        before = directory.stat().st_mtime_ns
+        names = _list(directory)
+        if directory.stat().st_mtime_ns == before < time.time_ns() - _SETTLED_NS:
+            return names
+        for _ in range(_ATTEMPTS):
+            again = _list(directory)
+            if set(again) == set(names):
+                return names
+            names = again
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnknownTopicOrPartitionError(f"{directory}: there is no such folder") from error
-    return sorted(base for name in names if (base := parse_base_offset(name, LOG)) is not None)
+    raise LogDirectoryError(
+        f"{directory} changes so fast that {_ATTEMPTS} listings of it all differed"
+    )
+
+
+def _list(directory: Path) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries]

@@ -9,8 +9,9 @@ early, only a following segment proves that no offsets are missing.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,8 +22,8 @@ from kafkalog.errors import (
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
 )
-from kafkalog.streaming.log.segment import Chunk, LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.slices import open_planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.log.slices import SegmentSlice
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "read_slice"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
+
+_ATTEMPTS: Final = 5
+"""Listing and opening race with cleaners and retention: each attempt starts from a new listing."""
 
 
 class Decoder(Protocol):
@@ -84,6 +89,14 @@ def read_slice(
     return _SliceReader(topic_partition, planned, decoder, committed_end).batches()
 
 
+class _Place(NamedTuple):
+    """Where to read: from a position of a segment, at first up to another one if it is known."""
+
+    segment: LogSegment
+    position: int
+    end_position: int | None
+
+
 class _SliceReader:
     def __init__(
         self,
@@ -115,41 +128,52 @@ class _SliceReader:
         yield from self._decoder.flush()
 
     def _full_batches(self) -> Iterator[pa.RecordBatch]:
-        segment: LogSegment | None
-        segment, position, end_position = self._open_planned()
-        while segment is not None:
+        segment, position, end_position = self._open_planned() or self._seek()
+        with segment:
+            yield from self._read_segment(segment, position, end_position)
+        while self._next < self._end and (following := self._following(segment)) is not None:
+            segment = following
             with segment:
-                yield from self._read_segment(segment, position, end_position)
-                if self._next >= self._end:
-                    return
-                segment = self._following(segment)
-                position, end_position = 0, None
+                yield from self._read_segment(segment, 0, None)
 
     # Finding the segment
 
-    def _open_planned(self) -> tuple[LogSegment, int, int | None]:
-        segment = LogSegment(self._directory, self._planned.base_offset)
-        try:
-            if segment.identity == (self._planned.device, self._planned.inode):
-                return segment, self._planned.start_position, self._planned.end_position
-        except FileNotFoundError:
+    def _open_planned(self) -> _Place | None:
+        """Open the very file that was planned to be read; None if its name leads elsewhere now."""
+        segment = open_planned(self._planned)
+        if segment is None:
+            return None
+        return _Place(segment, self._planned.start_position, self._planned.end_position)
+
+    def _seek(self) -> _Place:
+        """Find where the next offset is now: a cleaner may have put another file there."""
+        for _ in range(_ATTEMPTS):
             segment = self._floor_segment()
-        position = segment.translate_offset(self._next)
-        return segment, segment.size if position is None else position, None
+            try:
+                position = segment.translate_offset(self._next)
+                return _Place(segment, segment.size if position is None else position, None)
+            except FileNotFoundError:
+                continue
+            except CorruptRecordError as error:
+                raise self._located(error) from error
+        raise OffsetOutOfRangeError(
+            f"{self._topic_partition}: the segments in {self._directory} are deleted faster than "
+            f"they can be opened; offset {self._next} was looked for {_ATTEMPTS} times",
+            offset=self._next,
+        )
 
     def _floor_segment(self) -> LogSegment:
-        """Find where the next offset is now: retention may have deleted it, a cleaner merged it."""
-        bases = list_base_offsets(self._directory)
-        below = [base for base in bases if base <= self._next]
+        segments = self._segments()
+        below = [segment for segment in segments if segment.base_offset <= self._next]
         if not below:
-            start = bases[0] if bases else -1
+            start = segments[0].base_offset if segments else -1
             raise OffsetOutOfRangeError(
                 f"{self._topic_partition}: offset {self._next} is gone from {self._directory}: "
-                + (f"the log starts at {start} now" if bases else "it has no segments any more"),
+                + (f"the log starts at {start} now" if segments else "it has no segments any more"),
                 offset=self._next,
                 log_start_offset=start,
             )
-        return LogSegment(self._directory, below[-1])
+        return below[-1]
 
     def _following(self, segment: LogSegment) -> LogSegment | None:
         """Find the segment to go on with after one was read to its end; None if that was all.
@@ -157,11 +181,17 @@ class _SliceReader:
         A slice lies in one segment, so that a following one beyond it proves that the offsets
         missing at the end were compacted away.
         """
-        bases = [b for b in list_base_offsets(self._directory) if b > segment.base_offset]
-        if not bases:
+        later = [s for s in self._segments() if s.base_offset > segment.base_offset]
+        if not later:
             self._end_of_log(segment)
             return None
-        return None if bases[0] >= self._end else LogSegment(self._directory, bases[0])
+        return None if later[0].base_offset >= self._end else later[0]
+
+    def _segments(self) -> list[LogSegment]:
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(FileNotFoundError):
+                return list_segments(self._directory)
+        return list_segments(self._directory)
 
     def _end_of_log(self, segment: LogSegment) -> None:
         reason = f"{segment.path} ends at position {segment.size} and no segment follows"

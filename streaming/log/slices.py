@@ -7,17 +7,19 @@ and inode. Everything here comes from listings and offset indexes: no log is sca
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kafkalog.streaming.log.files import SWAP
 from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["SegmentSlice", "slice_segment", "split_slice"]
+__all__ = ["SegmentSlice", "open_planned", "slice_segment", "split_slice"]
 
 
 class SegmentSlice(NamedTuple):
@@ -65,18 +67,33 @@ def slice_segment(segment: LogSegment, start: int, end: int, *, sealed_end: bool
     )
 
 
+def open_planned(planned: SegmentSlice) -> LogSegment | None:
+    """Open the file that a slice was planned for; None if there is no such file any more.
+
+    A file that was planned under its ``.swap`` name has its final one by now.
+    """
+    directory = Path(planned.path).parent
+    for suffix in ("", SWAP):
+        segment = LogSegment(directory, planned.base_offset, suffix)
+        with suppress(FileNotFoundError):
+            if segment.identity == (planned.device, planned.inode):
+                return segment
+        segment.close()
+    return None
+
+
 def split_slice(whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
     """Cut a slice into at most ``pieces`` of about equal bytes, at batch boundaries.
 
     The boundaries are those that the offset index knows, so that there may be fewer pieces, down to
     the slice itself. Together they hold its offsets exactly once.
-
-    Raises:
-        FileNotFoundError: the segment is gone.
     """
-    with LogSegment(Path(whole.path).parent, whole.base_offset) as segment:
+    segment = open_planned(whole) if pieces > 1 else None
+    if segment is None:
+        return [whole]
+    with segment:
         index = segment.offset_index()
-        if pieces <= 1 or index is None or (whole.device, whole.inode) != segment.identity:
+        if index is None:
             return [whole]
         entries = index.between(whole.start_position, whole.end_position)
     # An entry's offset is the last one of its batch: the boundary lies behind it.
