@@ -1,9 +1,12 @@
 """Batches in, Arrow columns out: the hot path of reading.
 
-For a group of adjacent batches: check the checksums, decompress them into one buffer, and let one
-kernel walk the records and write Arrow's buffers. Groups are cut by decompressed bytes, output by
-rows and bytes, so memory is bounded whatever the input; only a batch or record that is larger than
-those bounds by itself takes what it needs.
+Kernels do it in two steps. One walks the records of a group of batches, checks every length, and
+notes where keys, values and headers lie; the other copies those that are wanted to Arrow's buffers,
+once. A group is a run of adjacent batches: in the bytes of the file themselves if they are not
+compressed, else decompressed side by side until there is enough to be worth a call.
+
+Memory is bounded whatever the input: groups are cut by decompressed bytes, output by rows and
+bytes. Only a batch or record that is larger than those bounds by itself takes what it needs.
 """
 
 from __future__ import annotations
@@ -19,15 +22,22 @@ from kafkalog.errors import (
     DecompressedTooLargeError,
     TimestampOutOfRangeError,
     UnsupportedCodecError,
-    UnsupportedFormatError,
 )
 from kafkalog.streaming.records import decode_kernels as kernels
+from kafkalog.streaming.records import message_set
 from kafkalog.streaming.records.batch import HEADER_SIZE, BatchTable, invalid_checksums
-from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec, decompress
-from kafkalog.streaming.records.row_buffers import ALL_COLUMNS, Columns, RowBuffers
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec, decompress_pieces
+from kafkalog.streaming.records.message_set_kernels import find_messages
+from kafkalog.streaming.records.message_set_reader import MessageSetReader
+from kafkalog.streaming.records.row_buffers import (
+    ALL_COLUMNS,
+    Columns,
+    FoundRecords,
+    RowBuffers,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -40,16 +50,19 @@ DEFAULT_MAX_BATCH_BYTES: Final = 1 << 20
 """Rows and bytes of an output batch: what Spark's pipe to Python takes best."""
 
 _GROUP_BYTES: Final = 1 << 20
+"""Decompressed bytes that are worth a call of the kernels; they still fit a core's cache."""
 
-_REASONS: Final = {
+_MAX_OFFSET: Final = 2**63 - 1
+
+_FAULTS: Final = {
     kernels.BAD_VARINT: "a variable-length number does not end",
     kernels.BAD_RECORD_LENGTH: "a record's length lies beyond its batch",
     kernels.BAD_KEY_LENGTH: "a key's length lies beyond its record",
     kernels.BAD_VALUE_LENGTH: "a value's length lies beyond its record",
     kernels.BAD_HEADER: "a header's length or count lies beyond its record",
-    kernels.BAD_OFFSET_DELTA: "a record's offset delta is negative",
     kernels.LEFT_OVER_BYTES: "a record or batch has bytes behind its last field",
-}
+    kernels.BAD_SECTION: "its records lie outside of its bytes",
+} | message_set.FAULTS
 
 
 class RecordDecoder:
@@ -57,7 +70,8 @@ class RecordDecoder:
 
     The output's fields are, as far as they are wanted and in this order: ``key: binary``,
     ``value: binary``, ``offset: int64``, ``timestamp: timestamp[us, UTC]``, ``timestampType:
-    int32``, ``headers: list<struct<key: string, value: binary>>`` (null for none).
+    int32``, ``headers: list<struct<key: string, value: binary>>`` (null for none), ``timestampMs:
+    int64``.
     """
 
     def __init__(
@@ -77,7 +91,7 @@ class RecordDecoder:
             max_decompressed_bytes: bound on what one batch may decompress to.
             check_crcs: whether to check the checksum of each batch that is decoded.
             max_rows: rows of an output batch at most.
-            max_batch_bytes: bytes of keys, of values, and of headers in an output batch, unless a
+            max_batch_bytes: bytes of wanted keys, values and headers in an output batch, unless a
                 single record has more.
             null_bad_timestamps: give null for a timestamp that µs in 64 bits cannot hold, instead
                 of raising.
@@ -86,6 +100,15 @@ class RecordDecoder:
         self._check_crcs = check_crcs
         self._buffers = RowBuffers(
             columns, max_rows, max_batch_bytes, null_bad_timestamps=null_bad_timestamps
+        )
+        self._message_sets = MessageSetReader(
+            group_bytes=_GROUP_BYTES, max_decompressed_bytes=max_decompressed_bytes
+        )
+        # Where a kernel notes what it finds; overwritten by the next call.
+        self._found = (
+            *np.empty((2, max_rows), np.int64),
+            np.empty(max_rows, np.int32),
+            *np.empty((6, max_rows), np.int64),
         )
 
     def decode(
@@ -96,13 +119,13 @@ class RecordDecoder:
         file_position: int = 0,
         path: str = "",
         start_offset: int = 0,
-        end_offset: int = 2**63 - 1,
+        end_offset: int = _MAX_OFFSET,
     ) -> Iterator[pa.RecordBatch]:
         """Decode batches and give their rows in order, in record batches of bounded size.
 
         Args:
             data: uint8[n], in which the batches lie.
-            table: m batches of ``data``, as ``scan_batches`` gives them.
+            table: m batches of ``data``, as ``scan_batches`` gives them, of any magic.
             file_position: where in the file ``data`` starts.
             path: the file, for messages.
             start_offset: rows below it are left out.
@@ -111,18 +134,23 @@ class RecordDecoder:
         Raises:
             ChecksumMismatchError: a batch does not match its checksum.
             CorruptRecordError: a batch cannot be decompressed or its records cannot be decoded.
+                These errors name the batch, and the rows of all batches before it come first.
             DecompressedTooLargeError: a batch exceeds ``max_decompressed_bytes``.
             UnsupportedCodecError: a batch names no known codec.
             TimestampOutOfRangeError: a timestamp that µs cannot hold.
         """
-        yield from self.feed(
-            data,
-            table,
-            file_position=file_position,
-            path=path,
-            start_offset=start_offset,
-            end_offset=end_offset,
-        )
+        try:
+            yield from self.feed(
+                data,
+                table,
+                file_position=file_position,
+                path=path,
+                start_offset=start_offset,
+                end_offset=end_offset,
+            )
+        except CorruptRecordError:
+            yield from self.flush()
+            raise
         yield from self.flush()
 
     def feed(
@@ -133,133 +161,170 @@ class RecordDecoder:
         file_position: int = 0,
         path: str = "",
         start_offset: int = 0,
-        end_offset: int = 2**63 - 1,
+        end_offset: int = _MAX_OFFSET,
     ) -> Iterator[pa.RecordBatch]:
-        """Decode like ``decode``, but keep the rows of an output batch that is not full yet."""
+        """Decode like ``decode``, but keep the rows of an output batch that is not full yet.
+
+        What is kept outlives an error: ``flush`` then gives the rows in front of it.
+        """
         wanted = (
             ~table.is_control
             & (table.last_offset >= start_offset)
             & (table.base_offset < end_offset)
             & (table.count != 0)
         )
-        table = table[wanted]
-        where = _Place(path, file_position, data)
-        if self._check_crcs:
-            where.check(table)
-        for run in _runs(table):
-            yield from self._decode_run(where, run, start_offset, end_offset)
+        part = _Part(data, table[wanted], file_position, path, start_offset, end_offset)
+        sound = part.sound_batches() if self._check_crcs else len(part.table)
+        for run in _runs(part.table[:sound]):
+            yield from self._decode_run(part, run)
+        if sound < len(part.table):
+            raise part.checksum_mismatch(sound)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Give the rows that ``feed`` kept, if there are any."""
         if self._buffers.rows:
             yield self._buffers.take()
 
-    def _decode_run(
-        self, where: _Place, run: BatchTable, start_offset: int, end_offset: int
+    def _decode_run(self, part: _Part, run: BatchTable) -> Iterator[pa.RecordBatch]:
+        """Decode adjacent batches that are of one kind: see ``_runs``."""
+        if int(run.magic[0]) < 2:
+            yield from self._decode_messages(part, run)
+        elif int(run.codec[0]) == Codec.NONE:
+            starts = run.position - part.file_position + HEADER_SIZE
+            ends = run.end_position - part.file_position
+            yield from self._decode_records(part, run, part.data, starts, ends)
+        else:
+            yield from self._decode_compressed(part, run)
+
+    def _decode_messages(self, part: _Part, run: BatchTable) -> Iterator[pa.RecordBatch]:
+        for table, source, sections in self._message_sets.groups(
+            part.data, run, file_position=part.file_position, path=part.path
+        ):
+            yield from self._take_found(part, table, source, sections, find_messages, 7)
+
+    def _decode_compressed(self, part: _Part, run: BatchTable) -> Iterator[pa.RecordBatch]:
+        """Decompress batches side by side, up to a group's bytes, and decode group by group."""
+        group = _Group()
+        for row in range(len(run)):
+            try:
+                group.add(part.decompressed(run, row, self._limit))
+            except CorruptRecordError:
+                yield from self._decode_group(part, run, row, group)
+                raise
+            if group.size >= _GROUP_BYTES:
+                yield from self._decode_group(part, run, row + 1, group)
+                group = _Group()
+        yield from self._decode_group(part, run, len(run), group)
+
+    def _decode_group(
+        self, part: _Part, run: BatchTable, end: int, group: _Group
     ) -> Iterator[pa.RecordBatch]:
-        """Decode adjacent batches that are of one magic and compressed all or not at all."""
-        if int(run.magic[0]) != 2:
-            raise UnsupportedFormatError(f"magic {int(run.magic[0])} in {where.path}")
-        if int(run.codec[0]) == Codec.NONE:
-            starts = run.position - where.file_position + HEADER_SIZE
-            ends = run.end_position - where.file_position
-            sections = _sections(run, starts, ends)
-            yield from self._decode_sections(
-                where, run, where.data, sections, start_offset, end_offset
-            )
-            return
-        first = 0
-        while first < len(run):
-            source, ends_list = self._decompress(where, run, first)
-            last = first + len(ends_list)
-            part = run[first:last]
-            ends = np.array(ends_list, np.int64)
-            starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-            sections = _sections(part, starts, ends)
-            yield from self._decode_sections(
-                where, part, source, sections, start_offset, end_offset
-            )
-            first = last
+        """Decode the batches of a group, which are those of ``run`` up to ``end``."""
+        ends = np.array(group.ends, np.int64)
+        starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
+        table = run[end - len(ends) : end]
+        yield from self._decode_records(part, table, group.joined(), starts, ends)
 
-    def _decompress(self, where: _Place, run: BatchTable, first: int) -> tuple[Bytes, list[int]]:
-        """Decompress batches from ``first`` on, up to a group's bytes, into one buffer."""
-        pieces: list[bytes] = []
-        ends: list[int] = []
-        total = 0
-        for row in range(first, len(run)):
-            piece = where.decompress(run, row, self._limit)
-            total += len(piece)
-            pieces.append(piece)
-            ends.append(total)
-            if total >= _GROUP_BYTES:
-                break
-        joined = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        return np.frombuffer(joined, np.uint8), ends
+    def _decode_records(
+        self, part: _Part, table: BatchTable, source: Bytes, starts: Integers, ends: Integers
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode batches whose records lie in ``source[starts[i]:ends[i]]``."""
+        sections = _sections(table, starts, ends)
+        yield from self._take_found(part, table, source, sections, kernels.find_records, 9)
 
-    def _decode_sections(
+    def _take_found(
         self,
-        where: _Place,
+        part: _Part,
         table: BatchTable,
         source: Bytes,
         sections: Integers,
+        find: Callable[..., int],
+        columns: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Let ``find``, which notes so many columns, find records, and take them."""
+        cursor = np.zeros(kernels.CURSOR_SIZE, np.int64)
+        columns_of = self._found[:columns]
+        reason = kernels.FULL
+        while reason == kernels.FULL:
+            reason = find(source, sections, part.start_offset, part.end_offset, cursor, *columns_of)
+            found = FoundRecords(source, *columns_of).rows(0, int(cursor[kernels.ROWS]))
+            try:
+                yield from self._buffers.append(found)
+            except TimestampOutOfRangeError as error:
+                raise TimestampOutOfRangeError(f"{part.where}: {error}") from error
+        if reason != kernels.DONE:
+            row, record = int(cursor[kernels.SECTION]), int(cursor[kernels.RECORD])
+            raise part.corrupt(table, row, f"{_FAULTS[reason]} (record {record} of it)")
+
+
+class _Group:
+    """Batches that have been decompressed side by side."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes | bytearray | memoryview] = []
+        self.ends: list[int] = []
+        self.size = 0
+
+    def add(self, pieces: Iterator[bytes | bytearray | memoryview]) -> None:
+        """Add the next batch, piece by piece; if that fails, nothing of it is there."""
+        before = len(self._pieces)
+        size = self.size
+        try:
+            for piece in pieces:
+                self._pieces.append(piece)
+                size += len(piece)
+        except CorruptRecordError:
+            del self._pieces[before:]
+            raise
+        self.size = size
+        self.ends.append(size)
+
+    def joined(self) -> Bytes:
+        """Give all of them in one array."""
+        single = len(self._pieces) == 1
+        return np.frombuffer(self._pieces[0] if single else b"".join(self._pieces), np.uint8)
+
+
+class _Part:
+    """A stretch of a file with the batches in it, and what is wanted of them."""
+
+    def __init__(
+        self,
+        data: Bytes,
+        table: BatchTable,
+        file_position: int,
+        path: str,
         start_offset: int,
         end_offset: int,
-    ) -> Iterator[pa.RecordBatch]:
-        buffers = self._buffers
-        cursor = buffers.cursor
-        cursor[: kernels.ROWS] = 0
-        while True:
-            reason = kernels.decode_records(
-                source,
-                sections,
-                start_offset,
-                end_offset,
-                *buffers.wants,
-                cursor,
-                *buffers.arrays,
-            )
-            if reason == kernels.DONE:
-                return
-            if reason == kernels.FULL:
-                yield self._take(where)
-            elif reason <= kernels.NEEDS_HEADER_VALUE:
-                buffers.grow(reason)
-            else:
-                row, record = int(cursor[kernels.SECTION]), int(cursor[kernels.RECORD])
-                buffers.cursor[kernels.ROWS :] = 0
-                raise where.corrupt(table, row, f"{_REASONS[reason]} (record {record} of it)")
-
-    def _take(self, where: _Place) -> pa.RecordBatch:
-        try:
-            return self._buffers.take()
-        except TimestampOutOfRangeError as error:
-            raise TimestampOutOfRangeError(f"{where.path}: {error}") from error
-
-
-class _Place:
-    """Where the batches lie, so that an error can say it."""
-
-    def __init__(self, path: str, file_position: int, data: Bytes) -> None:
-        self.path = path or "the buffer"
-        self.file_position = file_position
+    ) -> None:
         self.data = data
-        self._view = data.data
+        self.table = table
+        self.file_position = file_position
+        self.path = path
+        self.where = path or "the buffer"
+        self.start_offset = start_offset
+        self.end_offset = end_offset
 
-    def check(self, table: BatchTable) -> None:
-        bad = invalid_checksums(self.data, table, file_position=self.file_position)
-        if bad.any():
-            row = int(np.flatnonzero(bad)[0])
-            stored = int(table.crc[row])
-            raise self.corrupt(
-                table, row, f"its bytes do not match its checksum {stored}", ChecksumMismatchError
-            )
+    def sound_batches(self) -> int:
+        """Give how many batches from the first on match their checksums."""
+        bad = invalid_checksums(self.data, self.table, file_position=self.file_position)
+        return int(bad.argmax()) if bad.any() else len(bad)
 
-    def decompress(self, table: BatchTable, row: int, limit: int) -> bytes:
+    def checksum_mismatch(self, row: int) -> CorruptRecordError:
+        """Make the error about a batch that does not match its checksum."""
+        stored = int(self.table.crc[row])
+        reason = f"its bytes do not match its checksum {stored:08x}"
+        return self.corrupt(self.table, row, reason, ChecksumMismatchError)
+
+    def decompressed(
+        self, table: BatchTable, row: int, limit: int
+    ) -> Iterator[bytes | bytearray | memoryview]:
+        """Give the records of a batch piece by piece."""
         start = int(table.position[row]) - self.file_position
-        body = self._view[start + HEADER_SIZE : start + int(table.size[row])]
+        body = self.data[start + HEADER_SIZE : start + int(table.size[row])].data
         try:
             codec = Codec.from_attributes(int(table.attributes[row]))
-            return decompress(codec, body, limit=limit)
+            yield from decompress_pieces(codec, body, limit=limit)
         except (UnsupportedCodecError, DecompressedTooLargeError) as error:
             raise self.corrupt(table, row, str(error), type(error)) from error
         except CorruptRecordError as error:
@@ -272,10 +337,11 @@ class _Place:
         reason: str,
         kind: type[CorruptRecordError] = CorruptRecordError,
     ) -> CorruptRecordError:
+        """Make an error that says which batch of ``table`` it is about."""
         position, offset = int(table.position[row]), int(table.base_offset[row])
         last = int(table.last_offset[row])
         return kind(
-            f"{self.path}: the batch at byte {position} (offsets {offset} to {last}, "
+            f"{self.where}: the batch at byte {position} (offsets {offset} to {last}, "
             f"{int(table.size[row])} bytes) is damaged: {reason}",
             path=self.path,
             position=position,
@@ -284,13 +350,12 @@ class _Place:
 
 
 def _runs(table: BatchTable) -> Iterator[BatchTable]:
-    """Cut where the magic changes, or whether batches are compressed."""
+    """Cut where batches follow older message sets, or compressed ones plain ones, or reverse."""
     if not len(table):
         return
-    kind = table.magic * 2 + (table.codec != Codec.NONE)
+    kind = 2 * (table.magic == 2) + (table.codec != Codec.NONE)
     cuts = np.flatnonzero(np.diff(kind)) + 1
-    bounds = [0, *cuts.tolist(), len(table)]
-    for first, last in itertools.pairwise(bounds):
+    for first, last in itertools.pairwise([0, *cuts.tolist(), len(table)]):
         yield table[first:last]
 
 

@@ -33,8 +33,11 @@ import llvmlite
 import numba
 from numba.core import caching, types
 
+import kafkalog
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from importlib.resources.abc import Traversable
 
 __all__ = ["cache_directory", "compiled"]
 
@@ -176,8 +179,15 @@ def _source_hash() -> str:
     """Hash what the code depends on: all kernels, as they inline each other, and the compiler."""
     versions = f"{sys.version} {numba.__version__} {llvmlite.__version__}"
     digest = hashlib.sha256(versions.encode())
-    files = importlib.resources.files(__package__).iterdir()
-    for file in sorted(files, key=lambda file: file.name):
-        if file.name.startswith("jit.") or "_kernels." in file.name:
-            digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
+    for file in _kernel_files(importlib.resources.files(kafkalog)):
+        digest.update(f"\n{file.name}\n".encode() + file.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _kernel_files(folder: Traversable) -> Iterator[Traversable]:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if entry.is_dir():
+            if entry.name != "__pycache__":
+                yield from _kernel_files(entry)
+        elif entry.name.startswith("jit.") or "_kernels." in entry.name:
+            yield entry

@@ -1,22 +1,25 @@
-"""The output of decoding: Arrow buffers that kernels fill, handed on as record batches."""
+"""The output of decoding: Arrow columns that rows are appended to, handed on as record batches."""
 
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import TimestampOutOfRangeError
-from kafkalog.streaming.records import decode_kernels as kernels
+from kafkalog.streaming.records import gather_kernels as kernels
+from kafkalog.streaming.records.java_text import decode_as_java
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-__all__ = ["ALL_COLUMNS", "Columns", "RowBuffers"]
+__all__ = ["ALL_COLUMNS", "Columns", "FoundRecords", "RowBuffers"]
 
 
 class Columns(IntFlag):
@@ -46,200 +49,244 @@ HEADERS_TYPE: Final = pa.list_(
     pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 )
 
-_MIN_MS: Final = -(2**63) // 1000 + 1
+_MIN_MS: Final = -(2**63 // 1000)
 _MAX_MS: Final = (2**63 - 1) // 1000
-_NO_BYTES: Final = np.empty(0, np.uint8)
-_NO_INT32: Final = np.zeros(1, np.int32)
+_MAX_COLUMN_BYTES: Final = 2**31 - 1
+"""What the int32 offsets of Arrow's binary type can hold."""
+
+_FIRST_ROOM: Final = 64 * 1024
+_NO_INTEGERS: Final = np.empty(0, np.int64)
+
+
+class FoundRecords(NamedTuple):
+    """Records that a kernel has found in ``source`` (uint8[n]); the columns are [m].
+
+    ``timestamps`` are in ms, ``timestamp_types`` the ids of ``TimestampType``; a negative length is
+    null. Headers lie in ``source[header_starts[i]:header_ends[i]]``, their count first; both
+    columns are empty where records have no headers.
+    """
+
+    source: Bytes
+    offsets: Integers
+    timestamps: Integers
+    timestamp_types: NDArray[np.int32]
+    key_starts: Integers
+    key_lengths: Integers
+    value_starts: Integers
+    value_lengths: Integers
+    header_starts: Integers = _NO_INTEGERS
+    header_ends: Integers = _NO_INTEGERS
+
+    def rows(self, first: int, end: int) -> FoundRecords:
+        """Give the records ``[first, end)``; nothing is copied."""
+        columns: Any = (column[first:end] for column in self[1:])
+        return FoundRecords(self.source, *columns)
 
 
 class RowBuffers:
-    """Room for ``rows`` rows and about ``data_bytes`` of keys, values and headers each.
+    """The output batch that is being filled: at most ``max_rows`` rows.
 
-    Kernels fill the arrays and keep count in ``cursor`` (see ``decode_kernels``); ``take`` gives
-    what is there as a record batch and starts over with new arrays, since Arrow keeps the old ones.
+    It holds at most ``max_bytes`` of wanted keys, values and headers, unless a single row has more.
     """
 
     def __init__(
-        self, columns: Columns, rows: int, data_bytes: int, *, null_bad_timestamps: bool = False
+        self,
+        columns: Columns,
+        max_rows: int,
+        max_bytes: int,
+        *,
+        null_bad_timestamps: bool = False,
     ) -> None:
         self._columns = columns
-        self._rows = rows
-        self._data_bytes = data_bytes
+        self._max_rows = max_rows
+        self._max_bytes = min(max_bytes, _MAX_COLUMN_BYTES)
         self._null_bad_timestamps = null_bad_timestamps
-        self.cursor: Integers = np.zeros(kernels.CURSOR_SIZE, np.int64)
-        self._scratch: Integers = np.zeros(1, np.int64)
-        self._renew()
+        self._key_room = self._value_room = _FIRST_ROOM
+        self._start()
 
-    @property
-    def rows(self) -> int:
-        """Rows that are there."""
-        return int(self.cursor[kernels.ROWS])
-
-    @property
-    def arrays(self) -> tuple[Any, ...]:
-        """The output arguments of a decoding kernel, in its order."""
-        return (
-            self._offsets,
-            self._timestamps,
-            self._timestamp_types,
-            self._key_offsets,
-            self._keys,
-            self._key_valid,
-            self._value_offsets,
-            self._values,
-            self._value_valid,
-            self._header_starts,
-            self._header_key_offsets,
-            self._header_keys,
-            self._header_value_offsets,
-            self._header_values,
-            self._header_value_valid,
-            self._scratch,
-        )
-
-    @property
-    def wants(self) -> tuple[int, int, int]:
-        """Whether key, value and headers are wanted, as kernels take it."""
-        return (
-            int(Columns.KEY in self._columns),
-            int(Columns.VALUE in self._columns),
-            int(Columns.HEADERS in self._columns),
-        )
-
-    def grow(self, reason: int) -> None:
-        """Make room for the one row that needs more; only when there are no rows yet."""
-        required = int(self.cursor[kernels.REQUIRED])
-        if reason == kernels.NEEDS_KEY:
-            self._keys = np.empty(required, np.uint8)
-        elif reason == kernels.NEEDS_VALUE:
-            self._values = np.empty(required, np.uint8)
-        elif reason == kernels.NEEDS_HEADERS:
-            self._header_room(required)
-        elif reason == kernels.NEEDS_HEADER_KEY:
-            self._header_keys = np.empty(required, np.uint8)
-        else:
-            self._header_values = np.empty(required, np.uint8)
-
-    def take(self) -> pa.RecordBatch:
-        """Give the rows that are there and start over.
+    def append(self, found: FoundRecords) -> Iterator[pa.RecordBatch]:
+        """Copy records to the output, and give each batch that is full.
 
         Raises:
             TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
         """
-        rows, cursor, wanted = self.rows, self.cursor.tolist(), self._columns
-        columns: list[pa.Array] = []
-        names: list[str] = []
+        first, count = 0, len(found.offsets)
+        while first < count:
+            rows = found.rows(first, min(count, first + self._max_rows - self.rows))
+            fitting = self._fitting(rows)
+            if fitting or not self.rows:
+                fitting = max(fitting, 1)  # a row that is too large goes alone
+                self._append(rows.rows(0, fitting))
+                first += fitting
+            if first < count or self.rows == self._max_rows:
+                yield self.take()
 
-        def add(name: str, array: pa.Array) -> None:
-            names.append(name)
-            columns.append(array)
+    def take(self) -> pa.RecordBatch:
+        """Give the rows that are there, possibly none, and start over.
 
+        Raises:
+            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
+        """
+        rows, wanted = self.rows, self._columns
+        columns: dict[str, pa.Array] = {}
         if Columns.KEY in wanted:
-            used = cursor[kernels.KEY_BYTES]
-            add("key", _binary(rows, self._key_valid, self._key_offsets, self._keys[:used]))
+            columns["key"] = self._keys.to_arrow(rows)
+            self._key_room = self._keys.used
         if Columns.VALUE in wanted:
-            used = cursor[kernels.VALUE_BYTES]
-            add("value", _binary(rows, self._value_valid, self._value_offsets, self._values[:used]))
+            columns["value"] = self._values.to_arrow(rows)
+            self._value_room = self._values.used
         if Columns.OFFSET in wanted:
-            add("offset", pa.array(self._offsets[:rows]))
+            columns["offset"] = pa.array(self._offsets[:rows])
         if Columns.TIMESTAMP in wanted:
-            add("timestamp", self._micros(rows))
+            columns["timestamp"] = self._micros(rows)
         if Columns.TIMESTAMP_TYPE in wanted:
-            add("timestampType", pa.array(self._timestamp_types[:rows]))
+            columns["timestampType"] = pa.array(self._timestamp_types[:rows])
         if Columns.HEADERS in wanted:
-            add("headers", self._headers(rows, cursor))
+            columns["headers"] = _joined(self._headers)
         if Columns.TIMESTAMP_MS in wanted:
-            add("timestampMs", pa.array(self._timestamps[:rows]))
-        if not columns:
-            batch = pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
-        else:
-            batch = pa.RecordBatch.from_arrays(columns, names=names)
-        self._renew()
-        return batch
+            columns["timestampMs"] = pa.array(self._timestamps[:rows])
+        self._start()
+        if columns:
+            return pa.RecordBatch.from_pydict(columns)
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
-    def _renew(self) -> None:
-        self.cursor[kernels.ROWS :] = 0
-        rows, wanted = self._rows, self._columns
-        bitmap = (rows + 7) // 8
-        self._offsets = np.empty(rows, np.int64)
-        self._timestamps = np.empty(rows, np.int64)
-        self._timestamp_types = np.empty(rows, np.int32)
-        key, value = Columns.KEY in wanted, Columns.VALUE in wanted
-        self._key_offsets = _starts(rows) if key else _NO_INT32
-        self._keys = self._room() if key else _NO_BYTES
-        self._key_valid = np.zeros(bitmap, np.uint8) if key else _NO_BYTES
-        self._value_offsets = _starts(rows) if value else _NO_INT32
-        self._values = self._room() if value else _NO_BYTES
-        self._value_valid = np.zeros(bitmap, np.uint8) if value else _NO_BYTES
-        headers = Columns.HEADERS in wanted
-        self._header_starts = _starts(rows) if headers else _NO_INT32
-        self._header_keys = self._room() if headers else _NO_BYTES
-        self._header_values = self._room() if headers else _NO_BYTES
-        self._header_room(2 * rows if headers else 0)
+    def _start(self) -> None:
+        """Take new arrays: Arrow keeps the old ones."""
+        self.rows = 0
+        self._bytes = 0
+        self._offsets = np.empty(self._max_rows, np.int64)
+        self._timestamps = np.empty(self._max_rows, np.int64)
+        self._timestamp_types = np.empty(self._max_rows, np.int32)
+        # What the last batch took and some more: batches of a log resemble each other.
+        self._keys = _BinaryBuilder(self._max_rows, self._key_room * 9 // 8)
+        self._values = _BinaryBuilder(self._max_rows, self._value_room * 9 // 8)
+        self._headers: list[pa.Array] = []
 
-    def _room(self) -> Bytes:
-        return np.empty(self._data_bytes, np.uint8)
+    def _fitting(self, found: FoundRecords) -> int:
+        wanted = self._columns
+        if not wanted & (Columns.KEY | Columns.VALUE | Columns.HEADERS):
+            return len(found.offsets)
+        return kernels.rows_within(
+            found.key_lengths if Columns.KEY in wanted else _NO_INTEGERS,
+            found.value_lengths if Columns.VALUE in wanted else _NO_INTEGERS,
+            found.header_starts if Columns.HEADERS in wanted else _NO_INTEGERS,
+            found.header_ends if Columns.HEADERS in wanted else _NO_INTEGERS,
+            self._max_bytes - self._bytes,
+        )
 
-    def _header_room(self, headers: int) -> None:
-        self._header_key_offsets = _starts(headers)
-        self._header_value_offsets = _starts(headers)
-        self._header_value_valid = np.zeros((headers + 7) // 8, np.uint8)
+    def _append(self, found: FoundRecords) -> None:
+        wanted, source = self._columns, found.source
+        end = self.rows + len(found.offsets)
+        self._offsets[self.rows : end] = found.offsets
+        self._timestamps[self.rows : end] = found.timestamps
+        self._timestamp_types[self.rows : end] = found.timestamp_types
+        if Columns.KEY in wanted:
+            self._bytes += self._keys.append(source, found.key_starts, found.key_lengths, self.rows)
+        if Columns.VALUE in wanted:
+            self._bytes += self._values.append(
+                source, found.value_starts, found.value_lengths, self.rows
+            )
+        if Columns.HEADERS in wanted:
+            self._headers.append(_headers(found))
+            self._bytes += _header_bytes(found)
+        self.rows = end
 
     def _micros(self, rows: int) -> pa.Array:
         millis = self._timestamps[:rows]
+        if not rows or (millis.min() >= _MIN_MS and millis.max() <= _MAX_MS):
+            return pa.array(millis * 1000).view(TIMESTAMP_TYPE)
         fits = (millis >= _MIN_MS) & (millis <= _MAX_MS)
-        if fits.all():
-            return pa.array(millis * 1000).cast(TIMESTAMP_TYPE)
         if self._null_bad_timestamps:
-            return pa.array(np.where(fits, millis, 0) * 1000, mask=~fits).cast(TIMESTAMP_TYPE)
+            return pa.array(np.where(fits, millis, 0) * 1000, mask=~fits).view(TIMESTAMP_TYPE)
         row = int(np.flatnonzero(~fits)[0])
         raise TimestampOutOfRangeError(
-            f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] the record at offset {self._offsets[row]} has the "
-            f"timestamp {millis[row]} ms, beyond what µs in 64 bits can hold (was it sent in ns?)"
-        )
-
-    def _headers(self, rows: int, cursor: list[int]) -> pa.Array:
-        """Give the lists; a record without headers has null, as in Spark's Kafka source."""
-        count = cursor[kernels.HEADERS]
-        starts = self._header_starts[: rows + 1]
-        keys = _text(
-            count, self._header_key_offsets, self._header_keys[: cursor[kernels.HEADER_KEY_BYTES]]
-        )
-        values = _binary(
-            count,
-            self._header_value_valid,
-            self._header_value_offsets,
-            self._header_values[: cursor[kernels.HEADER_VALUE_BYTES]],
-        )
-        entries = pa.StructArray.from_arrays([keys, values], names=["key", "value"])
-        some = np.packbits(starts[1:] > starts[:-1], bitorder="little")
-        return pa.ListArray.from_buffers(
-            HEADERS_TYPE, rows, [pa.py_buffer(some), pa.py_buffer(starts)], children=[entries]
+            f"the record at offset {self._offsets[row]} has the timestamp {millis[row]} ms, beyond "
+            "what µs in 64 bits can hold (was it sent in ns?)"
         )
 
 
-def _starts(count: int) -> NDArray[np.int32]:
-    starts = np.empty(count + 1, np.int32)
-    starts[0] = 0
-    return starts
+class _BinaryBuilder:
+    """A binary column that grows."""
+
+    def __init__(self, rows: int, room: int) -> None:
+        self._ends = np.empty(rows + 1, np.int32)
+        self._ends[0] = 0
+        self._valid = np.full((rows + 7) // 8, 255, np.uint8)
+        self._nulls = 0
+        self._data = np.empty(room, np.uint8)
+        self.used = 0
+
+    def append(self, source: Bytes, starts: Integers, lengths: Integers, row: int) -> int:
+        """Copy values behind the ``row`` that are there; gives how many bytes they have."""
+        size = int(np.maximum(lengths, 0).sum())
+        self._make_room(self.used + size)
+        nulls = kernels.append_values(
+            source, starts, lengths, row, self._ends, self._data, self._valid
+        )
+        _check(nulls)
+        self._nulls += nulls
+        self.used += size
+        return size
+
+    def to_arrow(self, rows: int) -> pa.Array:
+        valid = pa.py_buffer(self._valid) if self._nulls else None
+        ends, data = self._ends[: rows + 1], self._data[: self.used]
+        buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), rows, buffers, self._nulls)
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._data):
+            grown = np.empty(max(size, 2 * self.used), np.uint8)
+            grown[: self.used] = self._data[: self.used]
+            self._data = grown
 
 
-def _binary(rows: int, valid: Bytes, offsets: NDArray[np.int32], data: Bytes) -> pa.Array:
-    return pa.Array.from_buffers(
-        pa.binary(),
-        rows,
-        [pa.py_buffer(valid), pa.py_buffer(offsets[: rows + 1]), pa.py_buffer(data)],
+def _header_bytes(found: FoundRecords) -> int:
+    """Give the bytes of headers; a count of none, which is one byte, does not count."""
+    return int((found.header_ends - found.header_starts).sum()) - len(found.header_ends)
+
+
+def _headers(found: FoundRecords) -> pa.Array:
+    """Give the lists; a record without headers has null, as in Spark's Kafka source."""
+    rows = len(found.offsets)
+    if not _header_bytes(found):
+        return pa.nulls(rows, HEADERS_TYPE)
+    where = (found.source, found.header_starts, found.header_ends)
+    measures = np.zeros(kernels.MEASURES, np.int64)
+    _check(kernels.measure_headers(*where, measures))
+    count, key_bytes, value_bytes = measures.tolist()
+    starts, key_ends, value_ends = (np.empty(n + 1, np.int32) for n in (rows, count, count))
+    keys, values = np.empty(key_bytes, np.uint8), np.empty(value_bytes, np.uint8)
+    valid = np.full((count + 7) // 8, 255, np.uint8)
+    _check(kernels.copy_headers(*where, starts, key_ends, keys, value_ends, values, valid))
+    buffers = [pa.py_buffer(valid), pa.py_buffer(value_ends), pa.py_buffer(values)]
+    value_array = pa.Array.from_buffers(pa.binary(), count, buffers)
+    entries = pa.StructArray.from_arrays(
+        [_text(count, key_ends, keys), value_array], fields=list(HEADERS_TYPE.value_type)
     )
+    some = np.packbits(starts[1:] > starts[:-1], bitorder="little")
+    buffers = [pa.py_buffer(some), pa.py_buffer(starts)]
+    return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, children=[entries])
 
 
-def _text(rows: int, offsets: NDArray[np.int32], data: Bytes) -> pa.Array:
-    """Give strings; bytes that are no UTF-8 become U+FFFD, as Java's ``String`` makes them."""
-    array = pa.Array.from_buffers(
-        pa.string(), rows, [None, pa.py_buffer(offsets[: rows + 1]), pa.py_buffer(data)]
-    )
+def _text(count: int, ends: NDArray[np.int32], data: Bytes) -> pa.Array:
+    """Give strings, whose bytes Arrow wants to be UTF-8."""
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    array = pa.Array.from_buffers(pa.string(), count, buffers)
     try:
         array.validate(full=True)
     except pa.ArrowInvalid:
-        raw = array.cast(pa.binary()).to_pylist()
-        return pa.array([one.decode("utf-8", "replace") for one in raw], pa.string())
+        raw = array.view(pa.binary()).to_pylist()
+        return pa.array([decode_as_java(one) for one in raw], pa.string())
     return array
+
+
+def _joined(arrays: list[pa.Array]) -> pa.Array:
+    if not arrays:
+        return pa.nulls(0, HEADERS_TYPE)
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+
+
+def _check(answer: int) -> None:
+    if answer == kernels.BROKEN:
+        raise AssertionError("a record was found outside of its bytes")

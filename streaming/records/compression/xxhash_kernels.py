@@ -1,0 +1,67 @@
+"""XXH32, the hash in the frames of LZ4; of its 32-bit words the first byte is the lowest.
+
+Source: the xxHash specification, with seed 0.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.streaming.records.jit import inlined, kernel
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+
+__all__ = ["xxh32"]
+
+_PRIME_1: Final = 2654435761
+_PRIME_2: Final = 2246822519
+_PRIME_3: Final = 3266489917
+_PRIME_4: Final = 668265263
+_PRIME_5: Final = 374761393
+_MASK: Final = 0xFFFFFFFF
+
+
+@inlined
+def _word(data: Bytes, at: int) -> int:
+    word = np.int64(data[at]) | np.int64(data[at + 1]) << 8
+    return word | np.int64(data[at + 2]) << 16 | np.int64(data[at + 3]) << 24
+
+
+@inlined
+def _rotated(value: int, bits: int) -> int:
+    value &= _MASK
+    return ((value << bits) | (value >> (32 - bits))) & _MASK
+
+
+@inlined
+def _round(lane: int, word: int) -> int:
+    return (_rotated(lane + ((word * _PRIME_2) & _MASK), 13) * _PRIME_1) & _MASK
+
+
+@kernel("int64", "const uint8[]")
+def xxh32(data: Bytes) -> int:
+    """Hash all of ``data``, to 0 .. 2**32 - 1."""
+    at, end = 0, data.shape[0]
+    if end >= 16:
+        a, b = (_PRIME_1 + _PRIME_2) & _MASK, _PRIME_2
+        c, d = 0, (-_PRIME_1) & _MASK
+        while end - at >= 16:
+            a, b = _round(a, _word(data, at)), _round(b, _word(data, at + 4))
+            c, d = _round(c, _word(data, at + 8)), _round(d, _word(data, at + 12))
+            at += 16
+        hashed = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
+    else:
+        hashed = _PRIME_5
+    hashed = (hashed + end) & _MASK
+    while end - at >= 4:
+        hashed = (_rotated(hashed + ((_word(data, at) * _PRIME_3) & _MASK), 17) * _PRIME_4) & _MASK
+        at += 4
+    while at < end:
+        hashed = (_rotated(hashed + int(data[at]) * _PRIME_5, 11) * _PRIME_1) & _MASK
+        at += 1
+    hashed = ((hashed ^ (hashed >> 15)) * _PRIME_2) & _MASK
+    hashed = ((hashed ^ (hashed >> 13)) * _PRIME_3) & _MASK
+    return hashed ^ (hashed >> 16)
