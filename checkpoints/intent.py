@@ -12,14 +12,13 @@ is not above the state's is left over from a finished commit and never acted on.
     a partition   {"topic":"flights","key":"<topic id>","partition":0,"member":"…","created":false,
                    "epoch":0,"startsEpoch":false,"start":120,"end":160,"snapshots":[150],
                    "pieces":[[file,position,size,crc32c,records],…],
-                   "segments":[[base offset,size before,size after,index bytes before,
-                                time index bytes before],…]}
+                   "segments":[[base offset,size before,size after,created],…]}
 
 ``created``, ``startsEpoch``: the folder, and its ``leader-epoch-checkpoint``, are made by this
 commit. ``start``, ``end``: the log end offset before and after. ``snapshots``: the producer
 snapshots that are made. ``pieces``: the staged runs in the order in which they are appended;
 ``file`` counts in ``files``. ``segments``: first the one that is appended to, then those that are
-made (size before 0, index sizes -1); any other segment is not touched.
+made; any other segment is not touched.
 """
 
 from __future__ import annotations
@@ -68,21 +67,12 @@ class IntendedPiece(NamedTuple):
 
 
 class IntendedSegment(NamedTuple):
-    """A segment that the commit appends to (``size_before`` > 0 or not ``created``) or makes.
-
-    The index sizes are those of the used parts, in bytes; -1 where the segment is made.
-    """
+    """A segment that the commit appends to or makes; sizes are those of its log, in bytes."""
 
     base_offset: int
     size_before: int
     size_after: int
-    index_bytes: int = -1
-    time_index_bytes: int = -1
-
-    @property
-    def created(self) -> bool:
-        """Whether the commit makes the segment."""
-        return self.index_bytes < 0
+    created: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,5 +199,8 @@ def _parse_partition(line: JsonObject, files: list[StagedFile]) -> IntendedParti
             IntendedPiece(files[file], position, size, crc, records)
             for file, position, size, crc, records in line["pieces"]
         ),
-        segments=tuple(IntendedSegment(*map(int, segment)) for segment in line["segments"]),
+        segments=tuple(
+            IntendedSegment(int(base), int(before), int(after), bool(created))
+            for base, before, after, created in line["segments"]
+        ),
     )

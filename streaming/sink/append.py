@@ -93,8 +93,7 @@ class PartitionAppend:
                     segment.base_offset,
                     segment.position,
                     segment.position + segment.size,
-                    -1 if segment.creates else segment.index_position,
-                    -1 if segment.creates else segment.time_index_position,
+                    segment.creates,
                 )
                 for segment in self.plan.segments
             ),

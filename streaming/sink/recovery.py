@@ -9,21 +9,18 @@ touched. Every step may be cut off itself and done again.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import TEMPORARY_SUFFIX
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
 from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import load_intent
-from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
-from kafkalog.errors import CheckpointError, CorruptIndexError, LogDirectoryError
-from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.checkpoints.regular_file import fsync_directory
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
+from kafkalog.streaming.log.files import SNAPSHOT, file_name
+from kafkalog.streaming.log.recovery import cut_segment, remove_segment
 from kafkalog.streaming.sink.clearing import clear_away, write_ends
 from kafkalog.streaming.sink.parallel import for_each
 from kafkalog.streaming.sink.proof import check_ours
@@ -32,12 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kafkalog.checkpoints.intent import IntendedPartition, IntendedSegment, Intent
+    from kafkalog.checkpoints.intent import IntendedPartition, Intent
     from kafkalog.streaming.sink.log_set import LogSet
 
 __all__ = ["take_back"]
-
-_SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
 
 
 def take_back(log_set: LogSet, *, durable: bool) -> None:
@@ -96,10 +91,14 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
     check_ours(log_set, intended, folder)
     for segment in reversed(intended.segments):
         if segment.created:
-            for suffix in _SEGMENT_SUFFIXES:
-                (folder / file_name(segment.base_offset, suffix)).unlink(missing_ok=True)
+            remove_segment(folder, segment.base_offset)
         else:
-            _cut_segment(folder, segment)
+            cut_segment(
+                folder,
+                segment.base_offset,
+                segment.size_before,
+                index_interval_bytes=_index_interval(log_set, intended),
+            )
     for offset in intended.snapshots:
         (folder / file_name(offset, SNAPSHOT)).unlink(missing_ok=True)
     if intended.starts_epoch:
@@ -107,9 +106,12 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
     if intended.created:
         _remove_folder(folder)
     else:
-        if not intended.segments[0].created:
-            _close_index(folder, intended.topic_partition)
         fsync_directory(folder)
+
+
+def _index_interval(log_set: LogSet, intended: IntendedPartition) -> int:
+    topic = log_set.state.topics.get(intended.key)
+    return LogConfig.from_mapping(topic.settings if topic else {}).index_interval_bytes
 
 
 def _check_absent(folder: Path, intended: IntendedPartition) -> None:
@@ -118,26 +120,6 @@ def _check_absent(folder: Path, intended: IntendedPartition) -> None:
             f"{folder} is gone, though a commit that was cut off appended to it: restore it, or "
             f"remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories to give it up"
         )
-
-
-def _cut_segment(folder: Path, segment: IntendedSegment) -> None:
-    """Cut a segment's files where they ended before; they are not longer if nothing was written."""
-    sizes = (segment.size_before, segment.index_bytes, segment.time_index_bytes)
-    for suffix, size in zip(_SEGMENT_SUFFIXES, sizes, strict=True):
-        descriptor = open_regular(folder / file_name(segment.base_offset, suffix), os.O_RDWR)
-        try:
-            if os.fstat(descriptor).st_size > size:
-                os.ftruncate(descriptor, size)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def _close_index(folder: Path, key: TopicPartition) -> None:
-    """Give the time index its final entry again, which was cut off as the commit wrote over it."""
-    with suppress(CorruptIndexError):  # whoever appends next rebuilds it
-        appender = PartitionAppender(folder, key, LogConfig(), now_ms=0)
-        appender.apply(replace(appender.plan([]), starts_leader_epoch=None), [])
 
 
 def _remove_folder(folder: Path) -> None:
