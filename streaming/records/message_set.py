@@ -47,6 +47,8 @@ import numpy as np
 from kafkalog.errors import ChecksumMismatchError, CorruptRecordError
 from kafkalog.streaming.records import message_set_kernels as kernels
 from kafkalog.streaming.records.compression import Codec, decompress
+from kafkalog.streaming.records.crc_kernels import CRC32_TABLES
+from kafkalog.streaming.records.decode_kernels import DONE
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
@@ -54,11 +56,11 @@ if TYPE_CHECKING:
 __all__ = [
     "CRC_POSITION",
     "CRC_START",
+    "FAULTS",
     "LOG_APPEND_TIME_MASK",
     "MESSAGE_OVERHEAD_V0",
     "MESSAGE_OVERHEAD_V1",
     "Wrapper",
-    "fault",
     "open_wrapper",
 ]
 
@@ -83,16 +85,17 @@ _LENGTH: Final = struct.Struct(">i")
 _MAX_OFFSET: Final = 2**63 - 1
 _UNCHECKED: Final = np.empty((0, 256), np.uint32)
 
-_FAULTS: Final = {
-    kernels.SIZE_TOO_SMALL: "its size is too small for its own fields",
-    kernels.NOT_WHOLE: "it ends beyond the bytes that are there",
-    kernels.MAGIC_UNKNOWN: "its magic is neither 0 nor 1",
-    kernels.KEY_TOO_LONG: "its key ends beyond it",
-    kernels.VALUE_TOO_LONG: "its value ends beyond it",
-    kernels.COMPRESSED: "it is compressed once more",
-    kernels.OFFSET_INVALID: "its offset is negative or beyond 2^63-1",
-    kernels.CHECKSUM_WRONG: "it does not match its checksum",
+FAULTS: Final = {
+    kernels.SIZE_TOO_SMALL: "a message's size is too small for its own fields",
+    kernels.NOT_WHOLE: "a message ends beyond the bytes that are there",
+    kernels.MAGIC_UNKNOWN: "a message's magic is neither 0 nor 1",
+    kernels.KEY_TOO_LONG: "a key ends beyond its message",
+    kernels.VALUE_TOO_LONG: "a value ends beyond its message",
+    kernels.COMPRESSED: "a compressed message lies inside of another",
+    kernels.OFFSET_INVALID: "a message's offset is negative or beyond 2^63-1",
+    kernels.CHECKSUM_WRONG: "a message does not match its checksum",
 }
+"""What the codes of the kernels mean, as the reason in an error."""
 
 
 class Wrapper(NamedTuple):
@@ -131,22 +134,17 @@ def open_wrapper(
     decompressed = decompress(codec, stream, magic=magic, limit=max_decompressed_bytes)
     messages = np.frombuffer(decompressed, np.uint8)
     survey = np.zeros(kernels.SURVEY_FIELDS, np.int64)
-    tables = kernels.CRC_TABLES if check_inner_crcs else _UNCHECKED
+    tables = CRC32_TABLES if check_inner_crcs else _UNCHECKED
     code = kernels.survey_messages(messages, 0, len(messages), tables, survey)
     count, first, last, highest, end = survey.tolist()
-    if code != kernels.DONE:
-        raise fault(code, f"the message at byte {end} inside of a compressed message")
+    if code != DONE:
+        kind = ChecksumMismatchError if code == kernels.CHECKSUM_WRONG else CorruptRecordError
+        raise kind(f"{FAULTS[code]}: the one at byte {end} of what is decompressed")
     if count == 0:
         raise CorruptRecordError("a compressed message without messages inside")
     offset = int.from_bytes(entry[OFFSET_POSITION:SIZE_POSITION], "big", signed=True)
     base = 0 if magic == 0 else _base(offset, last, highest)
     return Wrapper(messages[:end], count, base, base + first)
-
-
-def fault(code: int, message: str) -> CorruptRecordError:
-    """Make the error for a code of the kernels, about ``message``; not yet saying where."""
-    kind = ChecksumMismatchError if code == kernels.CHECKSUM_WRONG else CorruptRecordError
-    return kind(f"{message} is corrupt: {_FAULTS[code]}")
 
 
 def _value(entry: memoryview, key_length_position: int) -> memoryview:
