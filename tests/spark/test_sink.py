@@ -1,0 +1,250 @@
+"""The sink in real queries: appended once whatever is run again, where the rows belong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from tests.support.sinking import values_of
+
+from kafkalog.checkpoints.commit_state import load_state
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+pytestmark = pytest.mark.spark
+
+ROWS = "value STRING, key STRING, topic STRING, partition INT"
+
+
+class Stage:
+    """Input files that arrive one after the other, a checkpoint, and a log directory."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.input = folder / "input"
+        self.checkpoint = folder / "checkpoint"
+        self.log = folder / "log"
+        self.input.mkdir()
+        self._files = 0
+
+    def arrive(self, values: Iterable[str]) -> None:
+        self._files += 1
+        (self.input / f"{self._files}.csv").write_text("".join(f"{value}\n" for value in values))
+
+    def stream(self) -> DataFrame:
+        return self.spark.readStream.schema("value STRING").csv(str(self.input))
+
+    def writer(self, frame: DataFrame, **options: str) -> DataStreamWriter:
+        writer = (
+            frame.writeStream.format("kafkalog")
+            .option("checkpointLocation", str(self.checkpoint))
+            .trigger(availableNow=True)
+        )
+        return writer.options(**named(options))
+
+    def run(self, frame: DataFrame | None = None, **options: str) -> None:
+        query = self.writer(frame or self.stream(), **options).start(str(self.log))
+        query.awaitTermination(120)
+
+    def values(self, topic: str = "t") -> dict[int, list[str]]:
+        return values_of([self.log], topic)
+
+    def forget_last_commit(self) -> None:
+        """Let Spark believe that the last micro-batch was not committed."""
+        batches = [path for path in (self.checkpoint / "commits").iterdir() if path.name.isdigit()]
+        last = max(batches, key=lambda path: int(path.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+
+def named(options: dict[str, str]) -> dict[str, Any]:
+    return {name.replace("__", "."): value for name, value in options.items()}
+
+
+@pytest.fixture
+def stage(spark: SparkSession, tmp_path: Path) -> Stage:
+    return Stage(spark, tmp_path)
+
+
+def all_of(values: dict[int, list[str]]) -> Counter[str]:
+    return Counter(value for found in values.values() for value in found)
+
+
+def test_each_micro_batch_is_appended(stage: Stage) -> None:
+    stage.arrive(["a", "b"])
+    stage.run(topic="t")
+    stage.arrive(["c"])
+    stage.run(topic="t")
+    assert stage.values() == {0: ["a", "b", "c"]}
+
+
+def test_a_micro_batch_that_spark_runs_again_is_not_appended_again(stage: Stage) -> None:
+    stage.arrive(["a", "b"])
+    stage.run(topic="t")
+    stage.forget_last_commit()
+    stage.run(topic="t")
+    stage.arrive(["c"])
+    stage.run(topic="t")
+    assert stage.values() == {0: ["a", "b", "c"]}
+
+
+def test_a_checkpoint_that_was_lost_is_refused_when_its_name_is_kept(stage: Stage) -> None:
+    stage.arrive(["a"])
+    stage.run(topic="t", transactional__id="mine")
+    stage.checkpoint.rename(stage.checkpoint.with_name("lost"))
+    with pytest.raises(StreamingQueryException, match="with other content"):
+        stage.run(topic="t", transactional__id="mine")
+    assert stage.values() == {0: ["a"]}
+
+
+def test_a_query_on_other_directories_than_before_is_refused(stage: Stage) -> None:
+    stage.arrive(["a"])
+    stage.run(topic="t")
+    stage.arrive(["b"])
+    stage.log.rename(stage.log.with_name("away"))
+    with pytest.raises(StreamingQueryException, match="a missing mount"):
+        stage.run(topic="t")
+
+
+def test_rows_of_one_micro_batch_go_to_several_topics_and_partitions(stage: Stage) -> None:
+    stage.arrive([f"{number}" for number in range(40)])
+    frame = stage.stream().select(
+        "value",
+        F.concat(F.lit("t"), F.col("value").cast("int") % 2).alias("topic"),
+        (F.col("value").cast("int") % 3).alias("partition"),
+    )
+    stage.run(frame, numPartitions="3")
+    for topic in (0, 1):
+        assert stage.values(f"t{topic}") == {
+            partition: [f"{n}" for n in range(40) if n % 2 == topic and n % 3 == partition]
+            for partition in range(3)
+        }
+
+
+def test_keys_decide_as_kafkas_producer_does_and_null_keys_are_spread(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # murmur2 of "21", "foobar" and "abc" modulo 3, by Kafka's Utils.
+    frame = spark.createDataFrame(
+        [("a", "21"), ("b", "foobar"), ("c", "abc"), *((f"n{n}", None) for n in range(50))],
+        "value STRING, key STRING",
+    )
+    save(frame.coalesce(1), tmp_path, topic="t", numPartitions="3")
+    found = values_of([tmp_path], "t")
+    keyed = {value: partition for partition, values in found.items() for value in values}
+    assert [keyed[value] for value in "abc"] == [
+        (-973932308 & 0x7FFFFFFF) % 3,
+        (-790332482 & 0x7FFFFFFF) % 3,
+        (479470107 & 0x7FFFFFFF) % 3,
+    ]
+    assert all_of(found).total() == 53
+
+
+def save(frame: DataFrame, path: Path, **options: str) -> None:
+    frame.write.format("kafkalog").options(**named(options)).mode("append").save(str(path))
+
+
+def test_batch_writes_append_and_the_source_reads_back_all_columns(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    frame = spark.sql(
+        """
+        SELECT CAST('k' AS BINARY) AS key, CAST('v' AS BINARY) AS value,
+               TIMESTAMP '2024-01-02 03:04:05.678' AS timestamp,
+               ARRAY(NAMED_STRUCT('key', 'h', 'value', CAST('1' AS BINARY)),
+                     NAMED_STRUCT('key', 'h', 'value', CAST(NULL AS BINARY))) AS headers
+        """
+    )
+    save(frame, tmp_path, topic="t", compression__type="zstd")
+    save(frame.drop("headers", "key", "timestamp"), tmp_path, topic="t")
+    read = spark.read.format("kafkalog").option("subscribe", "t").option("includeHeaders", "true")
+    first, second = read.load(str(tmp_path)).orderBy("offset").collect()
+    assert (bytes(first.key), bytes(first.value), first.offset) == (b"k", b"v", 0)
+    assert first.timestamp.isoformat() == "2024-01-02T03:04:05.678000"
+    assert [(header.key, header.value) for header in first.headers] == [("h", b"1"), ("h", None)]
+    assert (second.key, bytes(second.value), second.offset) == (None, b"v", 1)
+    assert second.headers is None
+
+
+def test_a_version_that_was_written_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
+    for version, value in ((1, "a"), (1, "b"), (2, "c"), (0, "d")):
+        frame = spark.createDataFrame([(value,)], "value STRING")
+        save(frame, tmp_path, topic="t", txnAppId="job", txnVersion=str(version))
+    assert values_of([tmp_path], "t") == {0: ["a", "c"]}
+
+
+def test_two_writes_of_one_foreach_batch_are_two_writes(stage: Stage) -> None:
+    stage.arrive(["a"])
+
+    def twice(frame: DataFrame, batch_id: int) -> None:
+        save(frame, stage.log, topic="t")
+        save(frame, stage.log, topic="t")
+
+    writer = stage.stream().writeStream.foreachBatch(twice).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(stage.checkpoint)).start().awaitTermination(120)
+    assert stage.values() == {0: ["a", "a"]}
+
+
+def test_complete_mode_appends_as_spark_does_for_kafka(stage: Stage) -> None:
+    counts = stage.stream().groupBy("value").count()
+    frame = counts.select(F.concat_ws("=", "value", "count").alias("value"))
+    for values in (["a"], ["a"]):
+        stage.arrive(values)
+        query = stage.writer(frame, topic="t").outputMode("complete").start(str(stage.log))
+        query.awaitTermination(120)
+    assert stage.values() == {0: ["a=1", "a=2"]}
+
+
+def test_settings_persist_with_the_topic(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([("a" * 200,)], "value STRING")
+    save(frame, tmp_path, topic="t", segment__bytes="400")
+    for _ in range(3):
+        save(frame, tmp_path, topic="t")
+    state = load_state(tmp_path)
+    assert state is not None
+    (topic,) = state.topics.values()
+    assert topic.settings == {"segment.bytes": "400"}
+    assert len(list((tmp_path / "t-0").glob("*.log"))) == 4
+
+
+@pytest.mark.parametrize(
+    ("select", "options", "reason"),
+    [
+        ("'v' AS value", {}, "no topic to write to"),
+        ("'k' AS key", {"topic": "t"}, "no column 'value'"),
+        ("1 AS value, 't' AS topic", {}, "column 'value' has the type int"),
+        ("'v' AS value, 1 AS topic", {}, "column 'topic' has the type int, but must be string"),
+        ("'v' AS value, 1 AS key", {"topic": "t"}, "column 'key' has the type int"),
+        ("'v' AS value, '1' AS partition", {"topic": "t"}, "column 'partition' has the type str"),
+        ("'v' AS value, 1 AS headers", {"topic": "t"}, "column 'headers' has the type int"),
+        ("'v' AS value, 1 AS timestamp", {"topic": "t"}, "timestamp or bigint"),
+        ("'v' AS value, 1 AS key, 1 AS topic", {}, "column 'topic'"),
+        ("'v' AS value", {"topic": "t", "segment.byte": "1"}, "did you mean 'segment.bytes'"),
+        ("'v' AS value, CAST(NULL AS STRING) AS topic", {}, "KAFKA_NULL_TOPIC_IN_DATA"),
+        ("'v' AS value, '../../x' AS topic", {}, "characters other than"),
+        ("'v' AS value, '__consumer_offsets' AS topic", {}, "allowInternalTopics"),
+        ("'v' AS value, 1 AS partition", {"topic": "t"}, "partition 1 of topic 't', which has 1"),
+        ("'v' AS value, -1 AS partition", {"topic": "t"}, "partition -1 of topic 't'"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_and_nothing_is_left(
+    spark: SparkSession, tmp_path: Path, select: str, options: dict[str, str], reason: str
+) -> None:
+    with pytest.raises(PySparkException, match=reason):
+        save(spark.sql(f"SELECT {select}"), tmp_path, **options)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert list(tmp_path.glob(".kafkalog*")) == []
+
+
+def test_overwriting_a_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    frame = spark.createDataFrame([("a",)], "value STRING")
+    with pytest.raises((PySparkException, AnalysisException), match="only appended to"):
+        frame.write.format("kafkalog").option("topic", "t").mode("overwrite").save(str(tmp_path))
