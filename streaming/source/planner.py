@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import InputPartition
-
 from kafkalog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kafkalog.model import OffsetRange, TopicPartition
 from kafkalog.streaming.source.ranges import cut_ranges
@@ -29,9 +27,12 @@ if TYPE_CHECKING:
 __all__ = ["LogSplit", "plan_splits", "readable_ranges"]
 
 
-@dataclass(frozen=True)
-class LogSplit(InputPartition):
-    """What one task reads: byte ranges of the segments of one partition, in offset order."""
+@dataclass(frozen=True, slots=True)
+class LogSplit:
+    """What one task reads: byte ranges of the segments of one partition, in offset order.
+
+    Plain values: it is pickled to the task.
+    """
 
     topic_partition: TopicPartition
     slices: tuple[SegmentSlice, ...]

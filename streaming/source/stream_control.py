@@ -20,7 +20,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.errors import DataLossError
 from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import LATEST
@@ -80,12 +80,7 @@ class StreamControl:
         """
         if self._initial is None:
             ends = self._look()
-            missing = self._subscription.missing_topics(self._tail.existing())
-            if missing:
-                raise UnknownTopicOrPartitionError(
-                    f"no partition of topic {', '.join(missing)} is in "
-                    f"{', '.join(self._options.paths)}"
-                )
+            self._subscription.require_topics(self._tail.existing(), self._options.paths)
             self._initial = resolve_start(
                 self._start,
                 ends,

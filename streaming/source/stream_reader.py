@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
-    from pyspark.sql.datasource import InputPartition
 
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.offsets import OffsetJson, PartitionOffsets
-    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -82,13 +80,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """Cut a batch into splits."""
-        return self.control.plan(self._from_json(start), self._from_json(end))
+        splits = self.control.plan(self._from_json(start), self._from_json(end))
+        return [InputPartition(split) for split in splits]
 
-    def read(self, partition: LogSplit) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split (in a task)."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        return read_split(partition, self._options, self._rows)
+        return read_split(partition.value, self._options, self._rows)
 
     def commit(self, end: OffsetJson) -> None:
         """Spark keeps the offsets; nothing is to be done."""

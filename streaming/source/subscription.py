@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition, validate_topic_name
 from kafkalog.streaming.source.offsets import parse_assignment
 
@@ -59,9 +59,17 @@ class Subscription:
             return topic not in INTERNAL_TOPICS and self.pattern.search(topic) is not None
         return topic_partition.topic in self.topics or topic_partition in self.partitions
 
-    def missing_topics(self, existing: Iterable[TopicPartition]) -> list[str]:
-        """List the topics of ``subscribe`` that do not exist, sorted."""
-        return sorted(self.topics - {topic for topic, _ in existing})
+    def require_topics(self, existing: Iterable[TopicPartition], paths: Iterable[str]) -> None:
+        """Refuse to start without a topic that ``subscribe`` names, as a broker would.
+
+        Raises:
+            UnknownTopicOrPartitionError: none of its partitions is among those that exist.
+        """
+        missing = self.topics - {topic for topic, _ in existing}
+        if missing:
+            raise UnknownTopicOrPartitionError(
+                f"no partition of topic {', '.join(sorted(missing))} is in {', '.join(paths)}"
+            )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

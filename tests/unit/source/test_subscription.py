@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalog.errors import InvalidTopicError, OptionError
+from kafkalog.errors import InvalidTopicError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
@@ -45,9 +45,13 @@ def test_assign_names_partitions_and_drops_those_that_do_not_exist() -> None:
     assert chosen(assign='{"flights":[1,7],"gone":[0]}') == ["flights-1"]
 
 
-def test_topics_that_are_missing_are_listed() -> None:
-    subscription = Subscription.of(ReadOptions.parse({"path": "/logs", "subscribe": "b,flights,a"}))
-    assert subscription.missing_topics(EXISTING) == ["a", "b"]
+def test_topics_that_are_missing_are_named() -> None:
+    options = ReadOptions.parse({"path": "/logs", "subscribe": "b,flights,a"})
+    subscription = Subscription.of(options)
+    with pytest.raises(
+        UnknownTopicOrPartitionError, match="no partition of topic a, b is in /logs"
+    ):
+        subscription.require_topics(EXISTING, options.paths)
 
 
 @pytest.mark.parametrize(

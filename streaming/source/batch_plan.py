@@ -1,0 +1,50 @@
+"""What a batch query reads: its bounds, resolved as of now, cut into splits. Knows no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.start import batch_bounds, resolve_end, resolve_start
+from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["plan_batch"]
+
+
+def plan_batch(options: ReadOptions) -> list[LogSplit]:
+    """Cut what a batch query reads into splits.
+
+    Raises:
+        OptionError: bounds that contradict each other or name other partitions than are read.
+        UnknownTopicOrPartitionError: a topic of ``subscribe`` does not exist.
+        DataLossError: offsets between the bounds are gone, and the query wants to fail then.
+    """
+    starting, ending = batch_bounds(options)
+    subscription = Subscription.of(options)
+    tail = LogTail(options.paths, subscription.selects, to_log_end=options.read_up_to == "logEnd")
+    available = tail.look()
+    tail.report()
+    subscription.require_topics(tail.existing(), options.paths)
+    strategy = options.starting_timestamp_strategy
+    start = resolve_start(starting, available, tail, when_none=strategy)
+    end = resolve_end(ending, available, tail)
+    _check_order(start, end)
+    policy = LossPolicy(fail=options.fail_on_data_loss)
+    ranges = readable_ranges(start, end, available, tail, policy)
+    return plan_splits(ranges, options, tail, policy)
+
+
+def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
+    for key, offset in start.items():
+        if offset > end[key]:
+            raise OptionError(
+                f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: the query would start at "
+                f"offset {offset}, behind its end {end[key]}"
+            )
