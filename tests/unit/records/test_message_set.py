@@ -39,6 +39,9 @@ from kafkalog.streaming.records.message_set_reader import MessageSetReader
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.records.batch import BatchTable
+
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_what_kafka_wrote_is_read(name: str) -> None:
@@ -295,7 +298,7 @@ def test_rows_in_front_of_what_is_corrupt_come_first_and_none_of_a_bad_wrapper()
     good = _wrapped(_inner(1, 0, 1), 1) + message(2, None, b"plain", magic=1)
     bad = _wrapped(_inner(1, 0, 1) + _with(_inner(1, 2), 26, b"\0\0\1\0"), 6)
     array, table = _scanned(good + _wrapped(_inner(1, 0), 3) + bad + good)
-    rows = []
+    rows: list[list[int]] = []
     with pytest.raises(CorruptRecordError) as raised:
         rows.extend(batch["offset"].to_pylist() for batch in RecordDecoder().decode(array, table))
     assert rows == [[0, 1, 2, 3]]
@@ -376,6 +379,6 @@ def test_facts_of_plain_messages_are_their_own() -> None:
     assert (facts.base_offset.tolist(), facts.message_count.tolist()) == ([3, 5], [1, 2])
 
 
-def _scanned(data: bytes):  # noqa: ANN202
+def _scanned(data: bytes) -> tuple[Bytes, BatchTable]:
     array = np.frombuffer(data, np.uint8)
     return array, scan_batches(array).table
