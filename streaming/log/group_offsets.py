@@ -16,7 +16,6 @@ and settings, and writes tombstones when it does.
 from __future__ import annotations
 
 import struct
-from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kafkalog.errors import CorruptRecordError
@@ -26,6 +25,7 @@ from kafkalog.streaming.log.coordinator_schemas import (
     OFFSET_COMMIT_VALUE,
     OFFSETS_RECORD_TYPES,
 )
+from kafkalog.streaming.records.control import MarkerType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +34,6 @@ __all__ = [
     "DEFAULT_OFFSETS_PARTITIONS",
     "CommittedOffset",
     "GroupPositions",
-    "MarkerType",
     "ReplayRecord",
     "group_positions",
     "partition_for_group",
@@ -45,13 +44,6 @@ DEFAULT_OFFSETS_PARTITIONS: Final = 50
 
 _OFFSET_COMMIT_PREFIXES: Final = (b"\x00\x00", b"\x00\x01")
 _KEY_PREFIX_BYTES: Final = 2
-
-
-class MarkerType(IntEnum):
-    """How a transaction ended: the type of its control record (Kafka ``ControlRecordType``)."""
-
-    ABORT = 0
-    COMMIT = 1
 
 
 class ReplayRecord(NamedTuple):

@@ -7,28 +7,25 @@ batches: :class:`ReplayDecoder` keeps it beside each record.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.control_batches import as_data_batches
 from kafkalog.streaming.log.group_offsets import ReplayRecord, group_positions
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.records.control import as_data_batches, marker_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kafkalog.streaming.log.group_offsets import GroupPositions
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["ReplayDecoder", "read_group_positions"]
-
-_CONTROL_KEY_BYTES: Final = 4
-"""A control record's key: int16 version, int16 type; newer versions may be longer."""
 
 
 def read_group_positions(
@@ -63,12 +60,12 @@ def _replay_records(log: PartitionLog, end_offset: int) -> Iterator[ReplayRecord
 
 
 def _marker_type(key: bytes | None, offset: int, log: PartitionLog) -> int:
-    if key is None or len(key) < _CONTROL_KEY_BYTES:
+    try:
+        return marker_type(key)
+    except CorruptRecordError as error:
         raise CorruptRecordError(
-            f"{log.directory} offset {offset}: a control record whose key tells no type",
-            offset=offset,
-        )
-    return int.from_bytes(key[2:_CONTROL_KEY_BYTES], "big")
+            f"{log.directory} offset {offset}: {error}", offset=offset
+        ) from None
 
 
 class ReplayDecoder:

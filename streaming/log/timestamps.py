@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import CorruptIndexError
 from kafkalog.model import NO_TIMESTAMP
-from kafkalog.streaming.log.control_batches import as_data_batches
 from kafkalog.streaming.log.time_index import TimestampOffset
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.records.control import as_data_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,11 +20,11 @@ from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_offsets import (
     CommittedOffset,
-    MarkerType,
     ReplayRecord,
     group_positions,
     partition_for_group,
 )
+from kafkalog.streaming.records.control import MarkerType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
