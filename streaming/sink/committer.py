@@ -87,6 +87,14 @@ class Committer:
             CommitError: nothing of the batch is visible; see its subclasses for what to do.
             KafkaLogError: likewise, for other reasons (directories, names, sizes).
         """
+        try:
+            return self._commit(runs)
+        except OSError as error:
+            raise CommitError(
+                f"{self._identity} could not be committed, and nothing of it is visible: {error}"
+            ) from error
+
+    def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._locks() as locks:
             log_set = LogSet.open(self._plan.directories, self._options)
             last = log_set.state.writers.get(self._identity.writer)
@@ -94,13 +102,7 @@ class Committer:
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
                 return self._skip(log_set)
-            try:
-                appends = self._append(log_set, locks, runs)
-            except OSError as error:
-                raise CommitError(
-                    f"{self._identity} could not be committed, and nothing of it is visible: "
-                    f"{error}"
-                ) from error
+            appends = self._append(log_set, locks, runs)
             self._finish(log_set, appends)
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
             return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)

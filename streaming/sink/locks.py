@@ -22,7 +22,7 @@ import os
 import socket
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -142,8 +142,10 @@ class DirectoryLocks:
     def _sign(self, held: _Held) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         text = f"{self._holder}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
-        os.ftruncate(held.descriptor, 0)
-        os.pwrite(held.descriptor, text.encode()[:_HOLDER_BYTES], 0)
+        # A full disk is no reason not to hold a lock.
+        with suppress(OSError):
+            os.ftruncate(held.descriptor, 0)
+            os.pwrite(held.descriptor, text.encode()[:_HOLDER_BYTES], 0)
 
     def _timed_out(self, folder: Path, holder: str) -> LockTimeoutError:
         return LockTimeoutError(

@@ -12,7 +12,7 @@ from kafkalog.errors import RecordTooLargeError, RowError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread, record_sizes
+from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -64,8 +64,7 @@ class OpenTopic:
             placed[keyed] = hashes.partition(keyed, self.topic.partitions)
             left = left[~hashes.has_key[left]]
         if len(left):
-            sizes = record_sizes((rows.value,), len(rows))
-            self.spread.place(left, sizes[left], placed)
+            self.spread.place(left, rows.sizes[left], placed)
         return placed
 
     def _place_explicit(self, rows: Rows, members: Integers, placed: NDArray[np.int32]) -> Integers:
@@ -96,6 +95,8 @@ class OpenPartition:
         self.topic_partition = topic_partition
         self._config = config
         self._append_time_ms = append_time_ms
+        self._max_message_bytes = min(config.max_message_bytes, config.segment_bytes)
+        self._largest: tuple[int, bytes | str | None] = (0, None)
         self._builder: BatchBuilder | None = None
         self._finished: list[EncodedBatch] = []
         self._finished_bytes = 0
@@ -109,10 +110,11 @@ class OpenPartition:
         """Append rows; give the finished batches once they are worth a write."""
         if self._builder is None:
             self._builder = self._new_builder()
+        self._note_largest(rows, members)
         try:
             self._keep(self._builder.append(rows.records, members))
         except RecordTooLargeError as error:
-            raise self._located(error, rows, members) from error
+            raise self._located(error) from error
         return self._take() if self._finished_bytes >= RUN_BYTES else []
 
     def finish(self) -> list[EncodedBatch]:
@@ -121,10 +123,25 @@ class OpenPartition:
             try:
                 last = self._builder.finish()
             except RecordTooLargeError as error:
-                raise RecordTooLargeError(f"{self.topic_partition}: {error}") from error
+                raise self._located(error) from error
             self._keep([last] if last else [])
             self._builder = None
         return self._take()
+
+    def _note_largest(self, rows: Rows, members: Integers) -> None:
+        """Remember the key of the largest record, if any may be too large: it tells which."""
+        if rows.key is None or rows.sizes.max() <= self._max_message_bytes // 2:
+            return
+        row = members[rows.sizes[members].argmax()]
+        size = int(rows.sizes[row])
+        if size > self._largest[0]:
+            self._largest = (size, rows.key[row].as_py())
+
+    def _located(self, error: RecordTooLargeError) -> RecordTooLargeError:
+        size, key = self._largest
+        shown = repr(key if key is None or len(key) <= 100 else key[:100])
+        which = f"the record with key {shown}" if size else "a record without a key"
+        return RecordTooLargeError(f"{self.topic_partition}: {which} is too large: {error}")
 
     def _keep(self, batches: list[EncodedBatch]) -> None:
         self._finished += batches
@@ -141,18 +158,8 @@ class OpenPartition:
             level=_level(codec, self._config),
             timestamp_type=self._config.message_timestamp_type,
             log_append_time_ms=self._append_time_ms,
-            max_message_bytes=min(self._config.max_message_bytes, self._config.segment_bytes),
+            max_message_bytes=self._max_message_bytes,
         )
-
-    def _located(
-        self, error: RecordTooLargeError, rows: Rows, members: Integers
-    ) -> RecordTooLargeError:
-        """Say which record it most likely is: the largest one."""
-        sizes = record_sizes((rows.key, rows.value), len(rows))[members]
-        row = int(members[sizes.argmax()])
-        key = None if rows.key is None else rows.key[row].as_py()
-        shown = repr(key if key is None or len(key) <= 100 else key[:100])
-        return RecordTooLargeError(f"{self.topic_partition}: the record with key {shown}: {error}")
 
 
 def _codec(config: LogConfig) -> Codec:

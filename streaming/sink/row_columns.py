@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from kafkalog.errors import RowError
 from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.records.builder import RecordColumns
+from kafkalog.streaming.sink.partitioner import record_sizes
 from kafkalog.streaming.sink.row_types import check_columns
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class Rows:
     key: pa.Array | None
     value: pa.Array
     records: RecordColumns
+    sizes: Integers
+    """About how many bytes each row takes as a record; int64[n]."""
 
     @classmethod
     def of(cls, batch: pa.RecordBatch, *, now_ms: int, topic_given: bool) -> Self:
@@ -60,6 +63,7 @@ class Rows:
             records=RecordColumns.from_arrow(
                 timestamps=timestamps, value=value, key=key, headers=found.get("headers")
             ),
+            sizes=record_sizes((key, value), batch.num_rows),
         )
 
     def __len__(self) -> int:

@@ -1,0 +1,329 @@
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+
+from kafkalog.checkpoints.broker import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARK,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    read_topic_id,
+    write_offset_checkpoint,
+)
+from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.errors import (
+    BatchIdentityError,
+    CommitError,
+    FencedWriterError,
+    LogDirectoryError,
+    RowError,
+)
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.sink.committer import Committer
+from kafkalog.streaming.sink.identity import BatchIdentity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+
+
+def ours(folder: Path) -> list[str]:
+    """Name what a commit leaves while it is under way."""
+    names = ("kafkalog.intent", "kafkalog.unfinished", ".kafkalog.staged")
+    return [path.name for path in folder.iterdir() if path.name.startswith(names)]
+
+
+def test_a_commit_leaves_logs_state_and_checkpoints_that_agree(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    outcome = writer.write(0, rows(["a", "b", "c"], partitions=[0, 1, 0]))
+    ends = {T0: 2, TopicPartition("t", 1): 1}
+    assert outcome.end_offsets == ends
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == ends
+    assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == ends
+    state = load_state(tmp_path)
+    assert state is not None
+    assert state.high_watermark("t", read_topic_id(tmp_path / "t-0"), 0) == 2
+    assert ours(tmp_path) == []
+
+
+def test_all_partitions_of_a_new_topic_carry_one_id(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t", numPartitions="3").write(0, rows(["a"]))
+    ids = {read_topic_id(tmp_path / f"t-{number}") for number in range(3)}
+    assert len(ids) == 1
+    assert None not in ids
+
+
+def test_new_partitions_go_to_the_directories_with_the_fewest(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    writer = Writer(*folders, numPartitions="4")
+    writer.write(0, rows(["a"], topics=["x"]))
+    writer.write(1, rows(["a"], topics=["y"]))
+    counts = [len([path for path in folder.iterdir() if path.is_dir()]) for folder in folders]
+    assert counts == [3, 3, 2]
+    assert sum(map(len, values_of(folders, "x").values())) == 1
+
+
+def test_the_last_batch_again_adds_nothing_even_with_other_rows(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    assert not writer.write(0, rows(["other"])).appended
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+    assert ours(tmp_path) == []
+
+
+def test_an_empty_batch_is_remembered_too(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.commit(0, [])
+    writer.commit(0, [])
+    writer.write(1, rows(["a"]))
+    with pytest.raises(BatchIdentityError):
+        writer.commit(3, [])
+
+
+def test_a_batch_that_follows_nothing_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]), digest="x")
+    before = (tmp_path / "kafkalog.commit").read_bytes()
+    for batch_id, digest in ((2, "y"), (0, "y")):
+        with pytest.raises(BatchIdentityError):
+            writer.write(batch_id, rows(["b"]), digest=digest)
+    assert (tmp_path / "kafkalog.commit").read_bytes() == before
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_a_run_that_was_replaced_cannot_commit_any_more(tmp_path: Path) -> None:
+    first = Writer(tmp_path, topic="t", run="first")
+    second = Writer(tmp_path, topic="t", run="second")
+    first.write(0, rows(["a"]))
+    paused = first.stage(1, rows(["b"]))
+    second.write(1, rows(["b"]))
+    with pytest.raises(FencedWriterError, match="replaced by run second"):
+        first.commit(1, paused)
+    with pytest.raises(FencedWriterError):
+        first.write(2, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+
+
+def test_a_run_that_only_found_its_batch_committed_replaces_the_one_before(tmp_path: Path) -> None:
+    first, second = (Writer(tmp_path, topic="t", run=run) for run in ("first", "second"))
+    first.write(0, rows(["a"]))
+    second.write(0, rows(["a"]))
+    with pytest.raises(FencedWriterError):
+        first.write(1, rows(["b"]))
+
+
+def test_writers_of_different_names_do_not_disturb_each_other(tmp_path: Path) -> None:
+    writers = [Writer(tmp_path, name=name, topic="t") for name in "xyz"]
+    for batch_id in range(3):
+        for writer in writers:
+            writer.write(batch_id, rows([f"{writer.name}{batch_id}"]))
+    assert values_of([tmp_path], "t") == {0: [f"{n}{b}" for b in range(3) for n in "xyz"]}
+
+
+def test_a_write_without_identity_is_always_a_new_one(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    for job in ("job:1", "job:2"):
+        identity = BatchIdentity(job, 0)
+        runs = [replace(run) for run in writer.stage(0, rows(["a"]))]
+        Committer(writer.plan(), identity).commit(runs)
+    assert values_of([tmp_path], "t") == {0: ["a", "a"]}
+    state = load_state(tmp_path)
+    assert state is not None
+    assert state.writers == {}
+
+
+def test_writers_that_fell_silent_are_forgotten_and_their_staged_files_swept(
+    tmp_path: Path,
+) -> None:
+    silent = Writer(tmp_path, name="silent", topic="t")
+    silent.write(0, rows(["a"]))
+    (orphan,) = silent.stage(1, rows(["b"]))
+    os.utime(tmp_path / orphan.file, (0, 0))
+    other = Writer(tmp_path, name="other", topic="t", transactional__id__expiration__ms="1")
+    other.write(0, rows(["c"]))
+    other.write(1, rows(["d"]))
+    state = load_state(tmp_path)
+    assert state is not None
+    assert list(state.writers) == ["query:other"]
+    assert ours(tmp_path) == []
+
+
+def test_staged_files_of_a_batch_that_is_under_way_are_left_alone(tmp_path: Path) -> None:
+    slow, fast = (Writer(tmp_path, name=name, topic="t") for name in ("slow", "fast"))
+    slow.write(0, rows(["a"]))
+    runs = slow.stage(1, rows(["b"]))
+    fast.write(0, rows(["c"]))
+    slow.commit(1, runs)
+    assert values_of([tmp_path], "t") == {0: ["a", "c", "b"]}
+
+
+def test_staged_files_of_attempts_that_lost_are_swept(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.stage(0, rows(["lost"]))
+    writer.write(0, rows(["a"]))
+    assert ours(tmp_path) == []
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_aborting_drops_what_was_staged(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    runs = writer.stage(0, rows(["a"]))
+    Committer(writer.plan(), writer.identity(0)).abort(runs)
+    assert ours(tmp_path) == []
+    writer.write(0, rows(["a"]))
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_aborting_after_a_commit_undoes_nothing(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    runs = writer.stage(0, rows(["a"]))
+    writer.commit(0, runs)
+    Committer(writer.plan(), writer.identity(0)).abort(runs)
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_nothing_is_appended_behind_a_log_that_lost_what_was_committed(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    size = (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size
+    writer.write(1, rows(["b"]))
+    os.truncate(tmp_path / "t-0" / f"{0:020d}.log", size)
+    with pytest.raises(CommitError, match="ends at offset 1, yet everything below 2"):
+        writer.write(2, rows(["c"]))
+
+
+def test_a_staged_file_that_changed_is_not_appended(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    (run,) = writer.stage(0, rows(["a" * 100]))
+    data = bytearray((tmp_path / run.file).read_bytes())
+    data[-3] ^= 1
+    (tmp_path / run.file).write_bytes(data)
+    with pytest.raises(CommitError, match="checksum"):
+        writer.commit(0, [run])
+    assert not (tmp_path / "t-0").exists()
+
+
+def test_a_staged_file_that_is_gone_is_told(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    (run,) = writer.stage(0, rows(["a"]))
+    (tmp_path / run.file).unlink()
+    with pytest.raises(CommitError, match="is gone"):
+        writer.commit(0, [run])
+    assert not (tmp_path / "t-0").exists()
+    assert "kafkalog.unfinished" not in ours(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"file": "../../etc/passwd"},
+        {"file": ".kafkalog.staged.x"},
+        {"directory": 7},
+        {"position": -1},
+    ],
+)
+def test_a_run_that_no_task_can_have_made_is_refused(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    (run,) = writer.stage(0, rows(["a"]))
+    with pytest.raises(CommitError, match="none can have made"):
+        writer.commit(0, [replace(run, **change)])
+
+
+@pytest.mark.parametrize("name", ["../../x", "__consumer_offsets"])
+def test_topic_names_are_checked_again_in_the_commit(tmp_path: Path, name: str) -> None:
+    writer = Writer(tmp_path, topic="t")
+    (run,) = writer.stage(0, rows(["a"]))
+    with pytest.raises((RowError, ValueError), match="topic"):
+        writer.commit(0, [replace(run, topic_partition=TopicPartition(name, 0))])
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+
+
+def test_a_partition_that_another_writer_made_too_few_of_is_refused(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="4")
+    runs = writer.stage(0, rows(["a"], partitions=[3]))
+    Writer(tmp_path, name="other", topic="t", numPartitions="2").write(0, rows(["b"]))
+    with pytest.raises(RowError, match="partition 3 of topic 't', which has 2"):
+        writer.commit(0, runs)
+
+
+def test_kafkas_clean_shutdown_marker_goes_before_the_first_byte(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    (tmp_path / CLEAN_SHUTDOWN).touch()
+    writer.write(0, rows(["a"]))
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def test_lines_of_other_partitions_stay_in_kafkas_checkpoints(tmp_path: Path) -> None:
+    other = TopicPartition("other", 3)
+    write_offset_checkpoint(tmp_path, HIGH_WATERMARK, {other: 17})
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 1, other: 17}
+
+
+def test_without_fsync_the_recovery_point_stays(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t", flush="os").write(0, rows(["a"]))
+    assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == {}
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 1}
+
+
+def failing(name: str, calls: int, code: int) -> Callable[..., Any]:
+    """Make a function of ``os`` that fails from its ``calls``-th call on, counted from 0."""
+    original = getattr(os, name)
+    left = [calls]
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(code, os.strerror(code))
+        return original(*arguments, **named)
+
+    return call
+
+
+@pytest.mark.parametrize("calls", range(8))
+@pytest.mark.parametrize(("name", "code"), [("pwrite", errno.ENOSPC), ("fsync", errno.EIO)])
+def test_a_fault_of_the_disk_fails_the_batch_whole_and_the_next_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, calls: int
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    runs = writer.stage(1, rows(["c", "d"], partitions=[0, 1]))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, name, failing(name, calls, code))
+        try:
+            writer.commit(1, runs)
+        except CommitError as error:
+            assert os.strerror(code) in str(error)  # noqa: PT017
+            assert values_of([tmp_path], "t") == {0: ["a"], 1: ["b"]}
+    writer.write(1, rows(["c", "d"], partitions=[0, 1]))
+    assert values_of([tmp_path], "t") == {0: ["a", "c"], 1: ["b", "d"]}
+    assert ours(tmp_path) == []
+
+
+def test_a_broker_lock_that_is_replaced_during_a_commit_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    runs = writer.stage(0, rows(["a"]))
+
+    def sync_and_replace(descriptor: int) -> None:
+        (tmp_path / ".lock").unlink(missing_ok=True)
+        (tmp_path / ".lock").touch()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", sync_and_replace)
+        with pytest.raises(LogDirectoryError, match="deleted or replaced"):
+            writer.commit(0, runs)
+    assert values_of([tmp_path], "t") in ({}, {0: []})
+    writer.write(0, rows(["a"]))
+    assert values_of([tmp_path], "t") == {0: ["a"]}

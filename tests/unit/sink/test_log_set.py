@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.streaming.sink.log_set import ensure_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def sequences(*folders: Path) -> list[int]:
+    return [state.sequence for folder in folders if (state := load_state(folder))]
+
+
+def test_folders_that_do_not_exist_are_made(tmp_path: Path) -> None:
+    folder = tmp_path / "a" / "b"
+    set_id = ensure_set(Writer(folder).options)
+    assert ensure_set(Writer(folder).options) == set_id
+
+
+def test_all_directories_of_a_set_hold_its_state(tmp_path: Path) -> None:
+    folders = [tmp_path / "1", tmp_path / "2"]
+    Writer(*folders, topic="t").write(0, rows(["a"]))
+    states = [load_state(folder) for folder in folders]
+    assert None not in states
+    assert len({state.set_id for state in states if state}) == 1
+    assert len({state.member_id for state in states if state}) == 2
+    assert sequences(*folders) == [1, 1]
+
+
+def test_a_missing_member_is_refused(tmp_path: Path) -> None:
+    folders = [tmp_path / "1", tmp_path / "2"]
+    Writer(*folders, topic="t").write(0, rows(["a"]))
+    with pytest.raises(LogDirectoryError, match="1 of the 2 log directories"):
+        Writer(folders[0], topic="t").write(1, rows(["b"]))
+    shutil.rmtree(folders[1])
+    with pytest.raises((LogDirectoryError, CheckpointError)):
+        Writer(*folders, topic="t").write(1, rows(["b"]))
+
+
+def test_a_member_of_another_set_is_refused(tmp_path: Path) -> None:
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder in folders:
+        Writer(folder, topic="t").write(0, rows(["a"]))
+    with pytest.raises(LogDirectoryError, match="belongs to another set"):
+        Writer(*folders, topic="t").write(1, rows(["b"]))
+
+
+def test_a_copy_of_a_member_is_refused(tmp_path: Path) -> None:
+    Writer(tmp_path / "1", topic="t").write(0, rows(["a"]))
+    shutil.copytree(tmp_path / "1", tmp_path / "2")
+    shutil.rmtree(tmp_path / "2" / "t-0")
+    with pytest.raises(LogDirectoryError, match="a copy of the other"):
+        Writer(tmp_path / "1", tmp_path / "2", topic="t").write(1, rows(["b"]))
+
+
+def test_an_empty_directory_may_join(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    Writer(first, topic="t").write(0, rows(["a"]))
+    second.mkdir()
+    Writer(first, second, topic="u").write(1, rows(["b"]))
+    assert values_of([first, second], "t") == {0: ["a"]}
+    assert (second / "u-0").is_dir()
+    with pytest.raises(LogDirectoryError, match="are missing"):
+        Writer(first, topic="t").write(2, rows(["c"]))
+
+
+def test_the_newest_copy_of_the_state_counts(tmp_path: Path) -> None:
+    folders = [tmp_path / "1", tmp_path / "2"]
+    writer = Writer(*folders, topic="t")
+    writer.write(0, rows(["a"]))
+    old = (folders[1] / STATE_FILE).read_bytes()
+    writer.write(1, rows(["b"]))
+    (folders[1] / STATE_FILE).write_bytes(old)
+    assert sequences(*folders) == [2, 1]
+    assert values_of(folders, "t") == {0: ["a", "b"]}
+    writer.write(2, rows(["c"]))
+    assert sequences(*folders) == [3, 3]
+
+
+def test_a_lost_state_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    (tmp_path / STATE_FILE).unlink()
+    with pytest.raises(CheckpointError, match="allowBrokerDirectory=true"):
+        Writer(tmp_path, topic="t").write(1, rows(["b"]))
+
+
+def test_directories_of_others_are_gone_on_with_when_that_is_asked_for(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
+    (tmp_path / STATE_FILE).unlink()
+    writer = Writer(tmp_path, name="new", topic="t", allowBrokerDirectory="true")
+    writer.write(0, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+
+
+def test_where_a_broker_lived_nothing_is_written_unless_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / META_PROPERTIES).write_text("version=1\nnode.id=1\ncluster.id=x\n")
+    with pytest.raises(LogDirectoryError, match="a broker lived here"):
+        Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    Writer(tmp_path, topic="t", allowBrokerDirectory="true").write(0, rows(["a"]))
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+@pytest.mark.parametrize("name", ["kafkalog.intent", "kafkalog.unfinished"])
+def test_traces_of_a_commit_without_a_state_mean_that_it_was_lost(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(CheckpointError, match="its commit state was lost"):
+        Writer(tmp_path, topic="t", allowBrokerDirectory="true").write(0, rows(["a"]))
+
+
+def test_a_damaged_state_is_never_taken_for_none(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    (tmp_path / STATE_FILE).write_text("")
+    with pytest.raises(CheckpointError, match="damaged"):
+        Writer(tmp_path, topic="t", allowBrokerDirectory="true").write(1, rows(["b"]))
+
+
+def test_a_link_planted_for_the_states_temporary_is_not_written_through(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    folder = tmp_path / "log"
+    Writer(folder, topic="t").write(0, rows(["a"]))
+    for name in (f"{STATE_FILE}.tmp", "kafkalog.intent.tmp", "replication-offset-checkpoint.tmp"):
+        (folder / name).symlink_to(victim)
+    Writer(folder, topic="t").write(1, rows(["b"]))
+    assert victim.read_text() == "precious"
+    assert values_of([folder], "t") == {0: ["a", "b"]}

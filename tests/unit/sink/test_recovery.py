@@ -1,0 +1,188 @@
+"""What recovery may take away, and what it must not."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.logs import Row, batch_bytes
+from tests.support.sinking import Writer, rows, values_of
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
+from kafkalog.checkpoints.commit_state import (
+    INTENT_FILE,
+    STATE_FILE,
+    UNFINISHED_FOLDER,
+    load_intent,
+)
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.sink.append import PartitionAppend
+from kafkalog.streaming.sink.log_set import LogSet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class PowerCutError(BaseException):
+    """Ends a commit without letting it clear up, as a kill would."""
+
+
+@pytest.fixture
+def cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give a directory in which a commit appended, and was cut off before it was published."""
+    writer = Writer(tmp_path, topic="t", segment__bytes="600")
+    writer.write(0, rows(["a" * 100]))
+    cut_off_in_publish(writer, monkeypatch)
+    assert (tmp_path / INTENT_FILE).exists()
+    assert (tmp_path / UNFINISHED_FOLDER).is_dir()
+    return tmp_path
+
+
+def cut_off_in_publish(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PowerCutError
+
+    runs = writer.stage(1, rows(["b" * 100] * 4, keys=["k"] * 4), rows(["c" * 100] * 4))
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", fail)
+        with pytest.raises(PowerCutError):
+            writer.commit(1, runs)
+
+
+def segments(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "t-0").iterdir())}
+
+
+def go_on(folder: Path) -> None:
+    Writer(folder, name="another", topic="u").write(0, rows(["x"]))
+
+
+def test_an_unfinished_commit_is_not_seen_and_is_taken_back(cut_off: Path) -> None:
+    assert values_of([cut_off], "t") == {0: ["a" * 100]}
+    go_on(cut_off)
+    names = [name for name in segments(cut_off) if name.endswith(".log")]
+    assert names == [f"{0:020d}.log"]
+    assert load_intent(cut_off) is None
+    assert not (cut_off / UNFINISHED_FOLDER).exists()
+
+
+def test_files_are_byte_for_byte_what_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t", segment__bytes="600", index__interval__bytes="0")
+    writer.write(0, rows(["a" * 100]), rows(["b" * 100]))
+    before = segments(tmp_path)
+    cut_off_in_publish(writer, monkeypatch)
+    assert segments(tmp_path) != before
+    go_on(tmp_path)
+    assert segments(tmp_path) == before
+
+
+def log_file(folder: Path) -> Path:
+    """Give the first segment that the commit made."""
+    intent = load_intent(folder)
+    assert intent is not None
+    made = next(segment for segment in intent.partitions[0].segments if segment.created)
+    return folder / "t-0" / f"{made.base_offset:020d}.log"
+
+
+def test_a_torn_write_is_taken_back(cut_off: Path) -> None:
+    path = log_file(cut_off)
+    data = bytearray(path.read_bytes())
+    data[40:80] = bytes(40)
+    path.write_bytes(data)
+    go_on(cut_off)
+    assert not path.exists()
+
+
+def test_a_batch_that_another_writer_appended_behind_is_never_taken_away(cut_off: Path) -> None:
+    path = log_file(cut_off)
+    foreign = batch_bytes(100, [Row(b"foreign")])
+    with path.open("ab") as file:
+        file.write(foreign)
+    before = segments(cut_off)
+    with pytest.raises(LogDirectoryError, match="did not write"):
+        go_on(cut_off)
+    assert segments(cut_off) == before
+
+
+def test_a_batch_that_another_writer_put_in_the_place_of_ours_is_kept_too(cut_off: Path) -> None:
+    log_file(cut_off).write_bytes(batch_bytes(1, [Row(b"foreign")]))
+    before = segments(cut_off)
+    with pytest.raises(LogDirectoryError, match="did not write"):
+        go_on(cut_off)
+    assert segments(cut_off) == before
+
+
+def test_a_segment_that_another_writer_made_is_kept_too(cut_off: Path) -> None:
+    (cut_off / "t-0" / f"{5000:020d}.log").write_bytes(batch_bytes(5000, [Row(b"foreign")]))
+    before = segments(cut_off)
+    with pytest.raises(LogDirectoryError, match="another writer or a broker has appended"):
+        go_on(cut_off)
+    assert segments(cut_off) == before
+
+
+def test_without_the_staged_file_nothing_is_proved_and_nothing_taken_away(cut_off: Path) -> None:
+    for path in cut_off.glob(".kafkalog.staged.*"):
+        path.unlink()
+    before = segments(cut_off)
+    with pytest.raises(LogDirectoryError, match="whose staged file is gone"):
+        go_on(cut_off)
+    assert segments(cut_off) == before
+
+
+def test_a_log_that_lost_committed_bytes_is_told(cut_off: Path) -> None:
+    os.truncate(cut_off / "t-0" / f"{0:020d}.log", 10)
+    with pytest.raises(LogDirectoryError, match="committed records are gone"):
+        go_on(cut_off)
+
+
+def test_a_partition_that_is_gone_is_told(cut_off: Path) -> None:
+    (cut_off / "t-0").rename(cut_off.parent / "moved")
+    with pytest.raises(LogDirectoryError, match="is gone"):
+        go_on(cut_off)
+
+
+def test_an_intent_that_a_state_has_published_is_only_cleared_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.streaming.sink.committer.write_ends", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            writer.write(0, rows(["a"]))
+    assert (tmp_path / INTENT_FILE).exists()
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+    assert not writer.write(0, rows(["a"])).appended
+    assert not (tmp_path / INTENT_FILE).exists()
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {TopicPartition("t", 0): 1}
+
+
+def test_an_intent_of_another_set_is_not_acted_on(cut_off: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    Writer(other, topic="t").write(0, rows(["x"]))
+    (other / INTENT_FILE).write_bytes((cut_off / INTENT_FILE).read_bytes())
+    state = (cut_off / STATE_FILE).read_bytes()
+    with pytest.raises(CheckpointError, match="belongs to another set"):
+        Writer(other, name="another", topic="t").write(0, rows(["y"]))
+    assert (cut_off / STATE_FILE).read_bytes() == state
+
+
+def test_a_folder_of_ours_into_which_others_put_something_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+
+    def fail(_: object) -> None:
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionAppend, "sync", fail)
+        with pytest.raises(PowerCutError):
+            writer.write(0, rows(["a"]))
+    (tmp_path / "t-0" / "notes.txt").write_text("precious")
+    with pytest.raises(LogDirectoryError, match=r"notes\.txt"):
+        go_on(tmp_path)
+    assert (tmp_path / "t-0" / "notes.txt").read_text() == "precious"
