@@ -18,8 +18,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
+from kafkalog.streaming.records.byte_kernels import (
+    copy_bytes,
+    put_varint,
+    read_int,
+    varint_size,
+)
 from kafkalog.streaming.records.jit import inlined, kernel
 
 if TYPE_CHECKING:
@@ -46,30 +50,7 @@ _MAX_INT32: Final = 2**31 - 1
 
 
 @inlined
-def _varint_size(value: int) -> int:
-    zigzag = (value << 1) ^ (value >> 63)
-    size = 1
-    while (zigzag & ~0x7F) != 0 and size < 10:
-        zigzag = (zigzag >> 7) & 0x01FFFFFFFFFFFFFF
-        size += 1
-    return size
-
-
-@inlined
-def _put_varint(out: Bytes, position: int, value: int) -> int:
-    zigzag = (value << 1) ^ (value >> 63)
-    count = 1
-    while (zigzag & ~0x7F) != 0 and count < 10:
-        out[position] = (zigzag & 0x7F) | 0x80
-        zigzag = (zigzag >> 7) & 0x01FFFFFFFFFFFFFF
-        position += 1
-        count += 1
-    out[position] = zigzag & 0x7F
-    return position + 1
-
-
-@inlined
-def _length(offsets: Integers, data: Bytes, valid: Bytes, row: int) -> int:
+def column_length(offsets: Integers, data: Bytes, valid: Bytes, row: int) -> int:
     """Give a value's length, -1 for null, -2 for offsets that are no use."""
     if row + 1 >= offsets.shape[0] or (valid.shape[0] > row and valid[row] == 0):
         return -1
@@ -80,11 +61,19 @@ def _length(offsets: Integers, data: Bytes, valid: Bytes, row: int) -> int:
 
 
 @inlined
-def _put_bytes(out: Bytes, position: int, data: Bytes, start: int, length: int) -> int:
-    position = _put_varint(out, position, length)
-    for i in range(length):
-        out[position + i] = data[start + i]
-    return position + max(length, 0)
+def _value_size(length: int) -> int:
+    return varint_size(length) + max(length, 0)
+
+
+@inlined
+def _put_value(
+    out: Bytes, position: int, data: Bytes, offsets: Integers, row: int, length: int
+) -> int:
+    position = put_varint(out, position, length)
+    if length > 0:
+        copy_bytes(out, position, data, offsets[row], length)
+        position += length
+    return position
 
 
 @kernel(
@@ -150,8 +139,8 @@ def append_records(
         if row < 0 or row >= timestamps.shape[0]:
             reason = BAD_COLUMN
             break
-        key_length = _length(key_offsets, key_data, key_valid, row)
-        value_length = _length(value_offsets, value_data, value_valid, row)
+        key_length = column_length(key_offsets, key_data, key_valid, row)
+        value_length = column_length(value_offsets, value_data, value_valid, row)
         if key_length == -2 or value_length == -2:
             reason = BAD_COLUMN
             break
@@ -172,27 +161,27 @@ def append_records(
             reason = FULL
             break
 
-        body = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
-        body += _varint_size(key_length) + max(key_length, 0)
-        body += _varint_size(value_length) + max(value_length, 0)
+        body = 1 + varint_size(timestamp_delta) + varint_size(offset_delta)
+        body += _value_size(key_length) + _value_size(value_length)
         header, header_end = 0, 0
         if row + 1 < header_starts.shape[0]:
             header, header_end = header_starts[row], header_starts[row + 1]
             if header < 0 or header_end < header:
                 reason = BAD_COLUMN
                 break
-        body += _varint_size(header_end - header)
+        body += varint_size(header_end - header)
         for i in range(header, header_end):
-            name_length = _length(header_key_offsets, header_key_data, header_key_data[:0], i)
-            data_length = _length(header_value_offsets, header_value_data, header_value_valid, i)
+            name_length = column_length(header_key_offsets, header_key_data, header_key_data[:0], i)
+            data_length = column_length(
+                header_value_offsets, header_value_data, header_value_valid, i
+            )
             if name_length < 0 or data_length == -2:
                 reason = BAD_COLUMN
                 break
-            body += _varint_size(name_length) + name_length
-            body += _varint_size(data_length) + max(data_length, 0)
+            body += _value_size(name_length) + _value_size(data_length)
         if reason != DONE:
             break
-        size = _varint_size(body) + body
+        size = varint_size(body) + body
         if count > 0 and used + size > limit:
             reason = FULL
             break
@@ -201,22 +190,24 @@ def append_records(
             reason = GROW
             break
 
-        position = _put_varint(out, used, body)
+        position = put_varint(out, used, body)
         out[position] = 0
-        position = _put_varint(out, position + 1, timestamp_delta)
-        position = _put_varint(out, position, offset_delta)
-        start = key_offsets[row] if key_length > 0 else 0
-        position = _put_bytes(out, position, key_data, start, key_length)
-        start = value_offsets[row] if value_length > 0 else 0
-        position = _put_bytes(out, position, value_data, start, value_length)
-        position = _put_varint(out, position, header_end - header)
+        position = put_varint(out, position + 1, timestamp_delta)
+        position = put_varint(out, position, offset_delta)
+        position = _put_value(out, position, key_data, key_offsets, row, key_length)
+        position = _put_value(out, position, value_data, value_offsets, row, value_length)
+        position = put_varint(out, position, header_end - header)
         for i in range(header, header_end):
-            start = header_key_offsets[i]
-            length = header_key_offsets[i + 1] - start
-            position = _put_bytes(out, position, header_key_data, start, length)
-            length = _length(header_value_offsets, header_value_data, header_value_valid, i)
-            start = header_value_offsets[i] if length > 0 else 0
-            position = _put_bytes(out, position, header_value_data, start, length)
+            name_length = header_key_offsets[i + 1] - header_key_offsets[i]
+            position = _put_value(
+                out, position, header_key_data, header_key_offsets, i, name_length
+            )
+            data_length = column_length(
+                header_value_offsets, header_value_data, header_value_valid, i
+            )
+            position = _put_value(
+                out, position, header_value_data, header_value_offsets, i, data_length
+            )
 
         if count == 0:
             base_timestamp, max_timestamp = timestamp, timestamp
@@ -244,11 +235,9 @@ def number_batches(data: Bytes, first_offset: int, leader_epoch: int) -> int:
     while position < data.shape[0]:
         if data.shape[0] - position < 61 or data[position + 16] != 2:
             return -1 - position
-        length, delta = 0, 0
-        for i in range(4):
-            length = (length << 8) | np.int64(data[position + 8 + i])
-            delta = (delta << 8) | np.int64(data[position + 23 + i])
-        if length < 49 or length > data.shape[0] - position - 12 or delta > _MAX_INT32:
+        length = read_int(data, position + 8, 4)
+        delta = read_int(data, position + 23, 4)
+        if length < 49 or length > data.shape[0] - position - 12 or delta < 0:
             return -1 - position
         for i in range(8):
             data[position + i] = (offset >> (56 - 8 * i)) & 0xFF

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from kafkalog.streaming.records.byte_kernels import copy_bytes, read_varint
 from kafkalog.streaming.records.jit import inlined, kernel
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers

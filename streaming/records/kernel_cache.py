@@ -34,6 +34,7 @@ import numba
 from numba.core import caching, types
 
 import kafkalog
+from kafkalog.streaming.records.jit import COMPILER_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 def compiled(function: Callable[..., Any], result: str, arguments: tuple[str, ...]) -> Any:  # noqa: ANN401
     """Load the machine code of a kernel, or compile and keep it; see ``jit.kernel`` for types."""
-    dispatcher: Any = numba.njit(nogil=True, boundscheck=False)(function)
+    dispatcher: Any = numba.njit(**COMPILER_OPTIONS)(function)
     signature = _numba_type(result)(*(_numba_type(argument) for argument in arguments))
     if _usable_directory() is None:
         dispatcher.compile(signature)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-
 from kafkalog.streaming.records.byte_kernels import read_int
 from kafkalog.streaming.records.crc_kernels import checksum
 from kafkalog.streaming.records.decode_kernels import AT, DONE, FULL, RECORD, ROWS, SECTION
