@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -114,6 +114,12 @@ def finish(started: tuple[StreamingQuery, Run]) -> Run:
     finally:
         query.stop()
     return run
+
+
+def last_progress(query: StreamingQuery) -> Any:
+    progress = query.lastProgress
+    assert progress is not None
+    return progress
 
 
 # Batches
@@ -298,11 +304,11 @@ def test_a_running_query_sees_new_rows_and_partitions_and_then_rests(
         query.processAllAvailable()
         expected = [log.values(partition) for partition in ("t-0", "t-1", "t-2", "t-10")]
         assert run.values == set().union(*expected)
-        batch = query.lastProgress["batchId"]
+        batch = last_progress(query)["batchId"]
         for _ in range(3):
             query.processAllAvailable()
-        assert query.lastProgress["batchId"] == batch  # nothing new: no further batch
-        progress = query.lastProgress["sources"][0]
+        assert last_progress(query)["batchId"] == batch  # nothing new: no further batch
+        progress = last_progress(query)["sources"][0]
         assert progress["endOffset"] == '{"t": {"0": 6, "1": 3, "2": 2, "10": 2}}'
         assert progress["latestOffset"] == progress["endOffset"]
     finally:

@@ -38,7 +38,7 @@ def tail(tmp_path: Path) -> LogTail:
     return LogTail([str(tmp_path)], lambda _: True)
 
 
-def started(tail: LogTail, *, default: int = LATEST, **given: str) -> dict[TopicPartition, int]:
+def started(tail: LogTail, default: int = LATEST, /, **given: str) -> dict[TopicPartition, int]:
     chosen = options(**given)
     return resolve_start(
         starting_bound(chosen, default=default),
@@ -51,7 +51,7 @@ def started(tail: LogTail, *, default: int = LATEST, **given: str) -> dict[Topic
 def test_words_are_read_in_any_case(tail: LogTail) -> None:
     assert started(tail, startingOffsets="earLiEst") == {T0: 2, T1: 0}
     assert started(tail, startingOffsets=" laTest") == {T0: 10, T1: 3}
-    assert started(tail, default=EARLIEST) == {T0: 2, T1: 0}
+    assert started(tail, EARLIEST) == {T0: 2, T1: 0}
 
 
 def test_numbers_stand_for_offsets_and_symbols(tail: LogTail) -> None:

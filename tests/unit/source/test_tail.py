@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -251,13 +252,13 @@ def test_an_unchanged_partition_costs_one_stat(
     monkeypatch.setattr(watch, "_TICK_NS", 0)
     tail.look()
     asked: list[str] = []
-    stat = watch.os.stat
+    stat = os.stat
 
     def counting(path: str) -> object:
         asked.append(path)
         return stat(path)
 
-    monkeypatch.setattr(watch.os, "stat", counting)
+    monkeypatch.setattr(os, "stat", counting)
     tail.look()
     of_partitions = [path for path in asked if "/t-" in path]
     assert len(of_partitions) == 20
