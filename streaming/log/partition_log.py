@@ -185,10 +185,21 @@ class PartitionLog:
         return split_slice(whole, pieces)
 
     def read_slice(
-        self, planned: SegmentSlice, decoder: Decoder, *, committed_end: int | None = None
+        self,
+        planned: SegmentSlice,
+        decoder: Decoder,
+        *,
+        committed_end: int | None = None,
+        committed_only: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         """Read a slice as Arrow; see :mod:`kafkalog.streaming.log.slice_reader`."""
-        return read_slice(self.topic_partition, planned, decoder, committed_end=committed_end)
+        return read_slice(
+            self.topic_partition,
+            planned,
+            decoder,
+            committed_end=committed_end,
+            committed_only=committed_only,
+        )
 
     def read(
         self, start: int, end: int, max_bytes: int, *, min_one_message: bool = True

@@ -22,6 +22,7 @@ from kafkalog.errors import (
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
 )
+from kafkalog.streaming.log.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slices import open_planned
 
@@ -71,6 +72,7 @@ def read_slice(
     decoder: Decoder,
     *,
     committed_end: int | None = None,
+    committed_only: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Read the offsets of ``planned``, in order, as ``decoder`` gives them.
 
@@ -80,13 +82,18 @@ def read_slice(
     ``committed_end`` on, if it is given, the first bytes that are no whole batch are the end of the
     log, said in a warning; below it, and everywhere without it, they are an error.
 
+    With ``committed_only`` the records of aborted transactions are left out, and gaps like them.
+    The slice must not reach beyond the last stable offset then.
+
     Raises:
         OffsetOutOfRangeError: retention has deleted the segment; holds the log start offset.
-        DataLossError: the log ends before the slice does.
+        DataLossError: the log ends before the slice does, or, with ``committed_only``, inside of a
+            transaction that the slice has records of.
         CorruptRecordError: bytes that are no batch, a wrong checksum, offsets that do not ascend.
         TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
     """
-    return _SliceReader(topic_partition, planned, decoder, committed_end).batches()
+    aborted = AbortedTransactions(Path(planned.path).parent) if committed_only else None
+    return _SliceReader(topic_partition, planned, decoder, committed_end, aborted).batches()
 
 
 class _Place(NamedTuple):
@@ -104,12 +111,14 @@ class _SliceReader:
         planned: SegmentSlice,
         decoder: Decoder,
         committed_end: int | None,
+        aborted: AbortedTransactions | None,
     ) -> None:
         self._topic_partition = topic_partition
         self._planned = planned
         self._directory = Path(planned.path).parent
         self._decoder = decoder
         self._committed_end = committed_end
+        self._aborted = aborted
         self._next = planned.start_offset
         self._end = planned.end_offset
 
@@ -248,13 +257,21 @@ class _SliceReader:
         first = int(np.searchsorted(table.last_offset, self._next))
         # The batches behind the first one that reaches the end have nothing for us.
         end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1
-        if first < end:
+        wanted = self._committed(segment, table[first:end])
+        if len(wanted):
             yield from self._decoder.feed(
                 chunk.data,
-                table[first:end],
+                wanted,
                 file_position=chunk.file_position,
                 path=str(segment.path),
                 start_offset=self._next,
                 end_offset=self._end,
             )
         self._next = max(self._next, int(table.last_offset[-1]) + 1)
+
+    def _committed(self, segment: LogSegment, table: BatchTable) -> BatchTable:
+        """Leave out the batches of aborted transactions, if they are not wanted."""
+        if self._aborted is None or not len(table):
+            return table
+        aborted = self._aborted.mask(segment, table)
+        return table[~aborted] if aborted.any() else table

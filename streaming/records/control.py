@@ -104,7 +104,8 @@ class MarkerReader:
             # The first record counts, as for Kafka: later ones are written over here.
             for offset, key in reversed(list(self._records(data, markers, file_position, path))):
                 slot = int(np.searchsorted(markers.last_offset, offset))
-                types[rows[slot]] = self._type_of(key, markers, slot, path)
+                if slot < len(rows):  # else the record claims an offset beyond its batch
+                    types[rows[slot]] = self._type_of(key, markers, slot, path)
         return types
 
     def _records(

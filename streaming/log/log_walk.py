@@ -1,0 +1,91 @@
+"""Walk forward over the batches of a log, from segment to segment, whatever happens to the files.
+
+The offset is what leads: when a segment ends, the next one is the one that holds the next offset
+by then, be it the one that follows, or one that a cleaner has made of both.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.streaming.log.segment import Chunk
+from kafkalog.streaming.log.segment_files import list_segments
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.streaming.log.segment import FileIdentity, LogSegment
+
+__all__ = ["following_segment", "walk_batches"]
+
+_ATTEMPTS: Final = 5
+"""Listing and opening race with cleaners and retention."""
+
+
+def walk_batches(
+    directory: Path, offset: int, *, within: LogSegment | None = None
+) -> Iterator[tuple[LogSegment, Chunk]]:
+    """Read the batches from the one that holds ``offset`` on, to the end of the log.
+
+    Args:
+        directory: the partition's folder.
+        offset: the first one wanted; batches that end below it are left out.
+        within: begin in this segment, which stays open, though another may have its name by now.
+
+    Yields:
+        batches, about 1 MiB at a time, and the segment that they lie in, open until the next turn.
+
+    Raises:
+        CorruptRecordError: bytes that cannot be a batch; those before them were yielded.
+        UnknownTopicOrPartitionError: the folder is gone.
+    """
+    segment = _segment_of(directory, offset, None) if within is None else within
+    while segment is not None:
+        with nullcontext(segment) if segment is within else segment:
+            for chunk in segment.chunks(segment.floor_position(offset)):
+                first = int(np.searchsorted(chunk.table.last_offset, offset))
+                if first < len(chunk.table):
+                    yield segment, Chunk(chunk.data, chunk.table[first:], chunk.file_position)
+                    offset = int(chunk.table.last_offset[-1]) + 1
+            done = segment.identity
+        segment = _segment_of(directory, offset, done)
+
+
+def following_segment(segment: LogSegment) -> LogSegment | None:
+    """Give the segment behind one, as the folder has them now; None behind the last one."""
+    later = (s for s in _segments(segment.directory) if s.base_offset > segment.base_offset)
+    return next(later, None)
+
+
+def _segments(directory: Path) -> list[LogSegment]:
+    """List the segments, and again if a cleaner swaps them meanwhile."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            return list_segments(directory)
+    return list_segments(directory)
+
+
+def _segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
+    """Open the segment that an offset belongs to; the one behind it if that is the one just read.
+
+    None if there is no such segment.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            return _open_segment_of(directory, offset, done)
+    return _open_segment_of(directory, offset, done)
+
+
+def _open_segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
+    segments = _segments(directory)
+    floor = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
+    for segment in segments[max(0, floor) :][:2]:
+        if segment.identity != done:
+            return segment
+        segment.close()
+    return None
