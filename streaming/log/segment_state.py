@@ -63,13 +63,34 @@ def _load_indexed(segment: LogSegment) -> SegmentState:
         time_entries=time_entries,
         indexed_timestamp=NO_TIMESTAMP if indexed is None else indexed.timestamp,
     )
+    if len(index):
+        _check_covered(segment, state)
+    indexed_offset_seen = last.position == 0
     for table in _valid_tables(segment, last.position):
-        state.next_offset = int(table.last_offset[-1]) + 1
-        slot = int(table.max_timestamp.argmax())
-        if table.max_timestamp[slot] > state.max_timestamp:
-            state.max_timestamp = int(table.max_timestamp[slot])
-            state.offset_of_max = int(table.last_offset[slot])
+        _extend(state, table)
+        indexed_offset_seen |= bool((table.last_offset == last.offset).any())
+    if not indexed_offset_seen:
+        raise CorruptIndexError(f"{index.path} ends with offset {last.offset}, where no batch ends")
     return state
+
+
+def _check_covered(segment: LogSegment, state: SegmentState) -> None:
+    """Hold the time index against the first batch and the last indexed one, which it covers."""
+    for position in (0, state.indexed_position):
+        header = segment.header_at(position)
+        if header is not None and header.max_timestamp > state.indexed_timestamp:
+            raise CorruptIndexError(
+                f"{segment.file(TIME_INDEX)} ends with timestamp {state.indexed_timestamp}, and "
+                f"the batch at position {position}, which it covers, has {header.max_timestamp}"
+            )
+
+
+def _extend(state: SegmentState, table: BatchTable) -> None:
+    state.next_offset = int(table.last_offset[-1]) + 1
+    slot = int(table.max_timestamp.argmax())
+    if table.max_timestamp[slot] > state.max_timestamp:
+        state.max_timestamp = int(table.max_timestamp[slot])
+        state.offset_of_max = int(table.last_offset[slot])
 
 
 def _load_by_scan(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
