@@ -24,23 +24,21 @@ from kafkalog.streaming.records import encode_kernels as kernels
 from kafkalog.streaming.records.arrow_buffers import (
     ABSENT,
     BinaryColumn,
-    Bytes,
     Integers,
     binary_column,
 )
 from kafkalog.streaming.records.compression import Codec, compress
+from kafkalog.streaming.records.open_batch import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_TARGET_BYTES,
+    EncodedBatch,
+    OpenBatch,
+)
 
 if TYPE_CHECKING:
     from typing import Self
 
 __all__ = ["DEFAULT_TARGET_BYTES", "BatchBuilder", "EncodedBatch", "RecordColumns"]
-
-DEFAULT_TARGET_BYTES: Final = 256 * 1024
-"""Uncompressed size at which a batch is closed: large enough that the work per batch does not show,
-small enough that a seek, which decompresses a whole batch, stays cheap."""
-
-DEFAULT_MAX_MESSAGE_BYTES: Final = 1_048_588
-"""Kafka's default of ``max.message.bytes``: the largest batch, its header included."""
 
 # baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta,
 # baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount: see `batch`.
@@ -50,8 +48,6 @@ _CRC_POSITION: Final = 17
 _CRC_START: Final = 21
 _MAGIC: Final = 2
 _LOG_APPEND_TIME_BIT: Final = 0x08
-_FIRST_ROOM: Final = 8 * 1024
-_MAX_BATCH_BYTES: Final = 2**31 - 1
 _NO_INTEGERS: Final = np.empty(0, np.int64)
 
 
@@ -106,26 +102,8 @@ class RecordColumns:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """A complete record batch that has no offsets yet.
-
-    ``first_offset`` is -1, or the offset its first record is to keep. Timestamps are in ms.
-    """
-
-    data: bytes
-    count: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    first_offset: int = -1
-
-
-class BatchBuilder:
-    """The open batch of one partition. Not shared between threads, not picklable.
-
-    A batch takes rows until it would exceed ``target_bytes`` uncompressed, and one row at least.
-    """
+class BatchBuilder(OpenBatch):
+    """The open batch of magic 2; it takes rows until it exceeds ``target_bytes`` uncompressed."""
 
     def __init__(
         self,
@@ -154,59 +132,9 @@ class BatchBuilder:
         self._stamp = (
             log_append_time_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None
         )
-        self._limit = max(_HEADER.size, min(target_bytes + _HEADER.size, max_message_bytes))
         self._max_message_bytes = max_message_bytes
-        self._out: Bytes = np.empty(min(_FIRST_ROOM, self._limit), np.uint8)
-        self._state: Integers = np.zeros(kernels.STATE_SIZE, np.int64)
-        self._state[kernels.USED] = _HEADER.size
-        self._stopped: Integers = np.zeros(2, np.int64)
-
-    @property
-    def open_bytes(self) -> int:
-        """Bytes of memory that the open batch holds."""
-        return len(self._out)
-
-    @property
-    def count(self) -> int:
-        """Records in the open batch."""
-        return int(self._state[kernels.COUNT])
-
-    def append(self, records: RecordColumns, rows: Integers) -> list[EncodedBatch]:
-        """Append the given rows in the given order; give the batches that got full.
-
-        Args:
-            records: the columns.
-            rows: int64[m], indexes into them.
-
-        Raises:
-            RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
-            RowError: offsets to keep that do not increase; a column that contradicts itself.
-        """
-        full: list[EncodedBatch] = []
-        done = 0
-        while done < len(rows):
-            done = self._append_some(records, rows, done)
-            reason, row = (int(number) for number in self._stopped)
-            if reason == kernels.FULL:
-                full.append(self._close())
-            elif reason == kernels.GROW:
-                self._grow(int(self._state[kernels.REQUIRED]))
-            elif reason == kernels.BAD_OFFSET:
-                raise RowError(
-                    f"row {row} is to keep offset {records.offsets[row]}, which does not lie above "
-                    "the offset before it in its partition: sort by offset first"
-                )
-            elif reason == kernels.BAD_COLUMN:
-                raise RowError(f"row {row} lies outside of its column's data")
-        return full
-
-    def finish(self) -> EncodedBatch | None:
-        """Close the open batch and give it, or None if it is empty; the builder can go on.
-
-        Raises:
-            RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
-        """
-        return self._close() if self.count else None
+        limit = max(_HEADER.size, min(target_bytes + _HEADER.size, max_message_bytes))
+        super().__init__(limit, header_size=_HEADER.size, state_size=kernels.STATE_SIZE)
 
     def _append_some(self, records: RecordColumns, rows: Integers, first: int) -> int:
         return kernels.append_records(
@@ -226,29 +154,16 @@ class BatchBuilder:
             self._stopped,
         )
 
-    def _grow(self, required: int) -> None:
-        if required > _MAX_BATCH_BYTES:
-            raise RecordTooLargeError(
-                f"a record of about {required} bytes fits no batch: its size is an int32"
-            )
-        doubled = min(2 * len(self._out), self._limit)
-        grown = np.empty(max(required, doubled), np.uint8)
-        used = int(self._state[kernels.USED])
-        grown[:used] = self._out[:used]
-        self._out = grown
-
-    def _close(self) -> EncodedBatch:
-        state = self._state.tolist()
-        used, count = state[kernels.USED], state[kernels.COUNT]
-        records = self._out.data[_HEADER.size : used]
+    def _seal(self, records: memoryview, state: list[int]) -> bytes:
         codec, body = self._compressed(records)
         size = _HEADER.size + len(body)
         if size > self._max_message_bytes:
             raise RecordTooLargeError(
-                f"a record of {used - _HEADER.size} bytes makes a batch of {size} bytes "
+                f"a record of {len(records)} bytes makes a batch of {size} bytes "
                 f"({codec.name.lower()}), more than max.message.bytes={self._max_message_bytes}"
             )
-        max_timestamp = state[kernels.MAX_TIMESTAMP] if self._stamp is None else self._stamp
+        if self._stamp is not None:
+            state[kernels.MAX_TIMESTAMP] = self._stamp
         header = bytearray(
             _HEADER.pack(
                 0,
@@ -259,25 +174,16 @@ class BatchBuilder:
                 int(codec) | (0 if self._stamp is None else _LOG_APPEND_TIME_BIT),
                 state[kernels.LAST_DELTA],
                 state[kernels.BASE_TIMESTAMP],
-                max_timestamp,
+                state[kernels.MAX_TIMESTAMP],
                 NO_PRODUCER_ID,
                 NO_EPOCH,
                 NO_SEQUENCE,
-                count,
+                state[kernels.COUNT],
             )
         )
         crc = crc32c.crc32c(body, crc32c.crc32c(memoryview(header)[_CRC_START:]))
         _CRC.pack_into(header, _CRC_POSITION, crc)
-        batch = EncodedBatch(
-            data=b"".join((header, body)),
-            count=count,
-            last_offset_delta=state[kernels.LAST_DELTA],
-            base_timestamp=state[kernels.BASE_TIMESTAMP],
-            max_timestamp=max_timestamp,
-            first_offset=state[kernels.FIRST_OFFSET],
-        )
-        self._reset()
-        return batch
+        return b"".join((header, body))
 
     def _compressed(self, records: memoryview) -> tuple[Codec, bytes | memoryview]:
         """Compress, unless that only makes the batch too large."""
@@ -288,12 +194,6 @@ class BatchBuilder:
         if too_large and _HEADER.size + len(records) <= self._max_message_bytes:
             return Codec.NONE, records
         return self._codec, body
-
-    def _reset(self) -> None:
-        self._state[:] = 0
-        self._state[kernels.USED] = _HEADER.size
-        if len(self._out) > self._limit:
-            self._out = np.empty(self._limit, np.uint8)
 
 
 def _headers(

@@ -21,26 +21,9 @@ from kafkalog.errors import CorruptRecordError, RecordTooLargeError, RowError
 from kafkalog.model import NO_EPOCH, NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.records import message_set_encode_kernels as kernels
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.builder import (
-    DEFAULT_MAX_MESSAGE_BYTES,
-    DEFAULT_TARGET_BYTES,
-    EncodedBatch,
-    RecordColumns,
-)
 from kafkalog.streaming.records.compression import Codec, compress
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES
-from kafkalog.streaming.records.encode_kernels import (
-    BAD_OFFSET,
-    BASE_TIMESTAMP,
-    COUNT,
-    FIRST_OFFSET,
-    FULL,
-    GROW,
-    LAST_DELTA,
-    MAX_TIMESTAMP,
-    REQUIRED,
-    USED,
-)
+from kafkalog.streaming.records.encode_kernels import LAST_DELTA, MAX_TIMESTAMP
 from kafkalog.streaming.records.message_set import (
     CRC_POSITION,
     CRC_START,
@@ -48,9 +31,16 @@ from kafkalog.streaming.records.message_set import (
     SIZE_POSITION,
 )
 from kafkalog.streaming.records.offsets import assign_offsets
+from kafkalog.streaming.records.open_batch import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_TARGET_BYTES,
+    EncodedBatch,
+    OpenBatch,
+)
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+    from kafkalog.streaming.records.builder import RecordColumns
 
 __all__ = ["MessageSetBuilder", "encode_message_set", "wrap_messages"]
 
@@ -59,8 +49,6 @@ _WRAPPER_V0: Final = struct.Struct(">qiIbbii")
 _WRAPPER_V1: Final = struct.Struct(">qiIbbqii")
 _CRC: Final = struct.Struct(">I")
 _ENTRY_OVERHEAD: Final = SIZE_POSITION + 4
-_FIRST_ROOM: Final = 8 * 1024
-_MAX_SET_BYTES: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +102,10 @@ class _Wrapping:
         return b"".join((header, body))
 
 
-class MessageSetBuilder:
-    """The open message set of one partition; the counterpart of ``BatchBuilder`` for old magics.
+class MessageSetBuilder(OpenBatch):
+    """The open message set of one partition: ``BatchBuilder`` for magic 0 and 1.
 
-    Not shared between threads, not picklable. With a codec, a set becomes one wrapper.
+    With a codec, a set becomes one wrapper.
     """
 
     def __init__(
@@ -154,59 +142,12 @@ class MessageSetBuilder:
         attributes = LOG_APPEND_TIME_MASK if stamped and magic else 0
         self._wrapping = _Wrapping(magic, codec, level, attributes, max_message_bytes)
         self._stamp = NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms
-        self._limit = target_bytes
-        self._out: Bytes = np.empty(min(_FIRST_ROOM, target_bytes), np.uint8)
-        self._state: Integers = np.zeros(kernels.STATE_SIZE, np.int64)
-        self._stopped: Integers = np.zeros(2, np.int64)
-
-    @property
-    def open_bytes(self) -> int:
-        """Bytes of memory that the open set holds."""
-        return len(self._out)
-
-    @property
-    def count(self) -> int:
-        """Messages in the open set."""
-        return int(self._state[COUNT])
+        super().__init__(target_bytes, header_size=0, state_size=kernels.STATE_SIZE)
 
     def append(self, records: RecordColumns, rows: Integers) -> list[EncodedBatch]:
-        """Append the given rows in the given order; give the sets that got full.
-
-        Args:
-            records: the columns; timestamps are left out in magic 0.
-            rows: int64[m], indexes into them.
-
-        Raises:
-            RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
-            RowError: a row has headers; offsets to keep that do not increase; a column that
-                contradicts itself.
-        """
+        """Append like ``OpenBatch.append``; a row with headers is a ``RowError`` too."""
         _refuse_headers(records, rows, self._wrapping.magic)
-        full: list[EncodedBatch] = []
-        done = 0
-        while done < len(rows):
-            done = self._append_some(records, rows, done)
-            reason, row = self._stopped.tolist()
-            if reason == FULL:
-                full.append(self._close())
-            elif reason == GROW:
-                self._grow(int(self._state[REQUIRED]))
-            elif reason == BAD_OFFSET:
-                raise RowError(
-                    f"row {row} is to keep offset {records.offsets[row]}, which does not lie above "
-                    "the offset before it in its partition: sort by offset first"
-                )
-            elif done < len(rows):
-                raise RowError(f"row {row} lies outside of its column's data")
-        return full
-
-    def finish(self) -> EncodedBatch | None:
-        """Close the open set and give it, or None if it is empty; the builder can go on.
-
-        Raises:
-            RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
-        """
-        return self._close() if self.count else None
+        return super().append(records, rows)
 
     def _append_some(self, records: RecordColumns, rows: Integers, first: int) -> int:
         return kernels.append_messages(
@@ -225,35 +166,10 @@ class MessageSetBuilder:
             self._stopped,
         )
 
-    def _grow(self, required: int) -> None:
-        if required > _MAX_SET_BYTES:
-            raise RecordTooLargeError(
-                f"a record of about {required} bytes fits no message: its size is an int32"
-            )
-        used = int(self._state[USED])
-        grown = np.empty(max(required, min(2 * len(self._out), self._limit)), np.uint8)
-        grown[:used] = self._out[:used]
-        self._out = grown
-
-    def _close(self) -> EncodedBatch:
-        state = self._state.tolist()
-        messages = self._out.data[: state[USED]]
-        max_timestamp = state[MAX_TIMESTAMP]
-        data = self._wrapping.wrap(
-            messages, state[kernels.LARGEST], state[LAST_DELTA], max_timestamp
+    def _seal(self, records: memoryview, state: list[int]) -> bytes:
+        return self._wrapping.wrap(
+            records, state[kernels.LARGEST], state[LAST_DELTA], state[MAX_TIMESTAMP]
         )
-        encoded = EncodedBatch(
-            data=data,
-            count=state[COUNT],
-            last_offset_delta=state[LAST_DELTA],
-            base_timestamp=state[BASE_TIMESTAMP],
-            max_timestamp=max_timestamp,
-            first_offset=state[FIRST_OFFSET],
-        )
-        self._state[:] = 0
-        if len(self._out) > self._limit:
-            self._out = np.empty(self._limit, np.uint8)
-        return encoded
 
 
 def encode_message_set(

@@ -23,6 +23,7 @@ from kafkalog.streaming.records.encode_kernels import (
     MAX_TIMESTAMP,
     REQUIRED,
     USED,
+    column_length,
 )
 from kafkalog.streaming.records.jit import inlined, kernel
 
@@ -40,17 +41,6 @@ STATE_SIZE: Final = 8
 
 _LOG_APPEND_TIME: Final = 0x08
 _MAX_INT64: Final = 2**63 - 1
-
-
-@inlined
-def column_length(offsets: Integers, data: Bytes, valid: Bytes, row: int) -> int:
-    """Give a value's length, -1 for null, -2 for offsets that are no use."""
-    if row + 1 >= offsets.shape[0] or (valid.shape[0] > row and valid[row] == 0):
-        return -1
-    start, end = offsets[row], offsets[row + 1]
-    if start < 0 or end < start or end > data.shape[0]:
-        return -2
-    return end - start
 
 
 @inlined
