@@ -327,7 +327,8 @@ class _Partition:
         folder = self.where.path
         self.topic_id = read_topic_id(folder)
         with PartitionLog(folder, self.where.topic_partition) as log:
-            self._active = str(log.segments[-1].path if log.segments else folder)
+            # a folder that has no segment yet will have one soon, and is read until then
+            self._active = str(log.segments[-1].path) if log.segments else ""
             self._stamp = stamp_of(self._active)
             self.first_offset = log.log_start_offset
             unverified = verify_from(self)
