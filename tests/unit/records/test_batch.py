@@ -1,0 +1,162 @@
+"""Entries are told apart, and from what cannot be one, by their headers alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.support.record_batches import Row, array, batch_of, encode, joined, patched, table_of
+
+from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from kafkalog.streaming.records import batch
+from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
+
+_V2 = joined(encode([Row(b"k", b"v", 5)])).tobytes()
+_V0 = bytes.fromhex("0000000000000005000000101fecd70a0000000000016b0000000176")
+_V1 = bytes.fromhex("000000000000000500000018e4e321bc010000000000000003e8000000016b0000000176")
+_V1_WRAPPER = bytes.fromhex(
+    "00000000000000060000004c7de50707010100000000000003e8ffffffff000000361f8b08000000000000ff"
+    "6360800389278f15f7304239cc2f800463368828830a81a4c4f24cac76c3d53cfb0f05004222b7b946000000"
+)
+
+
+def test_the_fields_of_the_header_add_up_to_its_size() -> None:
+    sizes = [8, 4, 4, 1, 4, 2, 4, 8, 8, 8, 2, 4, 4]
+    assert sum(sizes) == batch.HEADER_SIZE == 61
+    positions = [
+        batch.OFFSET_POSITION,
+        batch.SIZE_POSITION,
+        batch.LEADER_EPOCH_POSITION,
+        batch.MAGIC_POSITION,
+        batch.CRC_POSITION,
+        batch.ATTRIBUTES_POSITION,
+        batch.LAST_OFFSET_DELTA_POSITION,
+        batch.BASE_TIMESTAMP_POSITION,
+        batch.MAX_TIMESTAMP_POSITION,
+        batch.PRODUCER_ID_POSITION,
+        batch.PRODUCER_EPOCH_POSITION,
+        batch.BASE_SEQUENCE_POSITION,
+        batch.COUNT_POSITION,
+    ]
+    assert positions == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def test_all_magics_stand_side_by_side() -> None:
+    table = table_of(array(_V0 + _V1 + _V1_WRAPPER + _V2))
+    assert table.magic.tolist() == [0, 1, 1, 2]
+    assert table.position.tolist() == [0, 28, 64, 64 + len(_V1_WRAPPER)]
+    assert table.size.tolist() == [28, 36, len(_V1_WRAPPER), len(_V2)]
+    assert table.base_offset.tolist() == [5, 5, -1, 0]
+    assert table.last_offset.tolist() == [5, 5, 6, 0]
+    assert table.count.tolist() == [1, 1, -1, 1]
+    assert table.max_timestamp.tolist() == [-1, 1000, 1000, 5]
+    assert table.codec.tolist() == [0, 0, 1, 0]
+    assert table.leader_epoch.tolist() == [-1] * 4
+
+
+def test_positions_count_from_where_the_data_lies_in_the_file() -> None:
+    scan = scan_batches(array(_V2 + _V2), file_position=1000)
+    assert scan.table.position.tolist() == [1000, 1000 + len(_V2)]
+    assert scan.table.end_position.tolist() == [1000 + len(_V2), 1000 + 2 * len(_V2)]
+    assert not invalid_checksums(array(_V2 + _V2), scan.table, file_position=1000).any()
+
+
+def test_more_batches_than_one_table_holds_are_all_found() -> None:
+    data = joined(encode([Row(None, None)] * 3000, target_bytes=1))
+    table = table_of(data)
+    assert len(table) == 3000
+    assert table.position.tolist() == list(range(0, len(data), len(data) // 3000))
+
+
+@pytest.mark.parametrize("cut", range(len(_V2)))
+def test_a_torn_entry_says_how_many_bytes_it_needs(cut: int) -> None:
+    scan = scan_batches(array(_V2 + _V2[:cut]))
+    assert (len(scan.table), scan.consumed, scan.invalid) == (1, len(_V2), None)
+    assert scan.needed == (0 if cut == 0 else 17 if cut < 17 else len(_V2))
+
+
+@pytest.mark.parametrize(
+    ("position", "replacement", "reason"),
+    [
+        (8, b"\x00\x00\x00\x0d", "a size of 13"),
+        (8, b"\xff\xff\xff\xff", "a size of -1"),
+        (8, b"\x00\x00\x00\x30", "a size of 48"),
+        (0, b"\xff" * 8, "offset"),
+        (0, b"\x7f" + b"\xff" * 7, "offset"),
+        (23, b"\xff\xff\xff\xff", "offset delta"),
+        (57, b"\xff\xff\xff\xff", "-1 records"),
+    ],
+)
+def test_what_cannot_be_an_entry_is_told_with_its_position(
+    position: int, replacement: bytes, reason: str
+) -> None:
+    broken = patched(_V2, position, replacement)
+    scan = scan_batches(array(_V2 + broken), file_position=50, path="0.log")
+    assert (len(scan.table), scan.consumed, scan.needed) == (1, len(_V2), 0)
+    assert isinstance(scan.invalid, CorruptRecordError)
+    assert reason in str(scan.invalid)
+    assert f"0.log at byte {50 + len(_V2)}" in str(scan.invalid)
+    assert (scan.invalid.path, scan.invalid.position) == ("0.log", 50 + len(_V2))
+
+
+@pytest.mark.parametrize("magic", [3, 127, 128, 255])
+def test_a_magic_from_the_future_is_an_unsupported_format(magic: int) -> None:
+    scan = scan_batches(array(patched(_V2, 16, bytes([magic]))))
+    assert isinstance(scan.invalid, UnsupportedFormatError)
+
+
+def test_a_size_that_is_too_small_for_its_magic_is_refused() -> None:
+    too_small = _V1[:8] + (21).to_bytes(4, "big") + _V1[12:]
+    assert "a size of 21" in str(scan_batches(array(too_small)).invalid)
+
+
+def test_a_tail_of_zeros_is_no_entry() -> None:
+    scan = scan_batches(array(_V2 + bytes(100)))
+    assert scan.consumed == len(_V2)
+    assert isinstance(scan.invalid, CorruptRecordError)
+
+
+def test_no_bytes_are_no_entries() -> None:
+    scan = scan_batches(array(b""))
+    assert (len(scan.table), scan.consumed, scan.needed, scan.invalid) == (0, 0, 0, None)
+
+
+@pytest.mark.parametrize("body", [1, 500, 5_000])
+def test_a_flipped_bit_under_the_checksum_is_found(body: int) -> None:
+    one = joined(encode([Row(None, bytes(body))]))
+    data = np.concatenate([one, one, array(_V0), array(_V1)])
+    table = table_of(data)
+    assert not invalid_checksums(data, table).any()
+    for flipped, expected in [
+        (21, [True, False, False, False]),
+        (len(one) - 1, [True, False, False, False]),
+        (len(one) + 60, [False, True, False, False]),
+        (2 * len(one) + 16, [False, False, True, False]),
+        (len(data) - 1, [False, False, False, True]),
+        (len(one) + 12, [False] * 4),  # the leader epoch lies outside
+    ]:
+        broken = data.copy()
+        broken[flipped] ^= 0x10
+        assert invalid_checksums(broken, table).tolist() == expected
+
+
+def test_a_batch_that_does_not_lie_in_the_data_matches_no_checksum() -> None:
+    table = table_of(array(_V2 + _V2))
+    assert invalid_checksums(array(_V2), table).tolist() == [False, True]
+    assert invalid_checksums(array(_V2 + _V2), table, file_position=10).tolist() == [True, True]
+
+
+def test_tables_are_cut_by_slices_masks_and_indexes() -> None:
+    table = table_of(array(_V0 + _V1 + _V2))
+    assert table[1:].magic.tolist() == [1, 2]
+    assert table[table.magic != 1].magic.tolist() == [0, 2]
+    assert table[np.array([2, 0])].magic.tolist() == [2, 0]
+    assert len(BatchTable.empty()) == 0
+
+
+def test_attribute_bits_mean_something_only_in_the_magic_that_has_them() -> None:
+    all_bits = batch_of(b"", 0, attributes=0x7F)
+    v0 = _V0[:17] + b"\xf8" + _V0[18:]
+    table = table_of(array(all_bits + v0))
+    assert table.is_control.tolist() == [True, False]
+    assert table.is_transactional.tolist() == [True, False]
+    assert table.is_log_append_time.tolist() == [True, False]
