@@ -1,0 +1,70 @@
+"""The Spark session of a pipeline."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+
+from kafkalog.jobs.jars import DELTA, fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["build_session"]
+
+_RECOMMENDED: Final = {
+    # A fifth faster than loopback TCP between the JVM and its Python workers.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+_DELTA: Final = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+_LOCAL: Final = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def build_session(
+    name: str, *, delta: bool = False, settings: Mapping[str, str] | None = None
+) -> SparkSession:
+    """Give the session to run a pipeline in.
+
+    Under ``spark-submit`` master, memory and jars are what its command line says (Delta's jars come
+    with ``--packages``); a script that plain Python runs gets a local session, and Delta's jars
+    are fetched for it.
+
+    Args:
+        name: the application's name.
+        delta: whether Delta tables are read or written.
+        settings: more of Spark's settings; they win.
+
+    Raises:
+        JarError: Delta's jars could not be fetched.
+    """
+    chosen = dict(_RECOMMENDED)
+    if delta:
+        chosen |= _DELTA
+    if not _submitted():
+        chosen |= _LOCAL
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if delta:
+            chosen["spark.jars"] = ",".join(map(str, fetch(DELTA)))
+    chosen |= settings or {}
+    builder = SparkSession.builder.appName(name)
+    for key, value in chosen.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _submitted() -> bool:
+    """Whether spark-submit has started this process: its JVM is there already."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,0 +1,123 @@
+"""The main job under ``kill -9``: each flight is in the log once and in Delta once all the same."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.support.foreign import read_partition
+
+from kafkalog.jobs.demo import TOPIC
+from kafkalog.jobs.topic_report import topic_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark]
+
+FLIGHTS: Final = 24_000
+SECONDS: Final = 300
+
+
+def start(work: Path) -> subprocess.Popen[bytes]:
+    """Start the job in a session of its own, by which all its processes can be found."""
+    words = [sys.executable, "-m", "kafkalog.jobs.demo", f"--work-dir={work}"]
+    with (work / "demo.log").open("ab") as log:
+        return subprocess.Popen(
+            [*words, f"--flights={FLIGHTS}"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def kill_when(job: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None:
+    """Kill driver, JVM and Python workers with SIGKILL as soon as the job has come that far."""
+    deadline = time.monotonic() + SECONDS
+    while not reached():
+        assert job.poll() is None, "the job ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert job.poll() is None, "the job ended before it could be killed"
+    while processes := processes_of(job.pid):
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        job.wait()
+        psutil.wait_procs(processes, 10)
+
+
+def processes_of(session: int) -> list[psutil.Process]:
+    """List what lives in a session; Spark's Python daemon leaves the process group, not that."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def log_end(work: Path) -> int:
+    log = work / "log"
+    return sum(topic_tail(str(log), TOPIC).look().values()) if log.is_dir() else 0
+
+
+def delta_versions(work: Path) -> int:
+    return len(list((work / "delta" / "_delta_log").glob("*.json")))
+
+
+def flights_in_log(work: Path) -> Counter[int]:
+    """Read the segments with somebody else's codec."""
+    found: Counter[int] = Counter()
+    for folder in (work / "log").glob(f"{TOPIC}-*"):
+        records = read_partition(folder)
+        assert [record.offset for record in records] == list(range(len(records)))
+        found.update(json.loads(record.value or b"{}")["id"] for record in records)
+    return found
+
+
+def flights_in_delta(work: Path) -> Counter[int]:
+    """Read the table's data files without Spark, by the table's own log."""
+    table = work / "delta"
+    live: set[str] = set()
+    for version in sorted((table / "_delta_log").glob("*.json")):
+        for line in version.read_text(encoding="utf-8").splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                live.add(action["add"]["path"])
+            if "remove" in action:
+                live.discard(action["remove"]["path"])
+    rows = pa.concat_tables(pq.read_table(table / path) for path in live)
+    return Counter(json.loads(value)["id"] for value in rows["value"].to_pylist())
+
+
+def test_a_killed_demo_goes_on_and_loses_or_doubles_no_flight(tmp_path: Path) -> None:
+    each_once = Counter(range(FLIGHTS))
+    try:
+        kill_when(start(tmp_path), lambda: log_end(tmp_path) >= FLIGHTS // 4)
+        before = log_end(tmp_path)
+        kill_when(
+            start(tmp_path), lambda: log_end(tmp_path) > before and delta_versions(tmp_path) > 1
+        )
+
+        last = start(tmp_path)
+        status = last.wait(SECONDS)
+    finally:
+        sys.stdout.write((tmp_path / "demo.log").read_text(encoding="utf-8")[-6000:])
+
+    assert before < FLIGHTS
+    assert status == 0
+    assert flights_in_log(tmp_path) == each_once
+    assert flights_in_delta(tmp_path) == each_once
