@@ -27,6 +27,7 @@ CASES = [
     "p10-many-partitions-deleted",
     "p11-live-copy",
     "p12-killed",
+    "p13-v0v1",
 ]
 UNCLEAN = {"p11-live-copy", "p12-killed"}
 
