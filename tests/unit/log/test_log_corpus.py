@@ -1,0 +1,159 @@
+"""Logs that real brokers wrote: same ends, same lookups, same indexes, same segments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+from tests.support.corpus import CORPUS, UnpackedCase
+from tests.support.log_files import read_offsets
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.append_plan import plan_append
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.log_end import valid_chunks
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.segment_growth import SegmentState, index_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.streaming.log.segment import LogSegment
+
+CASES = sorted(path.name for path in CORPUS.iterdir() if path.is_dir())
+CAPTURED_LIVE = {"p11-live-copy", "p12-killed"}
+"""Their indexes have zero tails, and no final time index entries yet."""
+BEFORE_4_1 = {"p13-v0v1"}
+"""Its broker wrote index entries for whole appends."""
+
+
+class Partition(NamedTuple):
+    log: PartitionLog
+    high_watermark: int
+    facts: dict[str, Any]
+    settings: dict[str, str]
+
+
+class Case(NamedTuple):
+    name: str
+    partitions: list[Partition]
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Case]:
+    unpacked = UnpackedCase(request.param, tmp_path_factory.mktemp(request.param))
+    facts = json.loads((CORPUS / request.param / "offsets.json").read_text())
+    dirs = LogDirs(unpacked.path.split(","))
+    found = dirs.partitions()
+    starts = dirs.checkpoint(LOG_START_OFFSET, found.values())
+    watermarks = dirs.checkpoint(HIGH_WATERMARK, found.values())
+    by_key = {
+        TopicPartition(each["topic"], each["partition"]): each for each in facts["partitions"]
+    }
+    assert found.keys() == by_key.keys()
+    partitions = [
+        Partition(
+            PartitionLog(where.path, key, starts.get(key)),
+            watermarks.get(key, 0),
+            by_key[key],
+            facts["topics"][key.topic]["config"],
+        )
+        for key, where in found.items()
+    ]
+    yield Case(request.param, partitions)
+    for partition in partitions:
+        partition.log.close()
+    assert unpacked.changed_files() == []
+
+
+def test_logs_start_and_end_where_the_broker_says(case: Case) -> None:
+    for log, watermark, facts, _ in case.partitions:
+        end = log.log_end_offset()
+        assert (log.log_start_offset, end) == (facts["log_start"], facts["high_watermark"])
+        assert log.log_end_offset(verify_from=0, committed_end=end) == end
+        if case.name not in CAPTURED_LIVE:
+            assert max(log.log_start_offset, min(watermark, end)) == facts["high_watermark"]
+
+
+def test_as_many_records_are_read_as_a_client_read(case: Case) -> None:
+    for log, _, facts, _ in case.partitions:
+        found = read_offsets(log, log.log_start_offset, facts["high_watermark"], pieces=3)
+        assert sorted(set(found)) == found
+        assert len(found) == facts["n_read_uncommitted"]
+
+
+def test_timestamps_lead_to_the_offsets_that_the_broker_gave(case: Case) -> None:
+    for log, _, facts, _ in case.partitions:
+        answered = [answer for answer in facts["offsets_for_times"] if len(answer) == 4]
+        for asked, offset, timestamp, _ in answered:
+            found = log.offset_for_timestamp(asked)
+            if found is None or found.offset >= facts["high_watermark"]:
+                found = None
+            expected = None if offset < 0 else (timestamp, offset)
+            assert expected == found, f"{log.topic_partition} at {asked}"
+
+
+def test_the_greatest_timestamp_is_the_one_that_the_broker_gave(case: Case) -> None:
+    for log, _, facts, _ in case.partitions:
+        if facts.get("max_timestamp") is None:
+            continue  # brokers of that time could not be asked
+        offset, timestamp = facts["max_timestamp"]
+        expected = None if offset < 0 else (timestamp, offset)
+        assert expected == log.max_timestamp(), log.topic_partition
+
+
+def test_rebuilt_indexes_are_byte_for_byte_the_brokers(case: Case) -> None:
+    if case.name in BEFORE_4_1:
+        pytest.skip("this broker wrote index entries for whole appends")
+    for log, _, _, settings in case.partitions:
+        for segment in log.segments:
+            with segment:
+                tables = [chunk.table for chunk in valid_chunks(segment, 0)]
+                interval = int(settings.get("index.interval.bytes", 4096))
+                built = index_segment(segment.base_offset, tables, interval)
+                assert built.index_entries == _written(segment, OFFSET_INDEX)
+                times = _written(segment, TIME_INDEX)
+                if case.name in CAPTURED_LIVE and segment is log.segments[-1]:
+                    assert built.time_index_entries.startswith(times)
+                else:
+                    assert built.time_index_entries == times
+
+
+def _written(segment: LogSegment, kind: str) -> bytes:
+    index = segment.offset_index() if kind == OFFSET_INDEX else segment.time_index()
+    assert index is not None
+    return index.read(0, len(index)).tobytes()
+
+
+def test_segments_roll_where_the_broker_rolled(case: Case) -> None:
+    if case.name != "p05-segments":
+        pytest.skip("the others roll by what their directories do not show")
+    rolled = 0
+    for log, _, _, settings in case.partitions:
+        known = {name.removeprefix("internal."): value for name, value in settings.items()}
+        tables = []
+        for segment in log.segments:
+            with segment:
+                tables += [chunk.table for chunk in valid_chunks(segment, 0)]
+        config = LogConfig.from_mapping(known)
+        planned, _ = plan_append(
+            log.topic_partition, config, SegmentState.empty(0, 0), tables, now_ms=0
+        )
+        expected = [segment.base_offset for segment in log.segments]
+        assert expected == [segment.base_offset for segment in planned], log.topic_partition
+        rolled += len(planned) - 1
+    assert rolled > 20
+
+
+def test_reading_leaves_no_files_open(case: Case) -> None:
+    for log, _, _, _ in case.partitions:
+        log.close()
+    opened = {str(link.resolve()) for link in Path("/proc/self/fd").iterdir()}
+    assert not [path for path in opened if case.name in path and "-0/" in path]

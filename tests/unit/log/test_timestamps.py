@@ -1,0 +1,129 @@
+"""Offsets by timestamp: Kafka's answers, ties and disorder and all."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.log_files import FLIGHTS, append, grow_with_zeros, make_batches
+from tests.support.logs import Row, batch_bytes
+
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.partition_log import PartitionLog
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
+
+
+def _find(directory: Path, timestamp: int, log_start: int | None = None) -> tuple[int, int] | None:
+    with PartitionLog(directory, FLIGHTS, log_start) as log:
+        return log.offset_for_timestamp(timestamp)
+
+
+def _max(directory: Path) -> tuple[int, int] | None:
+    with PartitionLog(directory, FLIGHTS) as log:
+        return log.max_timestamp()
+
+
+def test_the_lowest_offset_at_or_after_a_timestamp_wins_not_the_nearest_time(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "flights-0"
+    rows = [Row(timestamp=time) for time in (100, 500, 300, 200, 500)]
+    append(directory, batch_bytes(0, rows))
+    assert _find(directory, 0) == (100, 0)
+    assert _find(directory, 150) == (500, 1)
+    assert _find(directory, 500) == (500, 1)
+    assert _find(directory, 501) is None
+    assert _max(directory) == (500, 1)
+
+
+def test_records_below_the_log_start_are_not_found(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, batch_bytes(0, [Row(timestamp=time) for time in (100, 500, 300, 200)]))
+    assert _find(directory, 150, log_start=2) == (300, 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    times=st.lists(st.integers(0, 400), min_size=1, max_size=60),
+    asked=st.lists(st.integers(-1, 410), min_size=1, max_size=10),
+    harm=st.sampled_from(["", "zeros", "no time index", "no index"]),
+)
+def test_lookups_answer_as_kafkas_walk_over_segments(
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], asked: list[int], harm: str
+) -> None:
+    directory = tmp_path_factory.mktemp("log") / "flights-0"
+    batches = [
+        batch_bytes(base, [Row(timestamp=time, value=b"v" * 90) for time in times[base : base + 3]])
+        for base in range(0, len(times), 3)
+    ]
+    append(directory, b"".join(batches), SMALL)
+    for path in directory.glob("*index"):
+        if harm == "zeros" and path.stem == max(p.stem for p in directory.glob("*.log")):
+            grow_with_zeros(path, 12 * 8 * 1000)
+        if (harm, path.suffix) in {("no time index", ".timeindex"), ("no index", ".index")}:
+            path.unlink()
+    bases = sorted(int(path.stem) for path in directory.glob("*.log"))
+    segments = [
+        list(enumerate(times))[base:end]
+        for base, end in zip(bases, [*bases[1:], len(times)], strict=True)
+    ]
+    for timestamp in asked:
+        searched = next((s for s in segments if max(t for _, t in s) >= timestamp), [])
+        expected = next(((t, offset) for offset, t in searched if t >= timestamp), None)
+        assert _find(directory, timestamp) == expected
+    assert _max(directory) == (max(times), times.index(max(times)))
+
+
+def test_an_active_segment_is_asked_beyond_its_last_index_entry(tmp_path: Path) -> None:
+    """A broker writes no final time index entry while a segment is active."""
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [1] * 40, timestamps=range(1000, 1040)), SMALL)
+    active = max(directory.glob("*.timeindex"))
+    active.write_bytes(active.read_bytes()[:-12])
+    assert _find(directory, 1039) == (1039, 39)
+    assert _max(directory) == (1039, 39)
+
+
+def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.log").touch()
+    (directory / f"{0:020d}.timeindex").touch()
+    (directory / f"{5:020d}.log").write_bytes(make_batches(5, [1], timestamps=[5000]))
+    os.utime(directory / f"{0:020d}.log", (6, 6))
+    # Kafka searches the first segment that is not older, and no other.
+    assert _find(directory, 5000) is None
+    os.utime(directory / f"{0:020d}.log", (4, 4))
+    assert _find(directory, 5000) == (5000, 5)
+
+
+def test_timestamps_beyond_microseconds_are_found(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, batch_bytes(0, [Row(timestamp=5), Row(timestamp=2**62)]))
+    assert _find(directory, 2**61) == (2**62, 1)
+    assert _max(directory) == (2**62, 1)
+
+
+def test_a_log_without_timestamps_has_no_greatest(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, batch_bytes(0, [Row(timestamp=-1)]))
+    assert _max(directory) is None
+    directory.joinpath(f"{0:020d}.log").write_bytes(b"")
+    assert _max(directory) is None
+
+
+def test_a_time_index_in_disorder_costs_a_scan(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [1] * 10, timestamps=range(1000, 1010)), SMALL)
+    times = directory / f"{0:020d}.timeindex"
+    times.write_bytes(struct.pack(">qiqi", 1008, 8, 1005, 5))
+    assert _find(directory, 1004) == (1004, 4)
