@@ -88,7 +88,11 @@ class RecordColumns:
         Raises:
             RowError: a header without a key, naming the row.
             TypeError: a column of another type.
+            ValueError: columns of different lengths.
         """
+        for column in (key, value, headers, offsets):
+            if column is not None and len(column) != len(timestamps):
+                raise ValueError(f"{len(column)} values for {len(timestamps)} records")
         starts, header_keys, header_values = _headers(headers)
         return cls(
             length=len(timestamps),

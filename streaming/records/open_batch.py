@@ -59,7 +59,7 @@ class OpenBatch(ABC):
         """
         self._limit = limit
         self._header_size = header_size
-        self._out: Bytes = np.empty(min(_FIRST_ROOM, limit), np.uint8)
+        self._out = self._first_room()
         self._state: Integers = np.zeros(state_size, np.int64)
         self._state[kernels.USED] = header_size
         self._stopped: Integers = np.zeros(2, np.int64)
@@ -105,12 +105,19 @@ class OpenBatch(ABC):
         return full
 
     def finish(self) -> EncodedBatch | None:
-        """Close the open batch and give it, or None if it is empty; the builder can go on.
+        """Close the open batch and give it, or None if it is empty.
+
+        The builder lets go of its memory, and can go on.
 
         Raises:
             RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
         """
-        return self._close() if self.count else None
+        last = self._close() if self.count else None
+        self._out = self._first_room()
+        return last
+
+    def _first_room(self) -> Bytes:
+        return np.empty(min(_FIRST_ROOM, self._limit), np.uint8)
 
     @abstractmethod
     def _append_some(self, records: RecordColumns, rows: Integers, first: int) -> int:
