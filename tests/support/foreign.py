@@ -1,10 +1,10 @@
-"""Segments as another library reads them (kafka-python's record codec), without a broker."""
+"""Segments as another library reads them (aiokafka's record codec), without a broker."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafka.record import MemoryRecords
+from aiokafka.record import MemoryRecords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
