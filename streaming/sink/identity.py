@@ -50,6 +50,11 @@ class BatchIdentity:
         return not self.writer.startswith("job:")
 
     @property
+    def turn(self) -> int:
+        """A number that differs from batch to batch and stays when a batch is run again."""
+        return self.batch_id if self.is_remembered else int(staging_hash(self.writer)[:8], 16)
+
+    @property
     def staged_prefix(self) -> str:
         """What the names of this batch's staged files start with."""
         return f"{STAGED_PREFIX}{staging_hash(self.writer)}.{self.batch_id}."

@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.broker import LOCK
+from kafkalog.checkpoints.broker import LOCK, broker_holds
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.checkpoints.regular_file import create_exclusive, open_regular
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-__all__ = ["DirectoryLocks"]
+__all__ = ["DirectoryLocks", "check_no_broker"]
 
 _HELD_BY_OTHERS: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _FIRST_PAUSE_S: Final = 0.01
@@ -120,10 +120,7 @@ class DirectoryLocks:
 
     def _take_from_broker(self, path: Path, undo: ExitStack) -> None:
         if self._take(path, undo) is not None:
-            raise LogDirectoryError(
-                f"{path} is held: a broker, or a tool of Kafka's, is running on this log "
-                "directory. It can be read meanwhile; stop the broker before writing"
-            )
+            raise _held_by_broker(path)
 
     def _take(self, path: Path, undo: ExitStack) -> str | None:
         """Lock one file; if another process holds it, give what it says about itself."""
@@ -152,6 +149,29 @@ class DirectoryLocks:
             f"log directory {folder} was held for more than {self._timeout_ms} ms by {holder}. "
             "Nothing was written; the time to wait is the option max.block.ms"
         )
+
+
+def check_no_broker(folder: Path) -> None:
+    """Refuse a directory that a broker holds, before anything is written; takes no lock.
+
+    Raises:
+        LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
+    """
+    mutex = _mutex_of(folder)
+    if not mutex.acquire(blocking=False):
+        return  # a thread of this process has all locks; looking would make it lose one
+    try:
+        if broker_holds(folder):
+            raise _held_by_broker(folder / LOCK)
+    finally:
+        mutex.release()
+
+
+def _held_by_broker(path: Path) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"{path} is held: a broker, or a tool of Kafka's, is running on this log directory. It can "
+        "be read meanwhile; stop the broker before writing"
+    )
 
 
 _MUTEXES: dict[tuple[int, int], threading.Lock] = {}

@@ -27,7 +27,7 @@ from kafkalog.checkpoints.commit_state import (
 from kafkalog.checkpoints.regular_file import make_directory
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -49,13 +49,17 @@ def ensure_set(options: WriteOptions) -> str:
         LogDirectoryError, CheckpointError: they are no set that may be written, see
             :meth:`LogSet.open`.
     """
-    directories = [Path(path) for path in options.paths]
+    directories = [Path(os.path.realpath(path)) for path in options.paths]
     for folder in directories:
         _make_with_parents(folder)
-    states = [load_state(folder) for folder in directories]
-    known = {state.set_id for state in states if state is not None}
-    if None not in states and len(known) == 1:
-        return known.pop()
+        _check_no_broker_lived(folder, options)
+        check_no_broker(folder)
+    states = {folder: load_state(folder) for folder in directories}
+    known = {folder: state for folder, state in states.items() if state is not None}
+    if len(known) == len(directories):
+        newest = _newest(known)
+        _members(known, newest)
+        return newest.set_id
     with DirectoryLocks(directories, holder="a new writer", timeout_ms=options.max_block_ms):
         return LogSet.open(directories, options).state.set_id
 
@@ -93,15 +97,15 @@ class LogSet:
         """
         folders = [Path(os.path.realpath(folder)) for folder in directories]
         for folder in folders:
-            _check_no_broker(folder, options)
+            _check_no_broker_lived(folder, options)
         states = {folder: load_state(folder) for folder in folders}
         known = {folder: state for folder, state in states.items() if state is not None}
         strangers = [folder for folder in folders if folder not in known]
         for folder in strangers:
             _check_may_join(folder, options, joins=bool(known))
-        newest = max(known.values(), key=lambda state: state.sequence, default=None)
-        if newest is None or (newest.sequence == 0 and strangers):
+        if not known or (_newest(known).sequence == 0 and strangers):
             return cls(*_start(folders))
+        newest = _newest(known)
         members = _members(known, newest)
         return cls(*_join(newest, members, strangers)) if strangers else cls(newest, members)
 
@@ -171,6 +175,10 @@ def _write(state: CommitState, members: Mapping[str, Path], *, durable: bool) ->
             _LOG.warning("%s keeps its older copy of the commit state: %s", folder, error)
 
 
+def _newest(states: Mapping[Path, CommitState]) -> CommitState:
+    return max(states.values(), key=lambda state: state.sequence)
+
+
 def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[str, Path]:
     """Match directories with the members that the newest state names."""
     found: dict[str, Path] = {}
@@ -197,7 +205,7 @@ def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[st
     return found
 
 
-def _check_no_broker(folder: Path, options: WriteOptions) -> None:
+def _check_no_broker_lived(folder: Path, options: WriteOptions) -> None:
     if (folder / META_PROPERTIES).exists() and not options.allow_broker_directory:
         raise LogDirectoryError(
             f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "

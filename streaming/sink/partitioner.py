@@ -3,8 +3,8 @@
 The order is that of Kafka's producer: an explicit partition; else the murmur2 hash of the key's
 bytes, where an empty key is a key; else a partition that records without a key stay on for a
 stretch of bytes, so that batches get full. Kafka then draws the next one at random; here it is the
-next in order, and the first one follows from the number of the task, so that a task that runs again
-places its rows as before.
+next in order, and the first one follows from the numbers of batch and task: a task that runs again
+places its rows as before, and small batches do not all go to one partition.
 
 Source: Kafka ``KafkaProducer.partition``, ``BuiltInPartitioner`` (KIP-794),
 ``RoundRobinPartitioner``.

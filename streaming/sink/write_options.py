@@ -52,7 +52,6 @@ def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = ""
 
 
 _COMPRESSION: Final = choice("none", "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer")
-_LEVEL: Final = integer(-(2**31), 2**31 - 1)
 _SIGNED: Final = integer()
 
 
@@ -149,11 +148,13 @@ class WriteOptions(Options):
         "compression.type", _COMPRESSION, doc="how batches are compressed; default none"
     )
     compression_gzip_level: str | None = _setting(
-        "compression.gzip.level", _LEVEL, doc="1 to 9, or -1 for zlib's default"
+        "compression.gzip.level", integer(-1, 9), doc="not 0; -1 is zlib's default"
     )
-    compression_lz4_level: str | None = _setting("compression.lz4.level", _LEVEL, doc="1 to 17")
+    compression_lz4_level: str | None = _setting(
+        "compression.lz4.level", integer(1, 17), doc="9, the default, is the fast compressor"
+    )
     compression_zstd_level: str | None = _setting(
-        "compression.zstd.level", _LEVEL, doc="-131072 to 22"
+        "compression.zstd.level", integer(-131072, 22), doc="default 3"
     )
     max_message_bytes: str | None = _setting(
         "max.message.bytes", SIZE, unit="bytes", doc="the largest batch; default 1048588"

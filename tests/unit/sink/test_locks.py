@@ -12,7 +12,7 @@ import pytest
 from kafkalog.checkpoints.broker import LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
-from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,3 +121,19 @@ def test_a_link_in_place_of_a_lock_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryError, match="is a link"):
         locks(tmp_path).__enter__()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_look_for_a_broker_takes_and_loses_no_lock(tmp_path: Path) -> None:
+    check_no_broker(tmp_path)
+    with held_elsewhere(tmp_path / LOCK), pytest.raises(LogDirectoryError, match="a broker"):
+        check_no_broker(tmp_path)
+    with locks(tmp_path):
+        check_no_broker(tmp_path)
+        taken = [sys.executable, "-c", TAKE, str(tmp_path / LOCK)]
+        assert subprocess.run(taken, check=False, capture_output=True).returncode != 0
+
+
+TAKE = """
+import fcntl, os, sys
+fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+"""

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,3 +136,28 @@ def test_a_link_planted_for_the_states_temporary_is_not_written_through(tmp_path
     Writer(folder, topic="t").write(1, rows(["b"]))
     assert victim.read_text() == "precious"
     assert values_of([folder], "t") == {0: ["a", "b"]}
+
+
+def test_nothing_is_staged_where_a_broker_runs(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    holding = (
+        "import fcntl, os, sys\n"
+        "descriptor = os.open(sys.argv[1], os.O_RDWR)\n"
+        "fcntl.lockf(descriptor, fcntl.LOCK_EX)\n"
+        "print(flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", holding, str(tmp_path / ".lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as broker:
+        assert broker.stdin is not None
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        with pytest.raises(LogDirectoryError, match="is running on this log directory"):
+            writer.stage(1, rows(["b"]))
+        assert values_of([tmp_path], "t") == {0: ["a"]}
+        broker.stdin.close()
+    assert list(tmp_path.glob(".kafkalog.staged.*")) == []

@@ -129,6 +129,13 @@ def test_tasks_start_on_different_partitions(tmp_path: Path) -> None:
     assert values_of([tmp_path], "t") == {0: ["a"], 1: ["b"], 2: ["c"]}
 
 
+def test_small_batches_do_not_all_go_to_one_partition(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="3")
+    for batch_id in range(3):
+        writer.write(batch_id, rows([f"{batch_id}"]))
+    assert values_of([tmp_path], "t") == {0: ["0"], 1: ["1"], 2: ["2"]}
+
+
 def test_round_robin_takes_turns_whatever_the_key(tmp_path: Path) -> None:
     writer = Writer(tmp_path, topic="t", numPartitions="3", partitioner="round_robin")
     writer.write(0, rows(list("abcdefg"), keys=["same"] * 7))
