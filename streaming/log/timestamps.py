@@ -8,10 +8,11 @@ Source: Kafka ``UnifiedLog.fetchOffsetByTimestamp``, ``LogSegment.findOffsetByTi
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import CorruptIndexError
-from kafkalog.model import NO_TIMESTAMP
+from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.time_index import TimestampOffset
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.control import as_data_batches
@@ -19,13 +20,7 @@ from kafkalog.streaming.records.control import as_data_batches
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from kafkalog.streaming.log.segment import Chunk, LogSegment
-    from kafkalog.streaming.records.batch import BatchTable
-
-    Mask = npt.NDArray[np.bool_]
+    from kafkalog.streaming.log.segment import BatchHeader, Chunk, LogSegment
 
 __all__ = ["find_by_timestamp", "find_max_timestamp", "largest_timestamp"]
 
@@ -51,7 +46,7 @@ def find_by_timestamp(
             if latest == NO_TIMESTAMP:
                 latest = segment.path.stat().st_mtime_ns // 1_000_000
             if latest >= timestamp:
-                return _find_in_segment(segment, timestamp, log_start_offset)
+                return _find_in_segment(segment, timestamp, log_start_offset, active=active)
     return None
 
 
@@ -74,31 +69,46 @@ def find_max_timestamp(segments: Sequence[LogSegment]) -> TimestampOffset | None
         return _first_record(
             holder,
             holder.floor_position(best.offset),
-            lambda table: table.max_timestamp == best.timestamp,
+            lambda header: header.max_timestamp == best.timestamp,
             best.timestamp,
             holder.base_offset,
+            active=holder is segments[-1],
         )
 
 
 def largest_timestamp(segment: LogSegment, *, active: bool) -> TimestampOffset:
     """Find the largest timestamp of a segment, with the last offset of the first batch with it.
 
-    A sealed segment's is the last entry of its time index. Without entries, and behind the last
-    ones of an active segment, the batches are asked.
+    A sealed segment's is the last entry of its time index. An active one's may lie behind its last
+    index entry, which the time index covers. Where the time index tells nothing though the first
+    batch has a timestamp, all batch headers are asked.
 
     Returns:
         timestamp -1 where there is none.
     """
-    times = segment.time_index()
-    indexed = None if times is None or not len(times) else times.last_entry()
-    if indexed is not None and not active:
+    indexed = _last_indexed(segment)
+    if indexed.timestamp >= 0 and not active:
         return indexed
-    best = indexed or TimestampOffset(NO_TIMESTAMP, segment.base_offset)
-    start = 0 if indexed is None else segment.floor_position(indexed.offset)
+    best, start = indexed, 0
+    if indexed.timestamp >= 0 or not _begins_with_timestamps(segment):
+        start = segment.floor_position(MAX_OFFSET)
     for header in segment.headers(start):
         if header.max_timestamp > best.timestamp:
             best = TimestampOffset(header.max_timestamp, header.last_offset)
     return best
+
+
+def _last_indexed(segment: LogSegment) -> TimestampOffset:
+    times = segment.time_index()
+    with suppress(CorruptIndexError):
+        if times is not None:
+            return times.last_entry()
+    return TimestampOffset(NO_TIMESTAMP, segment.base_offset)
+
+
+def _begins_with_timestamps(segment: LogSegment) -> bool:
+    header = segment.header_at(0)
+    return header is not None and header.max_timestamp >= 0
 
 
 def _newest_last(segments: Sequence[LogSegment]) -> list[tuple[bool, LogSegment]]:
@@ -108,54 +118,61 @@ def _newest_last(segments: Sequence[LogSegment]) -> list[tuple[bool, LogSegment]
 
 
 def _find_in_segment(
-    segment: LogSegment, timestamp: int, log_start_offset: int
+    segment: LogSegment, timestamp: int, log_start_offset: int, *, active: bool
 ) -> TimestampOffset | None:
-    offset = segment.base_offset
-    times = segment.time_index()
-    try:
-        offset = times.lookup(timestamp).offset if times is not None else offset
-    except CorruptIndexError:
-        times = None  # then from the beginning
+    times, offset = segment.time_index(), segment.base_offset
+    with suppress(CorruptIndexError):  # then from the beginning
+        offset = offset if times is None else times.lookup(timestamp).offset
     return _first_record(
         segment,
         segment.floor_position(max(offset, log_start_offset)),
-        lambda table: table.max_timestamp >= timestamp,
+        lambda header: header.max_timestamp >= timestamp,
         timestamp,
         log_start_offset,
+        active=active,
     )
 
 
 def _first_record(
     segment: LogSegment,
     position: int,
-    candidates: Callable[[BatchTable], Mask],
+    may_hold: Callable[[BatchHeader], bool],
     timestamp: int,
     start_offset: int,
+    *,
+    active: bool,
 ) -> TimestampOffset | None:
-    """Find the first record at or above a timestamp and an offset, in the batches asked for."""
-    for chunk in segment.chunks(position):
-        found = _first_in_chunk(segment, chunk, candidates(chunk.table), timestamp, start_offset)
-        if found is not None:
-            return found
+    """Find the first record at or above a timestamp and an offset, in the batches that may hold it.
+
+    Of the other batches only the headers are read.
+    """
+    for header in segment.headers(position):
+        position = header.position + header.size
+        if not may_hold(header):
+            continue
+        for chunk in segment.chunks(header.position, header.position + 1):
+            found = _first_in_chunk(segment, chunk, timestamp, start_offset)
+            if found is not None:
+                return found
+    if not active:
+        segment.refuse_rest(position)
     return None
 
 
 def _first_in_chunk(
-    segment: LogSegment, chunk: Chunk, candidates: Mask, timestamp: int, start_offset: int
+    segment: LogSegment, chunk: Chunk, timestamp: int, start_offset: int
 ) -> TimestampOffset | None:
     decoder = RecordDecoder(Columns.OFFSET | Columns.TIMESTAMP_MS)
-    # A marker has an offset and a timestamp too, and counts.
-    table = as_data_batches(chunk.table)
-    for slot in candidates.nonzero()[0].tolist():
-        for rows in decoder.decode(
-            chunk.data,
-            table[slot : slot + 1],
-            file_position=chunk.file_position,
-            path=str(segment.path),
-            start_offset=start_offset,
-        ):
-            times = rows.column("timestampMs").to_numpy()
-            row = int((times >= timestamp).argmax())
-            if times[row] >= timestamp:
-                return TimestampOffset(int(times[row]), rows.column("offset")[row].as_py())
+    for rows in decoder.decode(
+        chunk.data,
+        # A marker has an offset and a timestamp too, and counts.
+        as_data_batches(chunk.table),
+        file_position=chunk.file_position,
+        path=str(segment.path),
+        start_offset=start_offset,
+    ):
+        times = rows.column("timestampMs").to_numpy()
+        row = int((times >= timestamp).argmax())
+        if times[row] >= timestamp:
+            return TimestampOffset(int(times[row]), rows.column("offset")[row].as_py())
     return None

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import struct
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.log_files import FLIGHTS, append, grow_with_zeros, make_batches
+from tests.support.log_files import FLIGHTS, append, flip, grow_with_zeros, make_batches
 from tests.support.logs import Row, batch_bytes
 
+from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
-    import pytest
 
 SMALL = LogConfig(segment_bytes=2000, index_interval_bytes=300)
 
@@ -127,3 +129,55 @@ def test_a_time_index_in_disorder_costs_a_scan(tmp_path: Path) -> None:
     times = directory / f"{0:020d}.timeindex"
     times.write_bytes(struct.pack(">qiqi", 1008, 8, 1005, 5))
     assert _find(directory, 1004) == (1004, 4)
+
+
+def _segment_of_a_thousand_batches(directory: Path) -> int:
+    append(
+        directory,
+        make_batches(0, [5] * 1000, value_bytes=400, timestamps=range(1000, 2000)),
+        LogConfig(index_interval_bytes=10_000),
+    )
+    return (directory / f"{0:020d}.log").stat().st_size // 1000
+
+
+def test_a_lookup_reads_headers_of_an_index_interval_and_one_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "flights-0"
+    batch = _segment_of_a_thousand_batches(directory)
+    read: list[int] = []
+    for name in ("pread", "preadv"):
+        whole = getattr(os, name)
+
+        def counting(
+            fd: int, what: object, at: int, whole: Callable[..., object] = whole
+        ) -> object:
+            result = whole(fd, what, at)
+            path = Path(f"/proc/self/fd/{fd}").resolve()
+            if path.suffix == ".log":
+                read.append(result if isinstance(result, int) else len(result))  # type: ignore[arg-type]
+            return result
+
+        monkeypatch.setattr(os, name, counting)
+    for timestamp in (1000, 1001, 1500, 1777, 1999):
+        read.clear()
+        assert _find(directory, timestamp) == (timestamp, (timestamp - 1000) * 5)
+        assert sum(read) <= batch + 10_000
+
+
+def test_damage_on_the_way_in_a_sealed_segment_is_an_error(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [1] * 40, timestamps=range(1000, 1040)), SMALL)
+    log = directory / f"{0:020d}.log"
+    flip(log, log.stat().st_size // 2 // 118 * 118 + 16)
+    (directory / f"{0:020d}.index").unlink()
+    with pytest.raises(CorruptRecordError):
+        _find(directory, 1000 + log.stat().st_size // 118 - 1)
+
+
+def test_zeros_behind_an_active_segment_are_no_error(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [5, 5], timestamps=[1000, 900]))
+    grow_with_zeros(directory / f"{0:020d}.log", 10_000)
+    assert _find(directory, 950, log_start=7) is None
+    assert _find(directory, 850, log_start=7) == (900, 7)
