@@ -1,0 +1,195 @@
+"""A row per batch, or per outer message of magic 0 and 1: what their headers say, in Arrow.
+
+For forensics: records are not looked into, and damage is told instead of raised. Only compressed
+messages of magic 0 and 1 are decompressed, as nothing else knows their first offset and count.
+
+Source: Kafka ``DumpLogSegments`` without ``--deep-iteration``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.errors import CorruptRecordError
+from kafkalog.model import TimestampType
+from kafkalog.streaming.records.batch import DELETE_HORIZON_MASK, BatchTable, invalid_checksums
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
+from kafkalog.streaming.records.message_set_reader import MessageSetReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+__all__ = ["BATCH_ROW_SCHEMA", "BatchDescriber"]
+
+BATCH_ROW_SCHEMA: Final = pa.schema(
+    {
+        "file": pa.string(),
+        "position": pa.int64(),
+        "size": pa.int64(),
+        "magic": pa.int32(),
+        "codec": pa.string(),
+        "crc": pa.int64(),
+        "crcValid": pa.bool_(),
+        "baseOffset": pa.int64(),
+        "lastOffset": pa.int64(),
+        "count": pa.int32(),
+        "baseTimestamp": pa.int64(),
+        "maxTimestamp": pa.int64(),
+        "timestampType": pa.int32(),
+        "producerId": pa.int64(),
+        "producerEpoch": pa.int32(),
+        "baseSequence": pa.int32(),
+        "lastSequence": pa.int32(),
+        "transactional": pa.bool_(),
+        "control": pa.bool_(),
+        "deleteHorizonMs": pa.int64(),
+        "leaderEpoch": pa.int32(),
+        "error": pa.string(),
+    }
+)
+"""Timestamps are ms as they are stored; what a magic does not have is -1, as in Kafka.
+
+``baseOffset`` and ``count`` are null for a compressed message that cannot be opened.
+``deleteHorizonMs`` is null for a batch that has none; where it has one, it lies in
+``baseTimestamp``. ``error`` is null for a batch without fault.
+"""
+
+_ROWS: Final = 8192
+_SEQUENCES: Final = 2**31
+_UNKNOWN_CODEC: Final = "unknown"
+_CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * 3])
+
+
+class BatchDescriber:
+    """Takes batches as ``RecordDecoder.feed`` does and gives a row of ``BATCH_ROW_SCHEMA`` each.
+
+    A batch belongs to the range with its last offset: what is read in several ranges gives it once.
+    """
+
+    def __init__(self, *, max_decompressed_bytes: int = DEFAULT_LIMIT) -> None:
+        """Prepare; a compressed message that holds more bytes than that has an ``error``."""
+        self._message_sets = MessageSetReader(max_decompressed_bytes=max_decompressed_bytes)
+        self._kept: list[pa.RecordBatch] = []
+
+    def feed(
+        self,
+        data: Bytes,
+        table: BatchTable,
+        *,
+        file_position: int = 0,
+        path: str = "",
+        start_offset: int,
+        end_offset: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Describe the batches with ``start_offset <= last offset < end_offset``."""
+        table = table[(table.last_offset >= start_offset) & (table.last_offset < end_offset)]
+        if len(table):
+            self._kept.append(self._rows(data, table, file_position, path))
+        if sum(map(len, self._kept)) >= _ROWS:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give the rows that were kept."""
+        kept, self._kept = self._kept, []
+        if kept:
+            yield kept[0] if len(kept) == 1 else pa.concat_batches(kept)
+
+    def _rows(
+        self, data: Bytes, table: BatchTable, file_position: int, path: str
+    ) -> pa.RecordBatch:
+        bad = invalid_checksums(data, table, file_position=file_position)
+        errors = _errors(table, bad)
+        base_offset, count, opened = self._opened(data, table, file_position, path, errors)
+        columns = {
+            "file": pa.repeat(path, len(table)),
+            "position": table.position,
+            "size": table.size,
+            "magic": table.magic,
+            "codec": _CODECS.take(pa.array(table.codec)),
+            "crc": table.crc,
+            "crcValid": ~bad,
+            "baseOffset": pa.array(base_offset, mask=~opened),
+            "lastOffset": table.last_offset,
+            "count": pa.array(count, mask=~opened),
+            "baseTimestamp": table.base_timestamp,
+            "maxTimestamp": table.max_timestamp,
+            "timestampType": _timestamp_types(table),
+            "producerId": table.producer_id,
+            "producerEpoch": table.producer_epoch,
+            "baseSequence": table.base_sequence,
+            "lastSequence": _last_sequence(table),
+            "transactional": table.is_transactional,
+            "control": table.is_control,
+            "deleteHorizonMs": pa.array(table.base_timestamp, mask=~_has_delete_horizon(table)),
+            "leaderEpoch": table.leader_epoch,
+            "error": pa.array(errors, pa.string()),
+        }
+        return pa.RecordBatch.from_arrays(
+            [pa.array(columns[field.name]).cast(field.type) for field in BATCH_ROW_SCHEMA],
+            schema=BATCH_ROW_SCHEMA,
+        )
+
+    def _opened(
+        self,
+        data: Bytes,
+        table: BatchTable,
+        file_position: int,
+        path: str,
+        errors: list[str | None],
+    ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+        """Give base offsets and counts, and of which batches they are known; adds to ``errors``."""
+        base_offset, count = table.base_offset.copy(), table.count.copy()
+        is_wrapper = (table.magic < 2) & (table.codec != Codec.NONE)
+        opened = ~is_wrapper
+        for row in np.flatnonzero(is_wrapper).tolist():
+            if errors[row] is not None:
+                continue
+            try:
+                facts = self._message_sets.wrapper_facts(
+                    data, table[row : row + 1], file_position=file_position, path=path
+                )
+            except CorruptRecordError as error:
+                errors[row] = str(error)
+                continue
+            base_offset[row], count[row] = facts.base_offset[0], facts.message_count[0]
+            opened[row] = True
+        return base_offset, count, opened
+
+
+def _errors(table: BatchTable, bad: NDArray[np.bool_]) -> list[str | None]:
+    """Say what is wrong with each batch as far as its header and checksum tell."""
+    errors: list[str | None] = [None] * len(table)
+    for row in np.flatnonzero(table.codec > max(Codec)).tolist():
+        errors[row] = f"codec {table.codec[row]} is not known"
+    for row in np.flatnonzero(bad).tolist():
+        errors[row] = f"its bytes do not match its checksum {int(table.crc[row]):08x}"
+    return errors
+
+
+def _timestamp_types(table: BatchTable) -> Integers:
+    create_or_append_time = np.where(
+        table.is_log_append_time, TimestampType.LOG_APPEND_TIME, TimestampType.CREATE_TIME
+    )
+    types: Integers = np.where(
+        table.magic == 0, TimestampType.NO_TIMESTAMP_TYPE, create_or_append_time
+    )
+    return types
+
+
+def _last_sequence(table: BatchTable) -> Integers:
+    """Sequences go on at 0 after the largest int32 (Kafka ``DefaultRecordBatch``)."""
+    last = (table.base_sequence + table.last_offset - table.base_offset) % _SEQUENCES
+    sequences: Integers = np.where(table.base_sequence < 0, table.base_sequence, last)
+    return sequences
+
+
+def _has_delete_horizon(table: BatchTable) -> NDArray[np.bool_]:
+    has: NDArray[np.bool_] = (table.magic == 2) & ((table.attributes & DELETE_HORIZON_MASK) != 0)
+    return has
