@@ -1,0 +1,146 @@
+"""Measure contenders against each other: alternating runs, medians, and how noisy they were."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "Contender",
+    "Goal",
+    "Measured",
+    "Samples",
+    "Unit",
+    "Workload",
+    "measure",
+    "noise_probe",
+    "timed",
+]
+
+Unit = Literal["s", "ms", "pages", "bytes"]
+
+_PROBE_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to do the work. ``run`` does it once and returns what it took in the unit of work."""
+
+    name: str
+    run: Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What is to be reached: ``who`` at ``factor`` times the speed of ``against``, or ``limit``.
+
+    With a ``limit`` the median of ``who`` has to be at most that, in the workload's unit.
+    """
+
+    who: str
+    against: str | None = None
+    factor: float = 1.0
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Contenders that do the same work; lower is better in every unit.
+
+    ``rows`` is how many rows one run moves: with it a rate is shown beside the duration.
+    """
+
+    title: str
+    contenders: tuple[Contender, ...]
+    goals: tuple[Goal, ...] = ()
+    unit: Unit = "s"
+    rows: int | None = None
+    warm_ups: int = 1
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Every run of one contender, in the order in which they ran."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle value: one disturbed run does not move it."""
+        return statistics.median(self.values)
+
+    @property
+    def low(self) -> float:
+        """The quickest run."""
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        """The slowest run."""
+        return max(self.values)
+
+
+@dataclass
+class Measured:
+    """A workload and the samples of each contender, by name."""
+
+    workload: Workload
+    samples: dict[str, Samples] = field(default_factory=dict)
+
+    def speed(self, who: str, against: str) -> float:
+        """How many times faster the median run of ``who`` was than that of ``against``."""
+        return self.samples[against].median / max(self.samples[who].median, 1e-12)
+
+    def reached(self, goal: Goal) -> bool:
+        """Whether the medians reach the goal."""
+        if goal.limit is not None:
+            return self.samples[goal.who].median <= goal.limit
+        if goal.against is None:
+            return True
+        return self.speed(goal.who, goal.against) >= goal.factor
+
+
+def measure(workload: Workload, rounds: int, told: Callable[[str, float], None]) -> Measured:
+    """Run every contender once per round, so that a slow minute of the machine hits all of them.
+
+    The order turns by one each round: nobody always runs behind the same neighbour. ``told`` gets
+    the name of each contender and its value after each run, a warm-up's too.
+    """
+    taken: dict[str, list[float]] = {contender.name: [] for contender in workload.contenders}
+    for round_, contender in _schedule(workload, rounds):
+        value = contender.run()
+        told(contender.name, value)
+        if round_ >= 0:
+            taken[contender.name].append(value)
+    return Measured(workload, {name: Samples(tuple(values)) for name, values in taken.items()})
+
+
+def _schedule(workload: Workload, rounds: int) -> Iterator[tuple[int, Contender]]:
+    """Give (round, contender) in running order; warm-ups have negative rounds."""
+    for round_ in range(-workload.warm_ups, rounds):
+        turn = round_ % len(workload.contenders)
+        for contender in (*workload.contenders[turn:], *workload.contenders[:turn]):
+            yield round_, contender
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Give the seconds that ``work`` took."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def noise_probe(rounds: int = 15) -> Samples:
+    """Time a fixed amount of memory traffic: the spread is the machine's, not a contender's."""
+    data = np.arange(_PROBE_BYTES // 8, dtype=np.int64)
+    return Samples(
+        tuple(timed(lambda: int(data.sum()) + int(data[::3].max())) for _ in range(rounds))
+    )

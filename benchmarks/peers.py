@@ -1,0 +1,116 @@
+"""kafkalog beside Spark's Kafka connector and Spark's Parquet sink: ``make bench`` runs this.
+
+One run on one machine measures everything, contenders in turns, against a real broker on
+loopback, and prints a table of medians, spreads and ratios with the goal of each work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from benchmarks import indexes, machine, reading, report, triggers, writing
+from benchmarks.environment import Environment, environment
+from benchmarks.measure import measure, noise_probe
+from benchmarks.rows import Shape
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.measure import Measured, Workload
+
+__all__ = ["main"]
+
+QUICK_ROWS: Final = 50_000
+WORKLOADS: Final = {
+    **reading.WORKLOADS,
+    **writing.WORKLOADS,
+    **triggers.WORKLOADS,
+    **indexes.WORKLOADS,
+}
+"""What is measured, by the keys that ``--only`` takes."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and write the page; give the exit code (0 whatever was reached)."""
+    asked = _arguments().parse_args(argv)
+    rows = QUICK_ROWS if asked.quick else asked.rows
+    rounds = 1 if asked.quick else asked.rounds
+    shape = Shape(rows, asked.key_bytes, asked.value_bytes, asked.partitions, asked.codec)
+    console = Console(width=None if os.isatty(1) else 180)
+    with environment(shape, asked.cores, quick=asked.quick) as env:
+        noise = noise_probe()
+        measured = _measure_all(env, asked.only, rounds, console)
+    console.print(report.table(measured))
+    summary = (
+        f"{shape}; {asked.cores} cores for Spark; {rounds} rounds after a warm-up, contenders in"
+        " turns. Ratios are of medians. Everything, the broker too, runs on the one machine below."
+        f" Its own noise: fixed work took {noise.median * 1e3:.0f} ms"
+        f" ({noise.low * 1e3:.0f} to {noise.high * 1e3:.0f})."
+    )
+    console.print(summary)
+    if asked.docs:
+        report.write(asked.docs, measured, machine.facts(), summary)
+    return 0
+
+
+def _arguments() -> argparse.ArgumentParser:
+    shape = Shape()
+    parser = argparse.ArgumentParser(prog="benchmarks.peers", description=__doc__)
+    parser.add_argument("--rows", type=int, default=shape.rows)
+    parser.add_argument("--key-bytes", type=int, default=shape.key_bytes)
+    parser.add_argument("--value-bytes", type=int, default=shape.value_bytes)
+    parser.add_argument("--partitions", type=int, default=shape.partitions)
+    parser.add_argument("--codec", default=shape.codec)
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each contender")
+    parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", default="", help="keys of works, or their beginnings: read,sink")
+    parser.add_argument("--docs", type=Path, help="write benchmarks.md and its plots there")
+    parser.add_argument("--quick", action="store_true", help="few rows: does it work, not how fast")
+    return parser
+
+
+def _measure_all(env: Environment, only: str, rounds: int, console: Console) -> list[Measured]:
+    """Measure one work after the other: those whose keys begin with a name in ``only``."""
+    wanted = tuple(name.strip() for name in only.split(",") if name.strip()) or ("",)
+    chosen = {key: make for key, make in WORKLOADS.items() if key.startswith(wanted)}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    measured = []
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        for key, make in progress.track(chosen.items(), description="works"):
+            bar = progress.add_task(f"{key}: getting ready", total=None)
+            workload = make(env)
+            runs = (rounds + workload.warm_ups) * len(workload.contenders)
+            progress.update(bar, description=workload.title, total=runs)
+            measured.append(measure(workload, rounds, _Teller(key, workload, progress, bar)))
+            progress.remove_task(bar)
+    return measured
+
+
+class _Teller(NamedTuple):
+    """Moves a bar on after each run, and prints the run."""
+
+    key: str
+    workload: Workload
+    progress: Progress
+    bar: TaskID
+
+    def __call__(self, who: str, value: float) -> None:
+        """One run of ``who`` has ended."""
+        self.progress.console.print(f"{self.key}: {who}: {value:.4g} {self.workload.unit}")
+        self.progress.advance(self.bar)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

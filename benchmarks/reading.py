@@ -1,0 +1,119 @@
+"""Reads of a whole topic, batch and streaming, all columns and ``value`` alone, to noop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.environment import TOPIC, Environment
+from benchmarks.measure import Contender, Goal, Workload, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming import DataStreamReader
+
+__all__ = ["KAFKA_SOURCE", "WORKLOADS"]
+
+KAFKA_SOURCE: Final = "Kafka source"
+_SAME_FILES: Final = "kafkalog, the broker's files"
+_OWN_LOG: Final = "kafkalog, its own log"
+_VALUE: Final = "value BINARY"
+
+
+def _batch_all(env: Environment) -> Workload:
+    return _workload(env, "batch read, 7 columns", 4, _read_batch, None)
+
+
+def _batch_value(env: Environment) -> Workload:
+    return _workload(env, "batch read, value only", 5, _read_batch, _VALUE)
+
+
+def _stream_all(env: Environment) -> Workload:
+    return _workload(env, "availableNow read, 7 columns", 4, _read_stream, None)
+
+
+def _stream_value(env: Environment) -> Workload:
+    return _workload(env, "availableNow read, value only", 5, _read_stream, _VALUE)
+
+
+WORKLOADS: Final[Mapping[str, Callable[[Environment], Workload]]] = {
+    "read-batch-all": _batch_all,
+    "read-batch-value": _batch_value,
+    "read-stream-all": _stream_all,
+    "read-stream-value": _stream_value,
+}
+
+
+def _workload(
+    env: Environment,
+    title: str,
+    factor: float,
+    read: Callable[[Environment, Path | None, str | None], float],
+    schema: str | None,
+) -> Workload:
+    """Compare the peer with kafkalog on the broker's own files and on a log of its own sink."""
+    peer = Contender(KAFKA_SOURCE, lambda: read(env, None, schema))
+    ours = {_SAME_FILES: env.broker_directory, _OWN_LOG: env.own_directory}
+    return Workload(
+        title=title,
+        contenders=(
+            peer,
+            *(Contender(who, _reader(env, read, place, schema)) for who, place in ours.items()),
+        ),
+        goals=tuple(Goal(who, KAFKA_SOURCE, factor) for who in ours),
+        rows=env.shape.rows,
+        notes=(
+            "a whole topic to Spark's noop sink. The broker's files hold the batches of Spark's"
+            " Kafka sink (16 KiB before compression); the Kafka source reads them through the"
+            " broker, kafkalog from the directory of the running broker."
+        ),
+    )
+
+
+def _reader(
+    env: Environment,
+    read: Callable[[Environment, Path | None, str | None], float],
+    place: Path,
+    schema: str | None,
+) -> Callable[[], float]:
+    return lambda: read(env, place, schema)
+
+
+def _read_batch(env: Environment, place: Path | None, schema: str | None) -> float:
+    """Time a batch read; without ``place`` it is the peer's."""
+
+    def work() -> None:
+        _load(env, env.spark.read, place, schema).write.format("noop").mode("overwrite").save()
+
+    return timed(work)
+
+
+def _read_stream(env: Environment, place: Path | None, schema: str | None) -> float:
+    """Time a streaming query from its start to its end; without ``place`` it is the peer's."""
+    checkpoint = env.fresh("checkpoint")
+
+    def work() -> None:
+        frame = _load(env, env.spark.readStream, place, schema)
+        write = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+        query = write.trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    return timed(work)
+
+
+def _load(
+    env: Environment,
+    reader: DataFrameReader | DataStreamReader,
+    place: Path | None,
+    schema: str | None,
+) -> DataFrame:
+    reader = reader.option("subscribe", TOPIC).option("startingOffsets", "earliest")
+    if place is None:
+        kafka = reader.format("kafka").option("kafka.bootstrap.servers", env.broker.bootstrap)
+        return kafka.load().select("value") if schema else kafka.load()
+    if schema:
+        reader = reader.schema(schema)
+    return reader.format("kafkalog").load(str(place))

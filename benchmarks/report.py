@@ -1,0 +1,170 @@
+"""Show what was measured: a table for the terminal, a page of Markdown, and plots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from matplotlib.figure import Figure
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from benchmarks.measure import Goal, Measured, Samples, Workload
+
+__all__ = ["table", "write"]
+
+_HEADINGS: Final = ("work", "who", "median", "min to max", "rows/s", "ratio", "goal", "result")
+_OURS: Final = "kafkalog"
+
+
+class _Line(NamedTuple):
+    """One contender's line in the table; ``result`` is empty where nothing is to be reached."""
+
+    work: str
+    who: str
+    median: str
+    spread: str
+    rate: str
+    ratio: str
+    goal: str
+    result: str
+
+
+def table(measured: Sequence[Measured]) -> Table:
+    """Give the results as a table for the terminal."""
+    shown = Table(*_HEADINGS, title="kafkalog beside its peers", title_justify="left")
+    for number in (2, 4, 5):
+        shown.columns[number].justify = "right"
+    for one in measured:
+        for line in _lines(one):
+            style = {"reached": "green", "missed": "red"}.get(line.result)
+            shown.add_row(*line, style=style)
+        shown.add_section()
+    return shown
+
+
+def write(
+    directory: Path, measured: Sequence[Measured], facts: Mapping[str, str], summary: str
+) -> None:
+    """Write ``benchmarks.md`` and its plots into ``directory``, over those of an earlier run."""
+    directory.mkdir(parents=True, exist_ok=True)
+    plots = [
+        name
+        for name, title, chosen in (
+            ("benchmarks-rates.png", "million rows a second (more is better)", _with_rates),
+            ("benchmarks-latency.png", "milliseconds (less is better)", _in_milliseconds),
+        )
+        if _plot(directory / name, title, chosen(measured))
+    ]
+    page = _page(measured, facts, summary, plots)
+    (directory / "benchmarks.md").write_text(page, encoding="utf-8")
+
+
+def _lines(one: Measured) -> Iterator[_Line]:
+    """Give a line per contender; ratios are against the peer of its goal, else the first one."""
+    workload, first = one.workload, one.workload.contenders[0].name
+    for number, (who, samples) in enumerate(one.samples.items()):
+        goals = [goal for goal in workload.goals if goal.who == who]
+        against = next((goal.against for goal in goals if goal.against), first)
+        yield _Line(
+            workload.title if number == 0 else "",
+            who,
+            _quantity(samples.median, workload.unit),
+            f"{_quantity(samples.low, workload.unit)} to {_quantity(samples.high, workload.unit)}",
+            f"{workload.rows / samples.median / 1e6:.2f} M" if workload.rows else "",
+            "" if who == against else f"{one.speed(who, against):.2f} x {against}",
+            "; ".join(_told(goal, workload) for goal in goals),
+            _verdict(one, goals),
+        )
+
+
+def _verdict(one: Measured, goals: Sequence[Goal]) -> str:
+    if not goals:
+        return ""
+    return "reached" if all(one.reached(goal) for goal in goals) else "missed"
+
+
+def _told(goal: Goal, workload: Workload) -> str:
+    """Say a goal in words."""
+    if goal.limit is not None:
+        return f"at most {_quantity(goal.limit, workload.unit)}"
+    return f"at least {goal.factor:g} x {goal.against}"
+
+
+def _quantity(value: float, unit: str) -> str:
+    if unit == "s":
+        return f"{value:.2f} s"
+    if unit == "ms":
+        return f"{value:.3g} ms" if value < 10 else f"{value:.0f} ms"
+    return f"{value:,.0f} {unit}"
+
+
+def _page(
+    measured: Sequence[Measured], facts: Mapping[str, str], summary: str, plots: Sequence[str]
+) -> str:
+    """Put the page together: machine, table, plots, and what each work is."""
+    parts = ["# Benchmarks\n", f"{summary}\n", "| machine | |\n| --- | --- |"]
+    parts += [f"| {label} | {value} |" for label, value in facts.items()]
+    parts += ["", _row(_HEADINGS), _row(["---"] * len(_HEADINGS))]
+    parts += [_row(line) for one in measured for line in _lines(one)]
+    parts += ["", *(f"![{name.removesuffix('.png')}]({name})\n" for name in plots)]
+    parts += ["## What each work is\n"]
+    parts += [f"- **{one.workload.title}**: {one.workload.notes}" for one in measured]
+    return "\n".join(parts) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+class _Bars(NamedTuple):
+    """One group of bars: what was measured, and (median, low, high) by contender."""
+
+    title: str
+    bars: Mapping[str, tuple[float, float, float]]
+
+
+def _with_rates(measured: Sequence[Measured]) -> list[_Bars]:
+    return [
+        _Bars(one.workload.title, {who: _rates(s, rows) for who, s in one.samples.items()})
+        for one in measured
+        if (rows := one.workload.rows)
+    ]
+
+
+def _rates(samples: Samples, rows: int) -> tuple[float, float, float]:
+    million = rows / 1e6
+    return million / samples.median, million / samples.high, million / samples.low
+
+
+def _in_milliseconds(measured: Sequence[Measured]) -> list[_Bars]:
+    return [
+        _Bars(one.workload.title, {w: (s.median, s.low, s.high) for w, s in one.samples.items()})
+        for one in measured
+        if one.workload.unit == "ms"
+    ]
+
+
+def _plot(path: Path, label: str, groups: Sequence[_Bars]) -> bool:
+    """Draw one panel per group, whiskers from the slowest to the quickest run."""
+    if not groups:
+        return False
+    heights = [1 + len(group.bars) for group in groups]
+    figure = Figure(figsize=(9, 0.45 * sum(heights) + 1), layout="constrained")
+    panels = figure.subplots(len(groups), squeeze=False, height_ratios=heights)[:, 0]
+    for panel, group in zip(panels, groups, strict=True):
+        names = list(group.bars)
+        medians, lows, highs = zip(*group.bars.values(), strict=True)
+        below = [median - low for median, low in zip(medians, lows, strict=True)]
+        above = [high - median for median, high in zip(medians, highs, strict=True)]
+        colours = ["#2a6f97" if name.startswith(_OURS) else "#b8b8b8" for name in names]
+        panel.barh(names, medians, xerr=(below, above), color=colours, ecolor="#333", capsize=3)
+        panel.set_title(group.title, loc="left", fontsize=10)
+        panel.invert_yaxis()
+        panel.set_xlim(left=0)
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel(label)
+    figure.savefig(path, dpi=110)
+    return True

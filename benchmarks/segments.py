@@ -1,0 +1,68 @@
+"""Segments of any size, written by the library without Spark."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_offset_checkpoint
+from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns
+from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.records.offsets import assign_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["PRODUCER_BATCH_BYTES", "commit_ends", "encoded_rows", "write_partition"]
+
+PRODUCER_BATCH_BYTES: Final = 16 << 10
+"""``batch.size`` of a Java producer, before compression."""
+
+
+def encoded_rows(rows: int, target_bytes: int = PRODUCER_BATCH_BYTES) -> npt.NDArray[np.uint8]:
+    """Encode rows with keys of 10 and values of 100 bytes, half of them random, by lz4."""
+    random = np.random.default_rng(7)
+    keys = pa.array([b"%010d" % number for number in range(rows)])
+    values = pa.array([random.bytes(25).hex().encode() + b" kafkalog " * 5 for _ in range(rows)])
+    now = int(time.time() * 1000)
+    columns = RecordColumns.from_arrow(
+        timestamps=np.full(rows, now, np.int64), key=keys, value=values
+    )
+    builder = BatchBuilder(Codec.LZ4, target_bytes=target_bytes)
+    batches = builder.append(columns, np.arange(rows, dtype=np.int64))
+    last = builder.finish()
+    found = [*batches, *([last] if last else [])]
+    return np.frombuffer(bytearray().join(batch.data for batch in found), np.uint8)
+
+
+def write_partition(
+    directory: Path, place: TopicPartition, run: npt.NDArray[np.uint8], size: int
+) -> int:
+    """Append ``run`` until the partition's only segment has ``size`` bytes; give its end offset."""
+    config = LogConfig.from_mapping({"segment.bytes": str(2**31 - 1)})
+    folder = directory / f"{place.topic}-{place.partition}"
+    appender = PartitionAppender(
+        folder, place, config, now_ms=int(time.time() * 1000), topic_id=new_topic_id()
+    )
+    run, written = run.copy(), 0
+    while written < size:
+        assign_offsets(run, appender.log_end_offset, appender.leader_epoch)
+        appender.append(run, scan_batches(run).table)
+        written += len(run)
+    return appender.log_end_offset
+
+
+def commit_ends(directory: Path, ends: Iterable[tuple[TopicPartition, int]]) -> None:
+    """Say in a broker's checkpoint up to which offsets the partitions may be read."""
+    write_offset_checkpoint(directory, HIGH_WATERMARK, dict(ends))

@@ -1,0 +1,83 @@
+"""The Spark session and the scratch folders that all contenders share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import SparkSession
+from tests.support.jars import SPARK_KAFKA
+
+from kafkalog.jobs.jars import fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["scratch", "spark_session"]
+
+_SETTINGS: Final = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "4g",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+@contextlib.contextmanager
+def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
+    """Run a local session with Spark's Kafka connector on its class path.
+
+    ``spark.python.unix.domain.socket.enabled`` is what our docs recommend: only Python sources
+    and sinks have a pipe that it makes faster.
+    """
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkalog benchmarks")
+    settings = {
+        **_SETTINGS,
+        "spark.jars": ",".join(map(str, fetch(SPARK_KAFKA))),
+        "spark.local.dir": str(work / "spark"),
+        "spark.sql.warehouse.dir": str(work / "warehouse"),
+    }
+    with _stderr_to(work / "spark.log"):
+        spark = builder.config(map=settings).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def _stderr_to(path: Path) -> Iterator[None]:
+    """Let processes started within write their stderr to a file.
+
+    Python workers of a streaming query end with a traceback when Spark closes their pipe, which is
+    how Spark ends them.
+    """
+    kept = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a folder that is removed at the end; ``$TMPDIR`` chooses its file system."""
+    folder = Path(tempfile.mkdtemp(prefix="kafkalog-bench-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
