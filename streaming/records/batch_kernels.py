@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
+from kafkalog.streaming.records.byte_kernels import read_int
 from kafkalog.streaming.records.crc_kernels import checksum
-from kafkalog.streaming.records.jit import inlined, kernel
+from kafkalog.streaming.records.jit import kernel
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
@@ -45,17 +45,6 @@ _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 
 
-@inlined
-def _int(data: Bytes, position: int, size: int) -> int:
-    """Read a big-endian signed integer of ``size`` bytes; the caller has checked the bounds."""
-    value = np.int64(data[position])
-    if value >= 128:
-        value -= 256
-    for i in range(1, size):
-        value = (value << 8) | np.int64(data[position + i])
-    return value
-
-
 @kernel("int64", "const uint8[]", "int64", "int64", "int64[,]", "int64[]")
 def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: Integers) -> int:
     """Fill a row of ``table`` for each whole entry from ``start`` on; give the number of rows.
@@ -76,9 +65,9 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
         if length - position < _PREFIX:
             reason = INCOMPLETE
             break
-        offset = _int(data, position, 8)
-        rest = _int(data, position + 8, 4)
-        magic = _int(data, position + 16, 1)
+        offset = read_int(data, position, 8)
+        rest = read_int(data, position + 8, 4)
+        magic = read_int(data, position + 16, 1)
         if rest < 14:
             reason, about = BAD_SIZE, rest
             break
@@ -99,8 +88,8 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
         table[rows, SIZE] = size
         table[rows, MAGIC] = magic
         if magic == 2:
-            delta = _int(data, position + 23, 4)
-            count = _int(data, position + 57, 4)
+            delta = read_int(data, position + 23, 4)
+            count = read_int(data, position + 57, 4)
             if count < 0:
                 reason, about = BAD_COUNT, count
                 break
@@ -109,23 +98,23 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
                 break
             table[rows, BASE_OFFSET] = offset
             table[rows, LAST_OFFSET] = offset + delta
-            table[rows, LEADER_EPOCH] = _int(data, position + 12, 4)
-            table[rows, CRC] = _int(data, position + 17, 4) & 0xFFFFFFFF
-            table[rows, ATTRIBUTES] = _int(data, position + 21, 2)
-            table[rows, BASE_TIMESTAMP] = _int(data, position + 27, 8)
-            table[rows, MAX_TIMESTAMP] = _int(data, position + 35, 8)
-            table[rows, PRODUCER_ID] = _int(data, position + 43, 8)
-            table[rows, PRODUCER_EPOCH] = _int(data, position + 51, 2)
-            table[rows, BASE_SEQUENCE] = _int(data, position + 53, 4)
+            table[rows, LEADER_EPOCH] = read_int(data, position + 12, 4)
+            table[rows, CRC] = read_int(data, position + 17, 4) & 0xFFFFFFFF
+            table[rows, ATTRIBUTES] = read_int(data, position + 21, 2)
+            table[rows, BASE_TIMESTAMP] = read_int(data, position + 27, 8)
+            table[rows, MAX_TIMESTAMP] = read_int(data, position + 35, 8)
+            table[rows, PRODUCER_ID] = read_int(data, position + 43, 8)
+            table[rows, PRODUCER_EPOCH] = read_int(data, position + 51, 2)
+            table[rows, BASE_SEQUENCE] = read_int(data, position + 53, 4)
             table[rows, COUNT] = count
         else:
-            attributes = _int(data, position + 17, 1)
-            timestamp = _int(data, position + 18, 8) if magic == 1 else -1
+            attributes = read_int(data, position + 17, 1)
+            timestamp = read_int(data, position + 18, 8) if magic == 1 else -1
             wrapper = (attributes & 7) != 0
             table[rows, BASE_OFFSET] = -1 if wrapper else offset
             table[rows, LAST_OFFSET] = offset
             table[rows, LEADER_EPOCH] = -1
-            table[rows, CRC] = _int(data, position + 12, 4) & 0xFFFFFFFF
+            table[rows, CRC] = read_int(data, position + 12, 4) & 0xFFFFFFFF
             table[rows, ATTRIBUTES] = attributes
             table[rows, BASE_TIMESTAMP] = timestamp
             table[rows, MAX_TIMESTAMP] = timestamp
