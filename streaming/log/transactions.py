@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.log.segment import BatchHeader, Chunk, LogSegment
+    from kafkalog.streaming.log.segment import BatchHeader, Chunk, FileIdentity, LogSegment
 
 __all__ = [
     "OpenTransactions",
@@ -116,7 +116,7 @@ class StableOffset:
         self._high_watermark = -1
         self._next = 0
         self._open = OpenTransactions()
-        self._read_last: tuple[LogSegment, BatchHeader | None] | None = None
+        self._read_last: tuple[LogSegment, FileIdentity, BatchHeader | None] | None = None
 
     def find(self, high_watermark: int) -> int:
         """Give the last stable offset, by the batches below ``high_watermark``.
@@ -140,10 +140,13 @@ class StableOffset:
         """Tell whether what was read last is still there: a log may be made anew, or rewritten."""
         if self._read_last is None:
             return False
-        segment, header = self._read_last
+        segment, identity, header = self._read_last
         try:
             with segment:
-                return header is not None and segment.header_at(header.position) == header
+                if segment.identity != identity or header is None:
+                    return False
+                # A file that is made anew may get the number of the one that was there.
+                return segment.header_at(header.position) == header
         except FileNotFoundError:
             return False
 
@@ -168,7 +171,7 @@ class StableOffset:
                 self._open.apply(chunk._replace(table=table[:end]), str(segment.path))
                 self._next = int(table.last_offset[end - 1]) + 1
                 last = int(table.position[end - 1])
-                self._read_last = segment, segment.header_at(last)
+                self._read_last = segment, segment.identity, segment.header_at(last)
             if end < len(table) or self._next >= high_watermark:
                 return
 

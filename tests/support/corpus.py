@@ -46,16 +46,28 @@ class UnpackedCase:
         """All topics, internal ones too, as the option ``subscribe`` wants them."""
         return ",".join(sorted(json.loads((self._case / "offsets.json").read_text())["topics"]))
 
-    def differences(self, rows: Iterable[dict[str, Any]]) -> list[str]:
-        """Compare rows of the source with what real clients read.
+    def differences(
+        self, rows: Iterable[dict[str, Any]], *, isolation: str = "read_uncommitted"
+    ) -> list[str]:
+        """Compare rows of the source with what real clients read at an isolation level.
 
         ``timestamp`` is in ms, ``headers`` a list of mappings or None, the rest as in the source.
         """
         actual = [row | {"ts_type": _TIMESTAMP_TYPES[row["timestampType"]]} for row in rows]
         for row in actual:
             row["headers"] = tuple((h["key"], h["value"]) for h in row["headers"] or ())
-        _, _, found = self._judge.records(str(self._case), actual, ignore=("leader_epoch",))
+        _, _, found = self._judge.records(
+            str(self._case), actual, isolation, ignore=("leader_epoch",)
+        )
         return list(found)
+
+    @property
+    def partitions(self) -> list[dict[str, Any]]:
+        """What a broker says of each partition: log_start, high_watermark, lso and more."""
+        found: list[dict[str, Any]] = json.loads((self._case / "offsets.json").read_text())[
+            "partitions"
+        ]
+        return found
 
     def changed_files(self) -> list[str]:
         """List the files that are other than they were captured; a reader changes none."""
