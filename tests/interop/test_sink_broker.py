@@ -1,0 +1,172 @@
+"""A real broker serves what the Spark sink wrote: the same records at the same offsets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pytest
+from pyspark.sql import functions as sf
+from tests.support.dump_log import dump_log_segments, partition_files
+from tests.support.foreign import read_partition
+from tests.support.kafka import Topic, serve
+from tests.support.spark import small_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+    from tests.support.kafka import Broker
+
+pytestmark = [pytest.mark.interop, pytest.mark.spark]
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+PARTITIONS: Final = 3
+ROWS: Final = 900
+
+# Null, empty and repeated keys; null, empty and long values; header lists from null to repeated
+# keys; timestamps that go back.
+RECORDS: Final = """
+    SELECT
+        CASE id % 5 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE concat('key ', id % 40) END AS key,
+        CASE id % 7 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE repeat(concat(id, ' '), id % 50) END AS value,
+        CASE id % 4
+            WHEN 0 THEN NULL
+            WHEN 1 THEN array(named_struct('key', 'h', 'value', CAST(id AS STRING)))
+            ELSE array(
+                named_struct('key', 'é', 'value', CAST(NULL AS STRING)),
+                named_struct('key', 'é', 'value', ''))
+        END AS headers,
+        timestamp_millis(1700000000000 + 1000 * (id ^ 37)) AS timestamp
+    FROM range(0, {rows}, 1, 2)
+"""
+
+Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+
+
+class Served(NamedTuple):
+    """What a client gets, without what only the broker knows."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, str | bytes | None], ...]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Path], list[tuple]]]:
+    """Write a topic per codec, and one that is stamped when appended, over two log directories.
+
+    Gives the directories, and the input as key, value, headers and timestamp in ms.
+    """
+    folder = tmp_path_factory.mktemp("written")
+    log_dirs = [folder / "d1", folder / "d2"]
+    with small_session() as spark:
+        rows = input_rows(spark)
+        for codec in CODECS:
+            append(rows, log_dirs, codec, {"compression.type": codec})
+        append(rows, log_dirs, "stamped", {"message.timestamp.type": "LogAppendTime"})
+        yield log_dirs, contents_of(rows)
+
+
+def input_rows(spark: SparkSession) -> DataFrame:
+    binary = sf.expr("transform(headers, h -> struct(h.key, CAST(h.value AS BINARY) AS value))")
+    return spark.sql(RECORDS.format(rows=ROWS)).withColumn("headers", binary)
+
+
+def append(rows: DataFrame, log_dirs: list[Path], topic: str, options: dict[str, str]) -> None:
+    """Append all rows twice, so that the second time continues segments and their indexes."""
+    writer = rows.write.format("kafkalog").mode("append").option("topic", topic).options(**options)
+    small = {"segment.bytes": "20000", "index.interval.bytes": "1000"}
+    for _ in range(2):
+        writer.options(numPartitions=str(PARTITIONS), **small).save(",".join(map(str, log_dirs)))
+
+
+def contents_of(rows: DataFrame) -> list[tuple]:
+    encoded = rows.select(
+        sf.encode("key", "UTF-8"),
+        sf.encode("value", "UTF-8"),
+        "headers",
+        sf.unix_millis("timestamp"),
+    )
+    return [
+        (
+            None if key is None else bytes(key),
+            None if value is None else bytes(value),
+            tuple((name, None if data is None else bytes(data)) for name, data in headers or ()),
+            timestamp,
+        )
+        for key, value, headers, timestamp in encoded.collect()
+    ]
+
+
+def test_the_dump_tool_finds_nothing_in_what_spark_wrote(written: tuple) -> None:
+    log_dirs, _ = written
+    files = [path for log_dir in log_dirs for path in partition_files(log_dir)]
+    indexes = [path for path in files if path.suffix != ".log"]
+
+    report = dump_log_segments(files)
+
+    assert report.findings == []
+    assert dump_log_segments(indexes, index_sanity=True).findings == []
+    codecs = Counter(
+        batch["compresscodec"] for batches in report.batches.values() for batch in batches
+    )
+    assert set(codecs) == set(CODECS)
+    assert len(files) - len(indexes) > 2 * PARTITIONS * len(CODECS)
+
+
+def test_another_library_reads_what_was_put_in(written: tuple) -> None:
+    log_dirs, rows = written
+    for topic in CODECS:
+        found = Counter(
+            (record.key, record.value, tuple(record.headers), record.timestamp)
+            for partition in range(PARTITIONS)
+            for record in read_partition(folder_of(log_dirs, topic, partition))
+        )
+        assert found == Counter(rows + rows), topic
+
+
+def test_a_broker_serves_the_same_records_and_has_no_complaint(
+    written: tuple, tmp_path: Path
+) -> None:
+    log_dirs, _ = written
+    topics = [Topic(name, PARTITIONS) for name in (*CODECS, "stamped")]
+    with serve(tmp_path / "broker", log_dirs, topics) as broker:
+        for topic in topics:
+            assert served(broker, topic.name) == {
+                partition: [
+                    Served(*record[:4], tuple(record.headers))
+                    for record in read_partition(folder_of(log_dirs, topic.name, partition))
+                ]
+                for partition in range(PARTITIONS)
+            }
+        assert broker.complaints() == []
+        # ... and goes on where the sink left off.
+        ends = {partition: end for partition, (_, end) in broker.offsets("lz4").items()}
+        broker.produce("lz4", [(b"one more", b"")])
+        behind = [
+            record
+            for record in broker.consume_all("lz4")
+            if record.offset >= ends[record.partition]
+        ]
+        assert [record.key for record in behind] == [b"one more"]
+
+
+def served(broker: Broker, topic: str) -> dict[int, list[Served]]:
+    found: dict[int, list[Served]] = {partition: [] for partition in range(PARTITIONS)}
+    for record in broker.consume_all(topic):
+        headers = tuple(record.headers or ())
+        found[record.partition].append(
+            Served(record.offset, record.timestamp, record.key, record.value, headers)
+        )
+    return found
+
+
+def folder_of(log_dirs: list[Path], topic: str, partition: int) -> Path:
+    (folder,) = [
+        path for log_dir in log_dirs if (path := log_dir / f"{topic}-{partition}").is_dir()
+    ]
+    return folder
