@@ -15,6 +15,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.foreign import read_partition
 
 from kafkalog.jobs.demo import TOPIC
@@ -119,5 +120,6 @@ def test_a_killed_demo_goes_on_and_loses_or_doubles_no_flight(tmp_path: Path) ->
 
     assert before < FLIGHTS
     assert status == 0
+    assert dump_log_segments(partition_files(tmp_path / "log")).findings == []
     assert flights_in_log(tmp_path) == each_once
     assert flights_in_delta(tmp_path) == each_once

@@ -13,7 +13,6 @@ from tests.support.kafka import Topic, serve
 from tests.support.spark import small_session
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
@@ -30,7 +29,9 @@ ROWS: Final = 900
 RECORDS: Final = """
     SELECT
         CASE id % 5 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE concat('key ', id % 40) END AS key,
-        CASE id % 7 WHEN 0 THEN NULL WHEN 1 THEN '' ELSE repeat(concat(id, ' '), id % 50) END AS value,
+        CASE id % 7
+            WHEN 0 THEN NULL WHEN 1 THEN '' ELSE repeat(concat(id, ' '), id % 50)
+        END AS value,
         CASE id % 4
             WHEN 0 THEN NULL
             WHEN 1 THEN array(named_struct('key', 'h', 'value', CAST(id AS STRING)))
@@ -42,7 +43,23 @@ RECORDS: Final = """
     FROM range(0, {rows}, 1, 2)
 """
 
-Content = tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]
+Headers = tuple[tuple[str, str | bytes | None], ...]
+
+
+class Content(NamedTuple):
+    """A record as it was put in; its timestamp in ms."""
+
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+class Written(NamedTuple):
+    """What the fixture wrote, where to."""
+
+    log_dirs: list[Path]
+    rows: list[Content]
 
 
 class Served(NamedTuple):
@@ -52,15 +69,12 @@ class Served(NamedTuple):
     timestamp: int
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, str | bytes | None], ...]
+    headers: Headers
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Path], list[tuple]]]:
-    """Write a topic per codec, and one that is stamped when appended, over two log directories.
-
-    Gives the directories, and the input as key, value, headers and timestamp in ms.
-    """
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Write a topic per codec, and one that is stamped when appended, over two log directories."""
     folder = tmp_path_factory.mktemp("written")
     log_dirs = [folder / "d1", folder / "d2"]
     with small_session() as spark:
@@ -68,7 +82,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Pat
         for codec in CODECS:
             append(rows, log_dirs, codec, {"compression.type": codec})
         append(rows, log_dirs, "stamped", {"message.timestamp.type": "LogAppendTime"})
-        yield log_dirs, contents_of(rows)
+        contents = contents_of(rows)
+    return Written(log_dirs, contents)
 
 
 def input_rows(spark: SparkSession) -> DataFrame:
@@ -84,7 +99,7 @@ def append(rows: DataFrame, log_dirs: list[Path], topic: str, options: dict[str,
         writer.options(numPartitions=str(PARTITIONS), **small).save(",".join(map(str, log_dirs)))
 
 
-def contents_of(rows: DataFrame) -> list[tuple]:
+def contents_of(rows: DataFrame) -> list[Content]:
     encoded = rows.select(
         sf.encode("key", "UTF-8"),
         sf.encode("value", "UTF-8"),
@@ -92,17 +107,17 @@ def contents_of(rows: DataFrame) -> list[tuple]:
         sf.unix_millis("timestamp"),
     )
     return [
-        (
+        Content(
+            timestamp,
             None if key is None else bytes(key),
             None if value is None else bytes(value),
             tuple((name, None if data is None else bytes(data)) for name, data in headers or ()),
-            timestamp,
         )
         for key, value, headers, timestamp in encoded.collect()
     ]
 
 
-def test_the_dump_tool_finds_nothing_in_what_spark_wrote(written: tuple) -> None:
+def test_the_dump_tool_finds_nothing_in_what_spark_wrote(written: Written) -> None:
     log_dirs, _ = written
     files = [path for log_dir in log_dirs for path in partition_files(log_dir)]
     indexes = [path for path in files if path.suffix != ".log"]
@@ -118,11 +133,11 @@ def test_the_dump_tool_finds_nothing_in_what_spark_wrote(written: tuple) -> None
     assert len(files) - len(indexes) > 2 * PARTITIONS * len(CODECS)
 
 
-def test_another_library_reads_what_was_put_in(written: tuple) -> None:
+def test_another_library_reads_what_was_put_in(written: Written) -> None:
     log_dirs, rows = written
     for topic in CODECS:
         found = Counter(
-            (record.key, record.value, tuple(record.headers), record.timestamp)
+            Content(record.timestamp, record.key, record.value, tuple(record.headers))
             for partition in range(PARTITIONS)
             for record in read_partition(folder_of(log_dirs, topic, partition))
         )
@@ -130,7 +145,7 @@ def test_another_library_reads_what_was_put_in(written: tuple) -> None:
 
 
 def test_a_broker_serves_the_same_records_and_has_no_complaint(
-    written: tuple, tmp_path: Path
+    written: Written, tmp_path: Path
 ) -> None:
     log_dirs, _ = written
     topics = [Topic(name, PARTITIONS) for name in (*CODECS, "stamped")]
