@@ -9,9 +9,9 @@ from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, RowError
 from kafkalog.model import TopicPartition, partition_directory_name
-from kafkalog.streaming.log.appender import PartitionAppender
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.sink.append import PartitionAppend
+from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
@@ -33,13 +33,15 @@ _STAGED_NAME: Final = re.compile(
 def plan_appends(
     log_set: LogSet, plan: WritePlan, runs: Sequence[StagedRun], *, now_ms: int
 ) -> list[PartitionAppend]:
-    """Plan what a batch does to each partition; touches nothing.
+    """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
     A topic that is new gets all of its partitions, those without rows too.
 
     Raises:
         RowError, InvalidTopicError: a topic or partition that rows may not go to.
-        CommitError: a log ends below what is committed; a run that no task of ours made.
+        CommitError, LogDirectoryError: a log that cannot be appended to, see
+            :func:`~kafkalog.streaming.sink.foreign_tail.open_appender`; a run that no task of ours
+            made.
     """
     for run in runs:
         _check_run(run, plan)
@@ -107,10 +109,15 @@ class _Planner:
                 "here. Name the partitions to write in a column 'partition'"
             )
         folder, log_dir = self._place(key, found)
-        appender = PartitionAppender(
-            folder, key, topic.config, now_ms=self._now_ms, topic_id=topic.topic_id
+        state = self._log_set.state
+        appender = open_appender(
+            folder,
+            key,
+            topic.config,
+            now_ms=self._now_ms,
+            topic_id=topic.topic_id,
+            committed_end=state.high_watermark(key.topic, topic.topic_id, key.partition),
         )
-        self._check_end(topic, appender)
         return PartitionAppend.of(topic, appender, runs, self._log_set.member_of(log_dir))
 
     def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
@@ -119,17 +126,6 @@ class _Planner:
         log_dir = choose_directory(self._counts)
         self._counts[log_dir] += 1
         return log_dir / partition_directory_name(*key), log_dir
-
-    def _check_end(self, topic: Topic, appender: PartitionAppender) -> None:
-        """Refuse a log that has lost what was committed: new records must not take its offsets."""
-        key = appender.topic_partition
-        end = self._log_set.state.high_watermark(key.topic, topic.topic_id, key.partition)
-        if end is not None and appender.log_end_offset < end:
-            raise CommitError(
-                f"{appender.directory}: the log of {key} ends at offset "
-                f"{appender.log_end_offset}, yet everything below {end} is committed. Restore it: "
-                "appended records would get offsets that readers have seen already"
-            )
 
 
 def _with_id(topic: Topic) -> Topic:

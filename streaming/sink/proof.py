@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.sink.log_set import LogSet
 
-__all__ = ["check_ours"]
+__all__ = ["check_ours", "is_valid_batch"]
 
 _SEARCHED_BYTES: Final = 1 << 20
 
@@ -92,7 +92,7 @@ def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) 
     found = read_at(descriptor, position, planned.size or HEADER_SIZE)
     if planned.data is not None and np.array_equal(found, planned.data):
         return
-    if _is_valid_batch(descriptor, position):
+    if is_valid_batch(descriptor, position):
         raise LogDirectoryError(
             f"{path}: at byte {position} there is a valid batch that the commit that was cut off "
             "did not write, or whose staged file is gone. Nothing was changed. If another writer "
@@ -101,7 +101,7 @@ def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) 
         )
 
 
-def _is_valid_batch(descriptor: int, position: int) -> bool:
+def is_valid_batch(descriptor: int, position: int) -> bool:
     """Whether a whole batch with a right checksum starts at ``position``."""
     left = max(0, os.fstat(descriptor).st_size - position)
     length = min(left, _SEARCHED_BYTES)
