@@ -232,6 +232,18 @@ def test_a_marker_with_a_delete_horizon_is_one(tmp_path: Path) -> None:
     assert committed_offsets(tmp_path, 5, 8) == []
 
 
+def test_segments_that_the_cleaner_emptied_are_passed(tmp_path: Path) -> None:
+    for base in (0, 4, 6):
+        write_segment(tmp_path, base, b"")
+    write_segment(tmp_path, 8, producer_batch(8, 1, 7) + marker(9, 7, ABORT))
+    for base in (10, 11):
+        write_segment(tmp_path, base, b"")
+    assert stable(tmp_path, 10) == 10
+    assert stable(tmp_path, 11) == 11
+    assert stable(tmp_path, 9) == 8
+    assert committed_offsets(tmp_path, 0, 11) == []
+
+
 def test_control_records_of_other_types_end_nothing(tmp_path: Path) -> None:
     batches = (
         producer_batch(0, 1, 7) + marker(1, 7, 9) + producer_batch(2, 1, 7, transactional=False)
