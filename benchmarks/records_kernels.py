@@ -1,0 +1,132 @@
+"""Rates of the record kernels by themselves: columns to batches and back, codec by codec.
+
+One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``. aiokafka's
+decoder, which is compiled too but makes Python objects, is shown beside it for the same batches.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from aiokafka.record.memory_records import MemoryRecords
+from rich.console import Console
+from rich.table import Table
+
+from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
+from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns
+from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
+from kafkalog.streaming.records.compression import Codec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+_ROWS: Final = 1_000_000
+_VALUE_BYTES: Final = 100
+_ARROW_BATCH: Final = 10_000
+_CHUNK: Final = 1 << 20
+_ROUNDS: Final = 5
+
+
+def main(arguments: list[str]) -> int:
+    """Print a table of rates, in million rows a second."""
+    rows = int(arguments[0]) if arguments else _ROWS
+    batches = _columns(rows)
+    table = Table(
+        "codec",
+        "ratio",
+        "encode",
+        "checksums",
+        "all columns",
+        "value only",
+        "aiokafka",
+        title=f"{rows:,} records of {_VALUE_BYTES} bytes, million rows/s (median of {_ROUNDS})",
+    )
+    for codec in Codec:
+        data = _encode(batches, codec)
+        scanned = scan_batches(data).table
+        measured: list[Callable[[], Any]] = [
+            lambda codec=codec: _encode(batches, codec),
+            lambda data=data, scanned=scanned: invalid_checksums(data, scanned),
+            lambda data=data: _decode(data, ALL_COLUMNS),
+            lambda data=data: _decode(data, Columns.VALUE),
+            lambda data=data: _decode_by_aiokafka(data),
+        ]
+        rates = [rows / _seconds(one) / 1e6 for one in measured]
+        ratio = rows * (_VALUE_BYTES + 10) / len(data)
+        table.add_row(codec.name.lower(), f"{ratio:.2f}", *(f"{rate:.2f}" for rate in rates))
+    Console().print(table)
+    return 0
+
+
+def _columns(rows: int) -> list[RecordColumns]:
+    """Give rows of JSON-like text that compresses about as well as such text does."""
+    chooser = random.Random(1)
+    words = [f"{chooser.getrandbits(24):x}" for _ in range(3000)]
+    texts = ['{"a":"' + '","b":"'.join(chooser.choices(words, k=14)) for _ in range(5000)]
+    values = pa.array([text[: _VALUE_BYTES - 2] + '"}' for text in texts])
+    found = []
+    for first in range(0, rows, _ARROW_BATCH):
+        numbers = range(first, min(rows, first + _ARROW_BATCH))
+        chosen = pa.array([chooser.randrange(len(values)) for _ in numbers])
+        found.append(
+            RecordColumns.from_arrow(
+                timestamps=np.arange(1_700_000_000_000 + first, 1_700_000_000_000 + numbers.stop),
+                key=pa.array([b"k%09d" % number for number in numbers]),
+                value=values.take(chosen),
+            )
+        )
+    return found
+
+
+def _encode(batches: list[RecordColumns], codec: Codec) -> NDArray[np.uint8]:
+    builder = BatchBuilder(codec)
+    encoded = []
+    for records in batches:
+        encoded += builder.append(records, np.arange(records.length))
+    last = builder.finish()
+    encoded += [] if last is None else [last]
+    return np.frombuffer(b"".join(one.data for one in encoded), np.uint8)
+
+
+def _decode(data: NDArray[np.uint8], columns: Columns) -> int:
+    """Decode as a task does: chunk after chunk of a segment, checksums included."""
+    decoder = RecordDecoder(columns)
+    position, rows = 0, 0
+    while position < len(data):
+        chunk = data[position : position + _CHUNK]
+        scan = scan_batches(chunk)
+        rows += sum(batch.num_rows for batch in decoder.feed(chunk, scan.table))
+        position += scan.consumed
+    return rows + sum(batch.num_rows for batch in decoder.flush())
+
+
+def _decode_by_aiokafka(data: NDArray[np.uint8]) -> int:
+    records = MemoryRecords(data.tobytes())
+    rows = 0
+    while records.has_next():
+        batch = records.next_batch()
+        batch.validate_crc()
+        rows += sum(1 for record in batch if record.value)
+    return rows
+
+
+def _seconds(run: Callable[[], Any]) -> float:
+    run()
+    taken = []
+    for _ in range(_ROUNDS):
+        start = time.process_time()
+        run()
+        taken.append(time.process_time() - start)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
