@@ -137,13 +137,11 @@ class _SliceReader:
         yield from self._decoder.flush()
 
     def _full_batches(self) -> Iterator[pa.RecordBatch]:
-        segment, position, end_position = self._open_planned() or self._seek()
-        with segment:
-            yield from self._read_segment(segment, position, end_position)
-        while self._next < self._end and (following := self._following(segment)) is not None:
-            segment = following
-            with segment:
-                yield from self._read_segment(segment, 0, None)
+        place: _Place | None = self._open_planned() or self._seek()
+        while place is not None:
+            with place.segment as segment:
+                yield from self._read_segment(*place)
+                place = self._behind(segment) if self._next < self._end else None
 
     # Finding the segment
 
@@ -184,17 +182,24 @@ class _SliceReader:
             )
         return below[-1]
 
-    def _following(self, segment: LogSegment) -> LogSegment | None:
-        """Find the segment to go on with after one was read to its end; None if that was all.
+    def _behind(self, segment: LogSegment) -> _Place | None:
+        """Find where to go on when an open segment was read to its end; None if that was all.
 
-        A slice lies in one segment, so that a following one beyond it proves that the offsets
-        missing at the end were compacted away.
+        If it is still the file of its name, a following segment beyond the slice proves that the
+        offsets missing at the end were compacted away. If a cleaner has put another one there, that
+        one knows. If retention has deleted it, it was whole when it was opened.
         """
-        later = [s for s in self._segments() if s.base_offset > segment.base_offset]
-        if not later:
+        segments = self._segments()
+        replaced = not any(_is_same_file(segment, other) for other in segments)
+        if replaced and segments and segments[0].base_offset <= self._next:
+            return self._seek()
+        later = [s.base_offset for s in segments if s.base_offset > segment.base_offset]
+        if not later and not replaced:
             self._end_of_log(segment)
+        if not later or later[0] >= self._end:
             return None
-        return None if later[0].base_offset >= self._end else later[0]
+        self._next = max(self._next, later[0])
+        return self._seek()
 
     def _segments(self) -> list[LogSegment]:
         for _ in range(_ATTEMPTS - 1):
@@ -275,3 +280,11 @@ class _SliceReader:
             return table
         aborted = self._aborted.mask(segment, table)
         return table[~aborted] if aborted.any() else table
+
+
+def _is_same_file(opened: LogSegment, listed: LogSegment) -> bool:
+    if opened.base_offset != listed.base_offset:
+        return False
+    with suppress(FileNotFoundError), listed:
+        return opened.identity == listed.identity
+    return False

@@ -76,10 +76,22 @@ def open_planned(planned: SegmentSlice) -> LogSegment | None:
     for suffix in ("", SWAP):
         segment = LogSegment(directory, planned.base_offset, suffix)
         with suppress(FileNotFoundError):
-            if segment.identity == (planned.device, planned.inode):
+            if segment.identity == (planned.device, planned.inode) and _begins(segment, planned):
                 return segment
         segment.close()
     return None
+
+
+def _begins(segment: LogSegment, planned: SegmentSlice) -> bool:
+    """Tell whether nothing of a slice lies before its start position.
+
+    File systems give the inode of a deleted file to the next one, which may be the same segment
+    compacted once more.
+    """
+    if planned.start_position == 0:
+        return True
+    header = segment.header_at(planned.start_position)
+    return header is not None and header.offset <= planned.start_offset
 
 
 def split_slice(whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:

@@ -161,6 +161,33 @@ def test_a_file_renamed_after_it_was_opened_is_read_on(directory: Path) -> None:
     assert first + sum(batch.num_rows for batch in batches) == 50
 
 
+def test_another_file_with_the_same_inode_is_sought_again_by_offset(directory: Path) -> None:
+    """File systems give the inode of a deleted file to the next one that is made."""
+    planned = _plan(directory, 72, 96)
+    assert planned.start_position > 0
+    path = _log(directory, 50)
+    data, table = scan(path.read_bytes())
+    batch = int(table.size[0])
+    # compacted: at the planned position a later batch starts now
+    path.write_bytes(data[: 2 * batch].tobytes() + data[4 * batch :].tobytes())
+    path.with_suffix(".index").write_bytes(b"")
+    assert _read(planned) == list(range(72, 96))
+    path.write_bytes(data[:batch].tobytes())
+    assert _read(planned) == []
+
+
+def test_a_gap_at_the_end_of_a_segment_stays_one_when_retention_deletes_it(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    directory.mkdir()
+    _log(directory, 0).write_bytes(batch_bytes(0, [Row()]) + batch_bytes(5, [Row()]))
+    _log(directory, 60).write_bytes(batch_bytes(60, [Row()]))
+    planned = _plan(directory, 0, 60)
+    batches = read_slice(FLIGHTS, planned, RecordDecoder(Columns.OFFSET, max_rows=1))
+    assert next(batches).column("offset").to_pylist() == [0]
+    _log(directory, 0).unlink()
+    assert [batch.num_rows for batch in batches] == [1]
+
+
 def test_a_segment_that_retention_deleted_is_out_of_range(directory: Path) -> None:
     planned = _plan(directory, 52, 96)
     _log(directory, 0).unlink()
