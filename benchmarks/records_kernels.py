@@ -1,7 +1,7 @@
 """Rates of the record kernels by themselves: columns to batches and back, codec by codec.
 
-One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``. aiokafka's
-decoder, which is compiled too but makes Python objects, is shown beside it for the same batches.
+One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``.
+The decoder of aiokafka, which is compiled too but makes Python objects, is shown beside ours.
 """
 
 from __future__ import annotations
