@@ -28,7 +28,12 @@ def plan_batch(options: ReadOptions) -> list[LogSplit]:
     """
     starting, ending = batch_bounds(options)
     subscription = Subscription.of(options)
-    tail = LogTail(options.paths, subscription.selects, to_log_end=options.read_up_to == "logEnd")
+    tail = LogTail(
+        options.paths,
+        subscription.selects,
+        to_log_end=options.read_up_to == "logEnd",
+        committed_only=options.committed_only,
+    )
     available = tail.look()
     tail.report()
     subscription.require_topics(tail.existing(), options.paths)

@@ -134,7 +134,8 @@ class ReadOptions(Options):
         "kafka.isolation.level",
         choice("read_uncommitted", "read_committed"),
         default="read_uncommitted",
-        doc="whether records of open and aborted transactions are shown",
+        doc="whether records of open and aborted transactions are shown; with read_committed, "
+        "latest is where the oldest open transaction begins",
     )
     on_timestamp_overflow: str = option(
         "onTimestampOverflow",
@@ -231,13 +232,13 @@ class ReadOptions(Options):
             raise OptionError(
                 f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
             )
-        if self.isolation_level == "read_committed":
-            raise OptionError(
-                f"option 'kafka.isolation.level' cannot be read_committed: {_NOT_YET}; "
-                "read_uncommitted shows the records of all transactions"
-            )
         if (self.starting_offsets or "").lower().startswith("group:"):
             raise OptionError(f"option 'startingOffsets' cannot be a group's: {_NOT_YET}")
+
+    @property
+    def committed_only(self) -> bool:
+        """Whether records of aborted transactions are hidden, and those of open ones waited for."""
+        return self.isolation_level == "read_committed"
 
     def refuse_for_streaming(self) -> None:
         """Refuse options that only make sense where a query ends."""

@@ -52,7 +52,13 @@ def read_split(split: LogSplit, options: ReadOptions, rows: RowSchema) -> Iterat
     policy = LossPolicy(fail=options.fail_on_data_loss)
     for planned in split.slices:
         try:
-            for batch in _read(split.topic_partition, planned, decoder, policy):
+            for batch in _read(
+                split.topic_partition,
+                planned,
+                decoder,
+                policy,
+                committed_only=options.committed_only,
+            ):
                 yield layout.rows_of(batch)
         except TimestampOutOfRangeError as error:
             raise TimestampOutOfRangeError(
@@ -77,17 +83,21 @@ def _read(
     planned: SegmentSlice,
     decoder: RecordDecoder,
     policy: LossPolicy,
+    *,
+    committed_only: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Read one slice; what has gone meanwhile goes to ``policy``, and the rest is read."""
     try:
-        yield from read_slice(topic_partition, planned, decoder)
+        yield from read_slice(topic_partition, planned, decoder, committed_only=committed_only)
     except OffsetOutOfRangeError as error:
         end = planned.end_offset
         log_start = end if error.log_start_offset < 0 else min(error.log_start_offset, end)
         policy.range_not_readable(topic_partition, error.offset, log_start, str(error))
         if log_start < end:
             rest = planned._replace(start_offset=log_start)
-            yield from _read(topic_partition, rest, decoder, policy)
+            yield from _read(
+                topic_partition, rest, decoder, policy, committed_only=committed_only
+            )
     except (DataLossError, UnknownTopicOrPartitionError) as error:
         start, end = planned.start_offset, planned.end_offset
         policy.range_not_readable(topic_partition, start, end, str(error))

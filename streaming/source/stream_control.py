@@ -56,6 +56,7 @@ class StreamControl:
             options.paths,
             self._subscription.selects,
             to_log_end=options.read_up_to == "logEnd",
+            committed_only=options.committed_only,
         )
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._pacer = IdlePacer()

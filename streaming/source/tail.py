@@ -7,6 +7,9 @@ folder), and with ``readUpTo=logEnd``, it is the log end, found by walking the a
 its last index entry (with ``logEnd`` from the committed end, if that is earlier: above it the first
 bytes that are no valid batch are the end of the log, as for a broker that recovers).
 
+Of a query that reads committed records, the end is the last stable offset below that. What lies
+between belongs to open transactions, and is neither unread nor missing.
+
 A partition whose active segment has not changed costs one ``stat``. The order in which the files
 are read, and why a walk must be followed by another look at the commit state, is explained at
 :class:`kafkalog.checkpoints.commit_state.Committed`.
@@ -24,6 +27,7 @@ from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.transactions import StableOffset
 from kafkalog.streaming.source.watch import Watch, Watched, stamp_of
 
 if TYPE_CHECKING:
@@ -67,10 +71,12 @@ class LogTail:
         selects: Callable[[TopicPartition], bool],
         *,
         to_log_end: bool = False,
+        committed_only: bool = False,
     ) -> None:
         self._log_dirs = LogDirs(paths)
         self._selects = selects
         self._to_log_end = to_log_end
+        self._committed_only = committed_only
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._directories: list[Path] = []
@@ -221,6 +227,8 @@ class LogTail:
                 end = partition.log_end
             elif end != partition.log_end:
                 end = self._clamped(partition, end)
+            if self._committed_only:
+                end = partition.last_stable(end)
             ends[topic_partition] = max(end, self._start(partition))
         return ends, walked
 
@@ -282,6 +290,8 @@ class _Partition:
         "_active",
         "_directory",
         "_looked_for",
+        "_stable",
+        "_stable_ends",
         "_stamp",
         "first_offset",
         "log_end",
@@ -301,6 +311,8 @@ class _Partition:
         self._active = ""
         self._stamp: Stamp | None = None
         self._looked_for = -1
+        self._stable: StableOffset | None = None
+        self._stable_ends: tuple[int, Stamp | None, int] | None = None
 
     def refresh(
         self, verify_from: Callable[[_Partition], int | None], *, listing_is_due: bool
@@ -314,6 +326,17 @@ class _Partition:
         looks_new = listing_is_due and self.walked and self._directory.changed()
         if looks_new or stamp is None or stamp != self._stamp:
             self._read(verify_from)
+
+    def last_stable(self, end: int) -> int:
+        """Find the last stable offset below an end; the one found last, if nothing has changed."""
+        known = self._stable_ends
+        if known is not None and known[:2] == (end, self._stamp):
+            return known[2]
+        if self._stable is None:
+            self._stable = StableOffset(self.where.path)
+        found = self._stable.find(end)
+        self._stable_ends = (end, self._stamp, found)
+        return found
 
     def look_for(self, offset: int) -> None:
         """Look into the folder for an offset that is committed but was not seen yet, once."""

@@ -75,7 +75,7 @@ def test_options_that_cannot_be_used_are_refused_with_a_reason(name: str) -> Non
 @pytest.mark.parametrize(
     "given",
     [
-        {"kafka.isolation.level": "read_committed"},
+        {"kafka.isolation.level": "serializable"},
         {"startingOffsets": "group:g"},
         {"onCorruptRecord": "skip"},
     ],
