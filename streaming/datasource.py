@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.read_options import ReadOptions
+
 __all__ = ["KafkaLogDataSource"]
 
 
@@ -36,7 +39,7 @@ class KafkaLogDataSource(DataSource):
         return "kafkalog"
 
     def schema(self) -> StructType:
-        """Give the columns of Spark's Kafka source, after checking the options.
+        """Give the columns of Spark's Kafka source, or of a view, after checking the options.
 
         Raises:
             OptionError: an option that no query over the source can use as given.
@@ -47,23 +50,27 @@ class KafkaLogDataSource(DataSource):
 
         options = ReadOptions.parse(self.options)
         Subscription.of(options)
+        if options.has_view:
+            from kafkalog.streaming.source.views import view_schema  # noqa: PLC0415
+
+            return view_schema(options)
         return source_schema(include_headers=options.include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch query."""
-        from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
         from kafkalog.streaming.source.batch_reader import LogBatchReader  # noqa: PLC0415
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
-        return LogBatchReader(ReadOptions.parse(self.options), RowSchema.of(schema))
+        options = ReadOptions.parse(self.options)
+        return LogBatchReader(options, _wanted_rows(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a streaming query."""
-        from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
         from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
 
-        return LogStreamReader(ReadOptions.parse(self.options), RowSchema.of(schema))
+        options = ReadOptions.parse(self.options)
+        return LogStreamReader(options, _wanted_rows(options, schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch query."""
@@ -78,3 +85,15 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.sink.writer import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self.options, schema, overwrite)
+
+
+def _wanted_rows(options: ReadOptions, schema: StructType) -> RowSchema | None:
+    """Check the schema that Spark asks for; a view has one of its own, and None stands for it."""
+    if options.has_view:
+        from kafkalog.streaming.source.views import check_view_schema  # noqa: PLC0415
+
+        check_view_schema(options, schema)
+        return None
+    from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
+
+    return RowSchema.of(schema)

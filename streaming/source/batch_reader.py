@@ -22,7 +22,7 @@ __all__ = ["LogBatchReader"]
 class LogBatchReader(DataSourceReader):
     """Plans in the driver, reads splits in tasks; holds only what both need."""
 
-    def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
+    def __init__(self, options: ReadOptions, rows: RowSchema | None) -> None:
         self._options = options
         self._rows = rows
 

@@ -35,7 +35,6 @@ _REFUSED: Final = {
     "stateLocation": _NOT_YET,
     "commitGroupOffsets": _NOT_YET,
     "filterPushdown": _NOT_YET,
-    "shallow": _NOT_YET,
 }
 
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
@@ -150,6 +149,20 @@ class ReadOptions(Options):
         default="fail",
         doc="what to do with bytes that are no valid record batch",
     )
+    shallow: bool = option(
+        "shallow",
+        BOOLEAN,
+        default=False,
+        doc="give a row per record batch, or outer message of the formats before, with what its "
+        "header says and what is wrong with it, instead of a row per record",
+    )
+    decode: str | None = option(
+        "decode",
+        choice("offsets", "transactions"),
+        default=None,
+        doc="give the records of an internal topic decoded: offsets those of __consumer_offsets, "
+        "transactions those of __transaction_state",
+    )
     max_offsets_per_trigger: int | None = option(
         "maxOffsetsPerTrigger",
         integer(minimum=1),
@@ -232,8 +245,26 @@ class ReadOptions(Options):
             raise OptionError(
                 f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
             )
+        self._refuse_mixed_views()
         if (self.starting_offsets or "").lower().startswith("group:"):
             raise OptionError(f"option 'startingOffsets' cannot be a group's: {_NOT_YET}")
+
+    @property
+    def has_view(self) -> bool:
+        """Whether rows are other than records: see :mod:`kafkalog.streaming.source.views`."""
+        return self.shallow or self.decode is not None
+
+    def _refuse_mixed_views(self) -> None:
+        given = {
+            "shallow": self.shallow,
+            "decode": self.decode is not None,
+            "includeHeaders": self.include_headers,
+        }
+        names = [name for name, value in given.items() if value]
+        if len(names) > 1:
+            raise OptionError(
+                f"options {' and '.join(names)} ask for different columns; choose one of them"
+            )
 
     @property
     def committed_only(self) -> bool:

@@ -16,15 +16,18 @@ from kafkalog.errors import (
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.views import view_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.slice_reader import Decoder
     from kafkalog.streaming.log.slices import SegmentSlice
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.views import RowMaker
 
 __all__ = ["read_split"]
 
@@ -38,8 +41,12 @@ _DECODED = {
 }
 
 
-def read_split(split: LogSplit, options: ReadOptions, rows: RowSchema) -> Iterator[pa.RecordBatch]:
+def read_split(
+    split: LogSplit, options: ReadOptions, rows: RowSchema | None
+) -> Iterator[pa.RecordBatch]:
     """Read one split in offset order, as batches of the schema ``rows``.
+
+    Without ``rows`` it gives those of the view that the options ask for.
 
     Raises:
         DataLossError: offsets of the split have gone since it was planned, and the query fails
@@ -47,19 +54,22 @@ def read_split(split: LogSplit, options: ReadOptions, rows: RowSchema) -> Iterat
         CorruptRecordError: bytes of the split that are no valid batch.
         TimestampOutOfRangeError: a timestamp that Spark cannot hold, unless null is wanted for it.
     """
-    decoder = _decoder(options, rows)
-    layout = _RowLayout(rows, split.topic_partition)
+    maker: RowMaker
+    if rows is None:
+        maker = view_rows(options, split.topic_partition)
+    else:
+        maker = _RecordRows(rows, split.topic_partition, _decoder(options, rows))
     policy = LossPolicy(fail=options.fail_on_data_loss)
     for planned in split.slices:
         try:
             for batch in _read(
                 split.topic_partition,
                 planned,
-                decoder,
+                maker.decoder,
                 policy,
                 committed_only=options.committed_only,
             ):
-                yield layout.rows_of(batch)
+                yield maker.rows_of(batch)
         except TimestampOutOfRangeError as error:
             raise TimestampOutOfRangeError(
                 f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {error}; to show null instead, set "
@@ -81,7 +91,7 @@ def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
 def _read(
     topic_partition: TopicPartition,
     planned: SegmentSlice,
-    decoder: RecordDecoder,
+    decoder: Decoder,
     policy: LossPolicy,
     *,
     committed_only: bool,
@@ -95,22 +105,23 @@ def _read(
         policy.range_not_readable(topic_partition, error.offset, log_start, str(error))
         if log_start < end:
             rest = planned._replace(start_offset=log_start)
-            yield from _read(
-                topic_partition, rest, decoder, policy, committed_only=committed_only
-            )
+            yield from _read(topic_partition, rest, decoder, policy, committed_only=committed_only)
     except (DataLossError, UnknownTopicOrPartitionError) as error:
         start, end = planned.start_offset, planned.end_offset
         policy.range_not_readable(topic_partition, start, end, str(error))
 
 
-class _RowLayout:
+class _RecordRows:
     """Puts decoded columns into the order and types of the rows, and adds what a split shares.
 
     Topic and partition are the same in every row: their arrays are made once, for the longest batch
     so far, and sliced.
     """
 
-    def __init__(self, rows: RowSchema, topic_partition: TopicPartition) -> None:
+    def __init__(
+        self, rows: RowSchema, topic_partition: TopicPartition, decoder: RecordDecoder
+    ) -> None:
+        self.decoder = decoder
         self._rows = rows
         self._schema = rows.to_arrow()
         self._topic_partition = topic_partition

@@ -33,7 +33,7 @@ __all__ = ["LogStreamReader"]
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One instance answers for the offsets of a query, unpickled copies of another read splits."""
 
-    def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
+    def __init__(self, options: ReadOptions, rows: RowSchema | None) -> None:
         options.refuse_for_streaming()
         self._options = options
         self._rows = rows

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition, validate_topic_name
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["Subscription"]
+
+
+_DECODED_TOPICS: Final = {
+    "offsets": "__consumer_offsets",
+    "transactions": "__transaction_state",
+}
+"""The topic that each value of ``decode`` reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +41,17 @@ class Subscription:
         """Parse the one option that is given.
 
         Raises:
-            OptionError: names no topic, or is no pattern or no JSON of partitions.
+            OptionError: names no topic, or is no pattern or no JSON of partitions; or names other
+                topics than the one that ``decode`` can decode.
             InvalidTopicError: a name that no topic can have.
         """
+        found = cls._parse(options)
+        if options.decode is not None:
+            found.require_only(_DECODED_TOPICS[options.decode], options.decode)
+        return found
+
+    @classmethod
+    def _parse(cls, options: ReadOptions) -> Subscription:
         if options.assign is not None:
             partitions = parse_assignment(options.assign)
             for topic, _ in partitions:
@@ -51,6 +66,19 @@ class Subscription:
         for topic in topics:
             validate_topic_name(topic)
         return cls(topics=topics)
+
+    def require_only(self, topic: str, view: str) -> None:
+        """Refuse another topic than the one that ``decode`` can decode as ``view``.
+
+        Raises:
+            OptionError: another topic is named, or none.
+        """
+        named = self.topics | {key.topic for key in self.partitions}
+        if named != {topic}:
+            raise OptionError(
+                f"option 'decode' is {view!r}, which reads {topic} alone; name it, and nothing "
+                "else, by subscribe or assign"
+            )
 
     def selects(self, topic_partition: TopicPartition) -> bool:
         """Whether a partition that exists is to be read."""

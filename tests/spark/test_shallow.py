@@ -1,0 +1,130 @@
+"""Rows per batch, and internal topics decoded, in batch and streaming queries."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.coordinator_corpus import (
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    internal_records,
+)
+from tests.support.corpus import UnpackedCase
+from tests.support.dumped_batches import comparable, dumped_batches, file_of
+
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.coordinator_views import (
+    decode_offsets_batch,
+    decode_transactions_batch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+CASES = ["p06-transactions", "p08-retention-deleterecords", "p13-v0v1"]
+
+
+def read(spark: SparkSession, case: UnpackedCase, **options: str) -> DataFrame:
+    reader = spark.read.format("kafkalog")
+    return reader.options(**{"subscribe": case.topics} | options).load(case.path)
+
+
+def stream(spark: SparkSession, case: UnpackedCase, checkpoint: Path, **options: str) -> list[Any]:
+    """Give all rows that a stream reads until it has caught up."""
+    given = {"subscribe": case.topics, "startingOffsets": "earliest"} | options
+    frame = spark.readStream.format("kafkalog").options(**given).load(case.path)
+    rows: list[Any] = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: rows.extend(batch.collect()))
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    try:
+        assert query.awaitTermination(300)
+    finally:
+        query.stop()
+    return rows
+
+
+def by_file(rows: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        assert row["error"] is None
+        partition = TopicPartition(row["topic"], row["partition"])
+        assert file_of(row["file"]).startswith(f"{partition}/")
+        found.setdefault(file_of(row["file"]), []).append(comparable(row.asDict()))
+    return {file: sorted(each, key=lambda row: row["position"]) for file, each in found.items()}
+
+
+def expected_batches(name: str, case: UnpackedCase) -> dict[str, list[dict[str, Any]]]:
+    """Give what the dump tool printed of live partitions from their log starts on."""
+    starts = {f"{each['topic']}-{each['partition']}": each["log_start"] for each in case.partitions}
+    found = {
+        file: [batch for batch in batches if batch["lastOffset"] >= starts[file.split("/")[0]]]
+        for file, batches in dumped_batches(name).items()
+        if file.split("/")[0] in starts
+    }
+    return {file: batches for file, batches in found.items() if batches}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_shallow_read_gives_the_batches_of_the_dump_tool(
+    spark: SparkSession, name: str, tmp_path: Path
+) -> None:
+    case = UnpackedCase(name, tmp_path)
+    rows = read(spark, case, shallow="true", minPartitions="40").collect()
+    assert by_file(rows) == expected_batches(name, case)
+
+
+def test_a_shallow_stream_gives_each_batch_once(spark: SparkSession, tmp_path: Path) -> None:
+    case = UnpackedCase("p08-retention-deleterecords", tmp_path / "case")
+    rows = stream(spark, case, tmp_path / "checkpoint", shallow="true", maxOffsetsPerTrigger="700")
+    assert by_file(rows) == expected_batches("p08-retention-deleterecords", case)
+
+
+def in_place(rows: Iterable[Any]) -> list[dict[str, Any]]:
+    """Give rows as mappings, in the order of their records."""
+    kept = (row.asDict(recursive=True) for row in rows)
+    return sorted(kept, key=lambda row: (row["logPartition"], row["logOffset"]))
+
+
+@pytest.mark.parametrize(
+    ("decode", "topic", "expected"),
+    [
+        ("offsets", OFFSETS_TOPIC, decode_offsets_batch),
+        ("transactions", TRANSACTIONS_TOPIC, decode_transactions_batch),
+    ],
+)
+def test_internal_topics_are_read_decoded(
+    spark: SparkSession,
+    decode: str,
+    topic: str,
+    expected: Callable[[pa.RecordBatch], pa.RecordBatch],
+    tmp_path: Path,
+) -> None:
+    case = UnpackedCase("p09-groups", tmp_path / "case")
+    given = {"subscribe": topic, "decode": decode}
+    rows = in_place(read(spark, case, **given).collect())
+    records = internal_records("p09-groups", topic)
+    wanted = expected(records).to_pylist()
+    assert rows
+    assert [untimed(row) for row in rows] == [untimed(row) for row in wanted]
+    assert in_place(stream(spark, case, tmp_path / "checkpoint", **given)) == rows
+
+
+def untimed(value: Any) -> Any:
+    """Put "set" in place of every time: Spark gives them in the zone of this process."""
+    if isinstance(value, dict):
+        return {name: untimed(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [untimed(each) for each in value]
+    return "set" if isinstance(value, datetime) else value

@@ -1,0 +1,117 @@
+"""What a query with ``shallow`` or ``decode`` may ask for, and what it gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+from tests.support.coordinator_corpus import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from tests.support.logs import Row, batch_bytes, write_segment
+
+from kafkalog.errors import InvalidTopicError, OptionError
+from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.streaming.datasource import KafkaLogDataSource
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.planner import LogSplit, plan_splits
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.views import view_schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VIEWS = [
+    {"subscribe": "t", "shallow": "true"},
+    {"subscribe": OFFSETS_TOPIC, "decode": "offsets"},
+    {"assign": f'{{"{TRANSACTIONS_TOPIC}":[3]}}', "decode": "transactions"},
+]
+
+
+def options(**given: str) -> ReadOptions:
+    return ReadOptions.parse({"path": "/logs"} | given)
+
+
+def source(**given: str) -> KafkaLogDataSource:
+    return KafkaLogDataSource({"path": "/logs"} | given)
+
+
+def splits(log: Path, *ranges: OffsetRange, **given: str) -> list[LogSplit]:
+    tail = LogTail([str(log)], lambda _: True)
+    tail.look()
+    return plan_splits(list(ranges), options(**given), tail, LossPolicy(fail=True))
+
+
+def read(log: Path, *ranges: OffsetRange, **given: str) -> list[dict[str, Any]]:
+    schema = to_arrow_schema(view_schema(options(**given)), timezone="UTC")
+    rows = []
+    for split in splits(log, *ranges, **given):
+        for batch in read_split(split, options(**given), None):
+            assert batch.schema == schema  # what Spark compares
+            rows += batch.to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("given", VIEWS)
+def test_a_view_has_columns_of_its_own_and_takes_no_others(given: dict[str, str]) -> None:
+    schema = source(**given).schema()
+    assert isinstance(schema, StructType)
+    assert "error" in schema.fieldNames()
+    source(**given).reader(schema)
+    source(**given).streamReader(schema)
+    with pytest.raises(OptionError, match="takes no schema; leave"):
+        source(**given).reader(StructType().add("value", "string"))
+
+
+@pytest.mark.parametrize("given", VIEWS)
+def test_views_do_not_mix(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="and includeHeaders ask for different columns"):
+        options(**given, includeHeaders="true")
+    with pytest.raises(OptionError, match="shallow and decode ask for different columns"):
+        options(**{"decode": "offsets", "shallow": "true"} | given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"subscribe": "t"},
+        {"subscribe": f"{OFFSETS_TOPIC},t"},
+        {"subscribe": TRANSACTIONS_TOPIC},
+        {"subscribePattern": "__consumer.*"},
+        {"assign": f'{{"{OFFSETS_TOPIC}":[0],"t":[0]}}'},
+    ],
+)
+def test_only_its_own_topic_is_decoded(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="'offsets', which reads __consumer_offsets alone"):
+        source(**given, decode="offsets").schema()
+
+
+def test_a_topic_s_name_is_checked_all_the_same() -> None:
+    with pytest.raises(InvalidTopicError):
+        source(subscribe="a/b", decode="offsets").schema()
+
+
+def test_each_batch_is_in_one_split(tmp_path: Path) -> None:
+    data = b"".join(batch_bytes(base, [Row()] * 5) for base in (0, 5, 10, 15))
+    write_segment(tmp_path / "t-7", 0, data)
+    key = TopicPartition("t", 7)
+    given = {"subscribe": "t", "shallow": "true", "maxRecordsPerPartition": "3"}
+    rows = read(tmp_path, OffsetRange(key, 2, 20), **given)
+    assert len(splits(tmp_path, OffsetRange(key, 2, 20), **given)) > 4
+    assert [(row["baseOffset"], row["lastOffset"]) for row in rows] == [
+        (0, 4),
+        (5, 9),
+        (10, 14),
+        (15, 19),
+    ]
+    assert {(row["topic"], row["partition"]) for row in rows} == {("t", 7)}
+
+
+def test_records_that_cannot_be_decoded_are_rows_with_an_error(tmp_path: Path) -> None:
+    write_segment(tmp_path / f"{OFFSETS_TOPIC}-3", 0, batch_bytes(0, [Row(b"v", b"k"), Row(None)]))
+    key = TopicPartition(OFFSETS_TOPIC, 3)
+    rows = read(tmp_path, OffsetRange(key, 0, 2), subscribe=OFFSETS_TOPIC, decode="offsets")
+    assert [(row["logPartition"], row["logOffset"]) for row in rows] == [(3, 0), (3, 1)]
+    assert all(row["error"] for row in rows)
