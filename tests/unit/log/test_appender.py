@@ -56,6 +56,18 @@ def test_a_new_partition_is_what_a_broker_expects(tmp_path: Path) -> None:
     }
 
 
+def test_a_new_partition_may_be_empty(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    appender = PartitionAppender(directory, FLIGHTS, LogConfig(), now_ms=0, topic_id=TOPIC_ID)
+    plan = appender.plan([])
+    appender.apply(plan, [])
+    assert contents(directory).keys() == {path.name for path in plan.created_files()}
+    assert sum(map(len, contents(directory).values())) == len(b"0\n1\n0 0\n") + 43
+    append(directory, make_batches(0, [5]))
+    with PartitionLog(directory, FLIGHTS) as log:
+        assert (log.log_start_offset, log.log_end_offset()) == (0, 5)
+
+
 def test_a_new_partition_may_start_at_any_offset(tmp_path: Path) -> None:
     directory = tmp_path / "flights-0"
     appender = PartitionAppender(
