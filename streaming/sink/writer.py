@@ -39,7 +39,13 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.sink.staged_run import StagedRun, TaskOutput
 
-__all__ = ["LogBatchWriter", "LogStreamWriter", "make_batch_writer", "make_stream_writer"]
+__all__ = [
+    "LogBatchWriter",
+    "LogStreamWriter",
+    "StagedMessage",
+    "make_batch_writer",
+    "make_stream_writer",
+]
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
