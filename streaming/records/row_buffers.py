@@ -136,15 +136,15 @@ class RowBuffers:
             columns["value"] = self._values.to_arrow(rows)
             self._value_room = self._values.used
         if Columns.OFFSET in wanted:
-            columns["offset"] = pa.array(self._offsets[:rows])
+            columns["offset"] = _numbers(pa.int64(), self._offsets[:rows])
         if Columns.TIMESTAMP in wanted:
             columns["timestamp"] = self._micros(rows)
         if Columns.TIMESTAMP_TYPE in wanted:
-            columns["timestampType"] = pa.array(self._timestamp_types[:rows])
+            columns["timestampType"] = _numbers(pa.int32(), self._timestamp_types[:rows])
         if Columns.HEADERS in wanted:
             columns["headers"] = _joined(self._headers)
         if Columns.TIMESTAMP_MS in wanted:
-            columns["timestampMs"] = pa.array(self._timestamps[:rows])
+            columns["timestampMs"] = _numbers(pa.int64(), self._timestamps[:rows])
         self._start()
         if columns:
             return pa.RecordBatch.from_pydict(columns)
@@ -194,10 +194,11 @@ class RowBuffers:
     def _micros(self, rows: int) -> pa.Array:
         millis = self._timestamps[:rows]
         if not rows or (millis.min() >= _MIN_MS and millis.max() <= _MAX_MS):
-            return pa.array(millis * 1000).view(TIMESTAMP_TYPE)
+            return _numbers(TIMESTAMP_TYPE, millis * 1000)
         fits = (millis >= _MIN_MS) & (millis <= _MAX_MS)
         if self._null_bad_timestamps:
-            return pa.array(np.where(fits, millis, 0) * 1000, mask=~fits).view(TIMESTAMP_TYPE)
+            valid = np.packbits(fits, bitorder="little")
+            return _numbers(TIMESTAMP_TYPE, np.where(fits, millis, 0) * 1000, valid)
         row = int(np.flatnonzero(~fits)[0])
         raise TimestampOutOfRangeError(
             f"the record at offset {self._offsets[row]} has the timestamp {millis[row]} ms, beyond "
@@ -239,6 +240,12 @@ class _BinaryBuilder:
             grown = np.empty(max(size, 2 * self.used), np.uint8)
             grown[: self.used] = self._data[: self.used]
             self._data = grown
+
+
+def _numbers(kind: pa.DataType, array: NDArray[Any], valid: Bytes | None = None) -> pa.Array:
+    """Give numbers as they lie in memory; ``pa.array`` would import pandas to look at them."""
+    bitmap = None if valid is None else pa.py_buffer(valid)
+    return pa.Array.from_buffers(kind, len(array), [bitmap, pa.py_buffer(array)])
 
 
 def _header_bytes(found: FoundRecords) -> int:
