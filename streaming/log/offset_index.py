@@ -72,15 +72,6 @@ class OffsetIndex(SparseIndex):
         slot = self._floor_slot(offset - self.base_offset, "offset")
         return OffsetPosition(self.base_offset, 0) if slot < 0 else self._entry(slot)
 
-    def upper_bound(self, position: int) -> OffsetPosition | None:
-        """Find the first entry at or beyond ``position`` (Kafka ``fetchUpperBoundOffset``).
-
-        Raises:
-            CorruptIndexError: the entries read do not ascend, or the file has shrunk.
-        """
-        slot = self._floor_slot(position - 1, "position") + 1
-        return None if slot == self._entries else self._entry(slot)
-
     def end_position(self, offset: int) -> int | None:
         """Find a position from which on all offsets are at or above ``offset``; None if unknown.
 

@@ -50,21 +50,8 @@ def test_an_empty_index_sends_to_the_beginning(path: Path) -> None:
     path.touch()
     with OffsetIndex(path, 50) as index:
         assert index.lookup(99) == index.last_entry() == OffsetPosition(50, 0)
-        assert index.upper_bound(0) is None
         assert index.end_position(0) is None
         assert index.between(0, 1000).tolist() == []
-
-
-@pytest.mark.parametrize(
-    ("position", "expected"), [(0, 100), (100, 100), (101, 200), (300, 300), (301, None)]
-)
-def test_an_upper_bound_is_the_first_entry_at_or_beyond_a_position(
-    path: Path, position: int, expected: int | None
-) -> None:
-    _write(path, (10, 100), (20, 200), (30, 300))
-    with OffsetIndex(path, 50) as index:
-        found = index.upper_bound(position)
-    assert expected == (None if found is None else found.position)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +121,7 @@ def test_the_warm_section_is_one_read(path: Path) -> None:
     write_index(path, 5000)
     with OffsetIndex(path, 0) as index:
         index.reader.reset()
-        index.upper_bound(5000 * 1024)
+        index.lookup(5000 * 100)
         assert (index.reader.calls, index.reader.bytes_read) == (2, 8200 + 8)
 
 
@@ -164,9 +151,6 @@ def test_the_warm_search_answers_as_a_plain_search(
         for target in (*targets, *(1000 + t % 3000 * repeat for t in targets)):
             expected = plain_lookup(index, target)
             assert index.lookup(target) == expected
-            bound = index.upper_bound(target)
-            later = [position for _, position in entries.tolist() if position >= target]
-            assert (later[0] if later else None) == (bound.position if bound else None)
 
 
 def test_entries_beyond_the_end_of_the_log_are_forgotten(path: Path) -> None:
@@ -225,7 +209,7 @@ def test_any_bytes_are_answered_or_refused(
             with contextlib.suppress(CorruptIndexError):
                 index.lookup(target)
             with contextlib.suppress(CorruptIndexError):
-                index.upper_bound(target % 2**31)
+                index.end_position(target)
             with contextlib.suppress(CorruptIndexError):
                 index.between(0, target % 2**31)
         with contextlib.suppress(CorruptIndexError):
