@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.salvage import Salvage
     from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.log.slices import SegmentSlice
     from kafkalog.streaming.records.arrow_buffers import Bytes
@@ -73,6 +74,7 @@ def read_slice(
     *,
     committed_end: int | None = None,
     committed_only: bool = False,
+    salvage: Salvage | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the offsets of ``planned``, in order, as ``decoder`` gives them.
 
@@ -85,6 +87,9 @@ def read_slice(
     With ``committed_only`` the records of aborted transactions are left out, and gaps like them.
     The slice must not reach beyond the last stable offset then.
 
+    With ``salvage`` damage is left out, counted and said instead of raised; ``committed_end`` has
+    no meaning then.
+
     Raises:
         OffsetOutOfRangeError: retention has deleted the segment; holds the log start offset.
         DataLossError: the log ends before the slice does, or, with ``committed_only``, inside of a
@@ -93,7 +98,8 @@ def read_slice(
         TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
     """
     aborted = AbortedTransactions(Path(planned.path).parent) if committed_only else None
-    return _SliceReader(topic_partition, planned, decoder, committed_end, aborted).batches()
+    reader = _SliceReader(topic_partition, planned, decoder, committed_end, aborted, salvage)
+    return reader.batches()
 
 
 class _Place(NamedTuple):
@@ -112,6 +118,7 @@ class _SliceReader:
         decoder: Decoder,
         committed_end: int | None,
         aborted: AbortedTransactions | None,
+        salvage: Salvage | None,
     ) -> None:
         self._topic_partition = topic_partition
         self._planned = planned
@@ -119,6 +126,7 @@ class _SliceReader:
         self._decoder = decoder
         self._committed_end = committed_end
         self._aborted = aborted
+        self._salvage = salvage
         self._next = planned.start_offset
         self._end = planned.end_offset
 
@@ -157,6 +165,8 @@ class _SliceReader:
         for _ in range(_ATTEMPTS):
             segment = self._floor_segment()
             try:
+                if self._salvage is not None:
+                    return _Place(segment, segment.floor_position(self._next), None)
                 position = segment.translate_offset(self._next)
                 return _Place(segment, segment.size if position is None else position, None)
             except FileNotFoundError:
@@ -209,6 +219,15 @@ class _SliceReader:
 
     def _end_of_log(self, segment: LogSegment) -> None:
         reason = f"{segment.path} ends at position {segment.size} and no segment follows"
+        if self._salvage is not None and self._salvage.places:
+            _LOGGER.warning(
+                "%s: offsets [%d, %d) are gone with the damage that was skipped: %s",
+                self._topic_partition,
+                self._next,
+                self._end,
+                reason,
+            )
+            return
         if not self._may_end_here(reason):
             raise DataLossError(
                 f"{self._topic_partition}: offsets [{self._next}, {self._end}) are missing: "
@@ -237,6 +256,9 @@ class _SliceReader:
         self, segment: LogSegment, position: int, end_position: int | None
     ) -> Iterator[pa.RecordBatch]:
         """Read on until the slice's last offset or the end of the file."""
+        if self._salvage is not None:
+            yield from self._salvage_segment(self._salvage, segment, position, end_position)
+            return
         try:
             for bound in dict.fromkeys([end_position, None]):
                 for chunk in segment.chunks(position, bound):
@@ -248,6 +270,17 @@ class _SliceReader:
         except CorruptRecordError as error:
             if not self._may_end_here(str(error)):
                 raise self._located(error) from error
+
+    def _salvage_segment(
+        self, salvage: Salvage, segment: LogSegment, position: int, end_position: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read on like ``_read_segment``, but around damage."""
+        for bound in dict.fromkeys([end_position, None]):
+            for chunk in salvage.chunks(segment, position, bound):
+                yield from self._decode(segment, chunk)
+                if self._next >= self._end:
+                    return
+            position = salvage.position
 
     def _located(self, error: CorruptRecordError) -> CorruptRecordError:
         return type(error)(

@@ -1,0 +1,209 @@
+"""Read on behind damage: what ``onCorruptRecord=skip`` does, and says.
+
+A batch whose size can be right is left out whole: with a wrong checksum, with records that cannot
+be decoded, with offsets that do not fit between its neighbours'. Where not even a size is to be
+had, reading goes on at the next position that the offset index names, or else behind the segment.
+Everything left out is said in a warning, with its place and what is wrong.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.errors import CorruptIndexError, CorruptRecordError
+from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
+from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = ["Salvage"]
+
+_LOGGER = logging.getLogger("kafkalog.log")
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+class Salvage:
+    """Finds the sound batches of segments; ``places`` and ``bytes`` count what was left out."""
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        *,
+        check_records: bool = True,
+        max_decompressed_bytes: int = DEFAULT_LIMIT,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            topic_partition: whose segments are read, for warnings.
+            check_records: whether batches with a wrong checksum, or records that cannot be decoded,
+                are left out; without, only bytes and offsets that are no batch's are.
+            max_decompressed_bytes: a batch that holds more counts as damaged.
+        """
+        self._topic_partition = topic_partition
+        self._decoder = (
+            RecordDecoder(
+                Columns.OFFSET, max_decompressed_bytes=max_decompressed_bytes, check_crcs=False
+            )
+            if check_records
+            else None
+        )
+        self._last_offset = -1
+        self.position = 0
+        self.places = 0
+        self.bytes = 0
+
+    def chunks(
+        self, segment: LogSegment, start_position: int, end_position: int | None = None
+    ) -> Iterator[Chunk]:
+        """Give the sound batches that start below ``end_position``, in order, piece by piece.
+
+        Unlike ``LogSegment.chunks`` it always gets to the end; ``position`` is where it got to.
+        """
+        if start_position != self.position:
+            self._last_offset = segment.base_offset - 1
+        self.position, needed = start_position, 0
+        while self.position < (end := min(segment.size, end_position or segment.size)):
+            rest = segment.size - self.position
+            length = min(needed or max(min(CHUNK_BYTES, end - self.position), HEADER_SIZE), rest)
+            data = read_at(segment.descriptor, self.position, length)
+            scan = scan_batches(data, file_position=self.position, path=str(segment.path))
+            needed = 0 if scan.consumed else scan.needed
+            if scan.consumed:
+                chunk = Chunk(data[: scan.consumed], scan.table, self.position)
+                sound = self._sound(segment, chunk)
+                self.position += scan.consumed
+                if len(sound):
+                    yield chunk._replace(table=sound)
+            elif scan.invalid is not None:
+                self._go_on_behind(segment, str(scan.invalid))
+            elif not len(data) < needed <= rest:
+                self._go_on_behind(segment, f"a batch of {needed} bytes with {rest} bytes left")
+                needed = 0
+
+    # Batches
+
+    def _sound(self, segment: LogSegment, chunk: Chunk) -> BatchTable:
+        """Give the batches that may be shown, and say which may not."""
+        table = chunk.table
+        if self._decoder is not None:
+            bad = invalid_checksums(chunk.data, table, file_position=chunk.file_position)
+            for row in np.flatnonzero(bad).tolist():
+                self._leave_out(segment, table, row, "its bytes do not match its checksum")
+            table = self._decodable(segment, chunk, table[~bad])
+        in_order = self._in_order(segment, table)
+        for row in np.flatnonzero(~in_order).tolist():
+            self._leave_out(segment, table, row, "its offsets do not fit between its neighbours'")
+        table = table[in_order]
+        if len(table):
+            self._last_offset = int(table.last_offset[-1])
+        return table
+
+    def _decodable(self, segment: LogSegment, chunk: Chunk, table: BatchTable) -> BatchTable:
+        """Decode all records once in advance: rows that were given cannot be taken back."""
+        assert self._decoder is not None  # noqa: S101 - the caller has looked
+        bad = np.zeros(len(table), np.bool_)
+        first = 0
+        while first < len(table):
+            try:
+                for _ in self._decoder.decode(
+                    chunk.data,
+                    table[first:],
+                    file_position=chunk.file_position,
+                    path=str(segment.path),
+                ):
+                    pass
+                break
+            except CorruptRecordError as error:
+                row = int(np.searchsorted(table.position, error.position))
+                bad[row] = True
+                self._leave_out(segment, table, row, str(error))
+                first = row + 1
+        return table[~bad]
+
+    def _in_order(self, segment: LogSegment, table: BatchTable) -> NDArray[np.bool_]:
+        """Tell which batches' offsets ascend: no checksum covers a batch's base offset."""
+        last = table.last_offset
+        # The base offset of an outer message of magic 0 or 1 is not in its header.
+        base = np.where(table.magic == 2, table.base_offset, last)
+        fits = last - segment.base_offset <= _MAX_RELATIVE_OFFSET
+        if fits.all() and (base > np.concatenate(([self._last_offset], last[:-1]))).all():
+            return fits
+        before = self._last_offset
+        for row in range(len(table)):
+            follows = base[row] > before
+            # One that leaps beyond the next batch, which would fit without it, is the odd one.
+            leaps = row + 1 < len(table) and before < base[row + 1] <= last[row]
+            fits[row] &= follows and not leaps
+            if fits[row]:
+                before = last[row]
+        return fits
+
+    def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
+        self._count(int(table.size[row]))
+        _LOGGER.warning(
+            "%s: skipped the batch at position %d of %s (offsets %d to %d as its header says, "
+            "%d bytes), since onCorruptRecord is skip: %s",
+            self._topic_partition,
+            table.position[row],
+            segment.path,
+            table.base_offset[row],
+            table.last_offset[row],
+            table.size[row],
+            reason,
+        )
+
+    # Bytes
+
+    def _go_on_behind(self, segment: LogSegment, reason: str) -> None:
+        """Go on where the index knows a batch, behind bytes that tell no size."""
+        start, first = self.position, self._last_offset + 1
+        self.position, follower = self._next_known(segment, start)
+        self._count(self.position - start)
+        _LOGGER.warning(
+            "%s: skipped %d bytes at positions %d to %d of %s, with whatever was in them of the "
+            "offsets from %d on and below %s, since onCorruptRecord is skip: %s",
+            self._topic_partition,
+            self.position - start,
+            start,
+            self.position,
+            segment.path,
+            first,
+            follower,
+            reason,
+        )
+
+    def _next_known(self, segment: LogSegment, position: int) -> tuple[int, str]:
+        """Find the next position where a batch must start, and say with which offset."""
+        for candidate in self._indexed(segment, position):
+            header = segment.header_at(candidate)
+            if header is not None and segment.base_offset <= header.offset:
+                return candidate, str(header.offset)
+        return segment.size, "the next segment's first"
+
+    def _indexed(self, segment: LogSegment, position: int) -> list[int]:
+        index = segment.offset_index()
+        try:
+            entries = None if index is None else index.between(position, segment.size)
+        except CorruptIndexError as error:
+            _LOGGER.warning("%s: of no help behind damage: %s", segment.path, error)
+            entries = None
+        return [] if entries is None else entries[:, 1].tolist()
+
+    def _count(self, size: int) -> None:
+        self.places += 1
+        self.bytes += size
