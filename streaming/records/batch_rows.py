@@ -64,7 +64,7 @@ BATCH_ROW_SCHEMA: Final = pa.schema(
 _ROWS: Final = 8192
 _SEQUENCES: Final = 2**31
 _UNKNOWN_CODEC: Final = "unknown"
-_CODECS: Final = pa.array([*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * 3])
+_CODECS: Final = (*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * 3)
 
 
 class BatchDescriber:
@@ -112,7 +112,7 @@ class BatchDescriber:
             "position": table.position,
             "size": table.size,
             "magic": table.magic,
-            "codec": _CODECS.take(pa.array(table.codec)),
+            "codec": pa.array(_CODECS).take(pa.array(table.codec)),
             "crc": table.crc,
             "crcValid": ~bad,
             "baseOffset": pa.array(base_offset, mask=~opened),

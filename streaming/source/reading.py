@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,13 @@ from kafkalog.errors import (
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.views import view_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kafkalog.errors import KafkaLogError
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.salvage import Salvage
     from kafkalog.streaming.log.slice_reader import Decoder
     from kafkalog.streaming.log.slices import SegmentSlice
     from kafkalog.streaming.schema import RowSchema
@@ -51,30 +53,36 @@ def read_split(
     Raises:
         DataLossError: offsets of the split have gone since it was planned, and the query fails
             then.
-        CorruptRecordError: bytes of the split that are no valid batch.
+        CorruptRecordError: bytes of the split that are no valid batch, and the query fails then.
         TimestampOutOfRangeError: a timestamp that Spark cannot hold, unless null is wanted for it.
     """
     maker: RowMaker
     if rows is None:
+        # not at import, here and below: a worker's first rows need not wait for them
+        from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
+
         maker = view_rows(options, split.topic_partition)
     else:
         maker = _RecordRows(rows, split.topic_partition, _decoder(options, rows))
-    policy = LossPolicy(fail=options.fail_on_data_loss)
+    salvage = _salvage(options, split.topic_partition)
+    reader = _Reader(
+        topic_partition=split.topic_partition,
+        decoder=maker.decoder,
+        policy=LossPolicy(fail=options.fail_on_data_loss),
+        committed_only=options.committed_only,
+        salvage=salvage,
+    )
     for planned in split.slices:
         try:
-            for batch in _read(
-                split.topic_partition,
-                planned,
-                maker.decoder,
-                policy,
-                committed_only=options.committed_only,
-            ):
+            for batch in reader.read(planned):
                 yield maker.rows_of(batch)
         except TimestampOutOfRangeError as error:
             raise TimestampOutOfRangeError(
                 f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {error}; to show null instead, set "
                 "onTimestampOverflow to null"
             ) from error
+    if salvage is not None:
+        salvage.report()
 
 
 def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
@@ -88,27 +96,49 @@ def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
     )
 
 
-def _read(
-    topic_partition: TopicPartition,
-    planned: SegmentSlice,
-    decoder: Decoder,
-    policy: LossPolicy,
-    *,
-    committed_only: bool,
-) -> Iterator[pa.RecordBatch]:
-    """Read one slice; what has gone meanwhile goes to ``policy``, and the rest is read."""
-    try:
-        yield from read_slice(topic_partition, planned, decoder, committed_only=committed_only)
-    except OffsetOutOfRangeError as error:
-        end = planned.end_offset
-        log_start = end if error.log_start_offset < 0 else min(error.log_start_offset, end)
-        policy.range_not_readable(topic_partition, error.offset, log_start, str(error))
-        if log_start < end:
-            rest = planned._replace(start_offset=log_start)
-            yield from _read(topic_partition, rest, decoder, policy, committed_only=committed_only)
-    except (DataLossError, UnknownTopicOrPartitionError) as error:
-        start, end = planned.start_offset, planned.end_offset
-        policy.range_not_readable(topic_partition, start, end, str(error))
+def _salvage(options: ReadOptions, topic_partition: TopicPartition) -> Salvage | None:
+    """Make what leaves out damage, if the query wants that; a shallow read shows what it can."""
+    if options.on_corrupt_record == "fail":
+        return None
+    from kafkalog.streaming.log.salvage import Salvage  # noqa: PLC0415
+
+    return Salvage(
+        topic_partition,
+        check_records=not options.shallow,
+        max_decompressed_bytes=options.max_decompressed_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reader:
+    """Reads slices; what has gone meanwhile goes to ``policy``, and the rest is read."""
+
+    topic_partition: TopicPartition
+    decoder: Decoder
+    policy: LossPolicy
+    committed_only: bool
+    salvage: Salvage | None
+
+    def read(self, planned: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from read_slice(
+                self.topic_partition,
+                planned,
+                self.decoder,
+                committed_only=self.committed_only,
+                salvage=self.salvage,
+            )
+        except OffsetOutOfRangeError as error:
+            end = planned.end_offset
+            log_start = end if error.log_start_offset < 0 else min(error.log_start_offset, end)
+            self._lost(error.offset, log_start, error)
+            if log_start < end:
+                yield from self.read(planned._replace(start_offset=log_start))
+        except (DataLossError, UnknownTopicOrPartitionError) as error:
+            self._lost(planned.start_offset, planned.end_offset, error)
+
+    def _lost(self, start: int, end: int, error: KafkaLogError) -> None:
+        self.policy.range_not_readable(self.topic_partition, start, end, str(error))
 
 
 class _RecordRows:
@@ -151,8 +181,10 @@ class _RecordRows:
         name = topic.encode()
         ends = np.arange(length + 1, dtype=np.int32) * np.int32(len(name))
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(name * length)]
+        # pa.array would import pandas, for a quarter of a second, to look at what it was given
+        numbers = pa.py_buffer(np.full(length, partition, dtype=np.int32))
         self._shared = {
             "topic": pa.Array.from_buffers(pa.string(), length, buffers),
-            "partition": pa.array(np.full(length, partition, dtype=np.int32)),
+            "partition": pa.Array.from_buffers(pa.int32(), length, [None, numbers]),
         }
         self._shared_length = length
