@@ -95,6 +95,16 @@ class Salvage:
                 self._go_on_behind(segment, f"a batch of {needed} bytes with {rest} bytes left")
                 needed = 0
 
+    def report(self) -> None:
+        """Say in one line how much was left out, if anything was."""
+        if self.places:
+            _LOGGER.warning(
+                "%s: skipped damage at %d places, %d bytes in all",
+                self._topic_partition,
+                self.places,
+                self.bytes,
+            )
+
     # Batches
 
     def _sound(self, segment: LogSegment, chunk: Chunk) -> BatchTable:

@@ -145,9 +145,10 @@ class ReadOptions(Options):
     )
     on_corrupt_record: str = option(
         "onCorruptRecord",
-        choice("fail"),
+        choice("fail", "skip"),
         default="fail",
-        doc="what to do with bytes that are no valid record batch",
+        doc="what to do with bytes that are no valid record batch: fail, or go on behind them with "
+        "a warning that says what was left out",
     )
     shallow: bool = option(
         "shallow",

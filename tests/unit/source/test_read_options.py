@@ -76,7 +76,7 @@ def test_options_that_cannot_be_used_are_refused_with_a_reason(name: str) -> Non
     [
         {"kafka.isolation.level": "serializable"},
         {"startingOffsets": "group:g"},
-        {"onCorruptRecord": "skip"},
+        {"onCorruptRecord": "ignore"},
     ],
 )
 def test_values_that_are_not_supported_are_refused(given: dict[str, str]) -> None:

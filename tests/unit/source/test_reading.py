@@ -139,3 +139,21 @@ def test_a_timestamp_beyond_sparks_names_its_record(tmp_path: Path) -> None:
     assert [row["timestamp"] is None for row in found] == [False, True]
     without = RowSchema.of(StructType().add("offset", "long"))
     assert read(split, without)[1] == [{"offset": 0}, {"offset": 1}]
+
+
+def test_damage_fails_or_is_skipped_and_counted(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = log / "t-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1  # in the batch [5, 10)
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="do not match its checksum"):
+        read(split_of(log, 0, 20))
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        _, rows = read(split_of(log, 0, 20), onCorruptRecord="skip")
+    assert [row["offset"] for row in rows] == [*range(5), *range(10, 20)]
+    skipped, counted = caplog.messages
+    assert f"skipped the batch at position {len(data) // 2} of {path}" in skipped
+    assert counted == f"t-0: skipped damage at 1 places, {len(data) // 2} bytes in all"
