@@ -139,5 +139,6 @@ def test_a_broker_comes_back_after_a_kill(kind: type[Broker], tmp_path: Path) ->
         broker.kill()
         broker.start()
 
+        broker.wait_for_records("events", len(records))
         served = broker.consume_all("events")
         assert sorted((record.key, record.value) for record in served) == sorted(records)

@@ -235,6 +235,14 @@ class Broker:
                 for number in sorted(metadata.partitions)
             }
 
+    def wait_for_records(self, topic: str, count: int) -> None:
+        """Wait until the high watermarks let ``count`` records be read: a killed broker's lag."""
+        deadline = time.monotonic() + _CLIENT_SECONDS
+        while (seen := sum(end for _, end in self.offsets(topic).values())) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: {seen} of {count} records can be read")
+            time.sleep(0.2)
+
     _ready = "Kafka Server started"
 
     def _own_settings(self) -> dict[str, str]:
