@@ -47,7 +47,8 @@ zip: build ## Build the zip for spark-submit --py-files in dist/
 clean: ## Remove what was built; .venv and the fetched jars stay
 	rm -rf build dist
 
-$(READY): requirements/lock.txt requirements/system.sh pyproject.toml jobs/jars.py tests/support/jars.py
+$(READY): requirements/lock.txt requirements/system.sh pyproject.toml \
+    src/kafkalog/jobs/jars.py tests/support/jars.py
 	@requirements/system.sh python "$(PYTHON)"
 	@requirements/system.sh java > /dev/null
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv

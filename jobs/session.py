@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
+import kafkalog
 from kafkalog.jobs.jars import DELTA, fetch
+from pyspark_kafkalog import DefaultSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["build_session"]
+__all__ = ["build_session", "register"]
 
 _RECOMMENDED: Final = {
     # A fifth faster than loopback TCP between the JVM and its Python workers.
@@ -62,7 +65,26 @@ def build_session(
     builder = SparkSession.builder.appName(name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    register(session)
+    return session
+
+
+def register(session: SparkSession) -> None:
+    """Register the format in a session where kafkalog came as a zip, by ``--py-files``.
+
+    Spark sends those files to the processes that run tasks, plan and commit, but not to the one
+    that looks for installed data sources, nor to the one that asks a streaming source for its
+    offsets. To these the zip is made known by their environment. Where kafkalog is installed,
+    nothing is to be done, and nothing is done.
+    """
+    package = Path(kafkalog.__file__).parent
+    if package.is_dir():
+        return
+    environment = session.sparkContext.environment
+    places = (str(package.parent), environment.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, places))
+    session.dataSource.register(DefaultSource)
 
 
 def _submitted() -> bool:

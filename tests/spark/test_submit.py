@@ -1,0 +1,97 @@
+"""The pipelines under spark-submit, with nothing installed but what ``--py-files`` brings."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+import pytest
+from tests.support.distributions import ROOT, build, environment_without_kafkalog
+from tests.support.foreign import read_partition
+
+from kafkalog.jobs.jars import DELTA, fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.spark
+
+ROWS: Final = 500
+SETTINGS: Final = (
+    "--master=local[2]",
+    "--driver-memory=512m",
+    "--conf=spark.ui.enabled=false",
+    "--conf=spark.log.level=ERROR",
+)
+
+
+@pytest.fixture
+def submit(tmp_path: Path) -> Callable[..., None]:
+    """Give a function that runs a script of ``jobs/`` by spark-submit, away from the checkout."""
+    variables = environment_without_kafkalog(tmp_path / "packages")
+    py_files = build(tmp_path / "dist").py_files
+
+    def run(script: str, *arguments: str, options: tuple[str, ...] = ()) -> None:
+        home = Path(variables["PYTHONPATH"]) / "pyspark"
+        ran = subprocess.run(
+            [
+                *(str(home / "bin" / "spark-submit"), *SETTINGS, *options),
+                *("--py-files", str(py_files), str(ROOT / "jobs" / script), *arguments),
+            ],
+            env={**variables, "SPARK_HOME": str(home)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+
+    return run
+
+
+def test_files_become_a_topic_and_the_topic_a_table(
+    submit: Callable[..., None], tmp_path: Path
+) -> None:
+    log, table = str(tmp_path / "log"), str(tmp_path / "table")
+    source = tmp_path / "input"
+    source.mkdir()
+    lines = [f"{number},name {number % 9},2024-02-03T04:05:06Z" for number in range(ROWS)]
+    (source / "a.csv").write_text("\n".join(["id,name,at", *lines]) + "\n", encoding="utf-8")
+
+    submit(
+        *("ingest.py", str(source), log, "--topic=people", f"--checkpoint={tmp_path / 'c1'}"),
+        *("--key=name", "--timestamp=at", "--set=numPartitions=2", "--set=compression.type=zstd"),
+    )
+    records = [
+        record
+        for partition in range(2)
+        for record in read_partition(tmp_path / "log" / f"people-{partition}")
+    ]
+    values = [json.loads(record.value or b"") for record in records]
+
+    assert sorted(int(value["id"]) for value in values) == list(range(ROWS))
+    assert {record.timestamp for record in records} == {1706933106000}
+    assert all(
+        (record.key or b"").decode() == value["name"]
+        for record, value in zip(records, values, strict=True)
+    )
+
+    jars = ",".join(map(str, fetch(DELTA)))  # as --packages would bring them
+    submit(
+        *("archive.py", log, table, "--topic=people", f"--checkpoint={tmp_path / 'c2'}"),
+        options=(f"--jars={jars}",),
+    )
+    archived = [
+        row for path in Path(table).glob("*.parquet") for row in pq.read_table(path).to_pylist()
+    ]
+
+    assert Counter((row["key"], row["value"]) for row in archived) == Counter(
+        (record.key, record.value) for record in records
+    )
+    for partition in range(2):
+        offsets = sorted(row["offset"] for row in archived if row["partition"] == partition)
+        assert offsets == list(range(len(offsets)))

@@ -1,0 +1,161 @@
+"""What is released, and what its modules promise by their form."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pickle
+import pkgutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from tests.support.distributions import (
+    PACKAGES,
+    ROOT,
+    build,
+    environment_without_kafkalog,
+    project_files,
+)
+
+import kafkalog
+from kafkalog import errors
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from tests.support.distributions import Distributions
+
+# Spark imports pyspark_kafkalog in six kinds of process; most have nothing to do with a log.
+HEAVY: Final = (
+    *("numpy", "numba", "llvmlite", "pandas", "pyarrow"),
+    *("crc32c", "lz4", "snappy", "cramjam", "zstandard"),
+    *("rich", "typer"),
+)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    return build(tmp_path_factory.mktemp("dist"))
+
+
+def test_the_wheel_holds_exactly_the_files_of_the_packages(built: Distributions) -> None:
+    expected = set()
+    for path in project_files():
+        if path.parts[0] == "src":
+            expected.add(str(path.relative_to("src")))
+        elif path.parts[0] in PACKAGES:
+            expected.add(f"kafkalog/{path}")
+
+    names = zipfile.ZipFile(built.wheel).namelist()
+
+    assert expected == {name for name in names if ".dist-info/" not in name}
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+def test_the_sdist_holds_what_is_needed_to_build_test_and_read_it(built: Distributions) -> None:
+    outside = {".ci", ".gitignore", ".pre-commit-config.yaml"}
+    expected = {
+        str(Path("src/kafkalog") / path if path.parts[0] in PACKAGES else path)
+        for path in project_files()
+        if path.parts[0] not in outside
+    }
+
+    with tarfile.open(built.sdist) as archive:
+        members = [member.name.split("/", 1)[1] for member in archive if not member.isdir()]
+
+    assert expected - set(members) == set()
+
+
+def test_the_command_that_is_installed_can_be_called(built: Distributions) -> None:
+    archive = zipfile.ZipFile(built.wheel)
+    scripts = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
+    for script in scripts:
+        for line in archive.read(script).decode().splitlines():
+            if "=" in line:
+                module, function = line.split("=")[1].strip().split(":")
+                assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_the_zip_serves_in_an_environment_without_the_package(
+    built: Distributions, tmp_path: Path
+) -> None:
+    variables = environment_without_kafkalog(tmp_path / "packages")
+    path = f"{built.py_files}:{variables['PYTHONPATH']}"
+    program = "import pyspark_kafkalog, kafkalog.streaming.records.columns as c; print(c.__file__)"
+
+    ran = subprocess.run(
+        [variables["PYSPARK_PYTHON"], "-c", program],
+        env={**variables, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith(str(built.py_files))
+
+
+def test_what_spark_imports_everywhere_is_light() -> None:
+    program = "import sys, pyspark_kafkalog; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", program], text=True).split()
+
+    assert set(HEAVY) & set(loaded) == set()
+    assert not [name for name in loaded if name.startswith("kafkalog.streaming.records")]
+
+
+def modules() -> list[str]:
+    found = pkgutil.walk_packages(kafkalog.__path__, "kafkalog.")
+    return ["kafkalog", "pyspark_kafkalog", *sorted(module.name for module in found)]
+
+
+def defined_in(module: ModuleType) -> set[str]:
+    """List the public classes and functions that a module defines itself."""
+    return {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (inspect.isclass(value) or inspect.isfunction(value))
+        and value.__module__ == module.__name__
+    }
+
+
+@pytest.mark.parametrize("name", modules())
+def test_all_lists_what_a_module_offers(name: str) -> None:
+    module = importlib.import_module(name)
+    listed = getattr(module, "__all__", [])
+
+    assert len(listed) == len(set(listed))
+    assert [word for word in listed if not hasattr(module, word)] == []
+    if "__all__" in vars(module):
+        missing = defined_in(module) - set(listed)
+        assert missing - {"main"} == set(), "a leading underscore, or a line in __all__"
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_errors_survive_the_way_from_a_task_to_the_driver(name: str) -> None:
+    kind = getattr(errors, name)
+    attributes = {
+        parameter.name: "text" if isinstance(parameter.default, str) else 7
+        for parameter in inspect.signature(kind.__init__).parameters.values()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+    error = pickle.loads(pickle.dumps(kind("what happened", **attributes)))
+
+    assert type(error) is kind
+    assert str(error) == "what happened"
+    assert {key: getattr(error, key) for key in attributes} == attributes
+
+
+def test_the_import_layers_hold() -> None:
+    command = str(Path(sys.executable).with_name("lint-imports"))
+    ran = subprocess.run(
+        [command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
