@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.support.log_files import FLIGHTS, append, cut, flip, make_batches, scan
 from tests.support.logs import Row, batch_bytes
 from tests.support.record_batches import patched
@@ -214,3 +216,23 @@ def test_a_shallow_read_shows_damaged_batches_and_passes_what_is_none(
     assert len(caplog.messages) == 1
     with pytest.raises(CorruptRecordError):
         list(read_slice(FLIGHTS, planned, BatchDescriber()))
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(place=st.integers(0, 2**20), damage=st.binary(min_size=1, max_size=40))
+def test_whatever_the_damage_is_reading_ends_and_what_lies_before_it_is_there(
+    directory: Path, place: int, damage: bytes
+) -> None:
+    path = _log(directory)
+    sound = path.read_bytes()
+    _, table = scan(sound)
+    place %= len(sound) - len(damage)
+    path.write_bytes(sound[:place] + damage + sound[place + len(damage) :])
+    try:
+        rows, _ = _read(directory, pieces=3)
+    finally:
+        path.write_bytes(sound)
+    before = 5 * int((table.end_position <= place).sum())
+    assert rows[:before] == list(range(before))
+    assert rows == sorted(set(rows))
+    assert rows[-50:] == list(range(50, END))
