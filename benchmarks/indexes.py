@@ -29,6 +29,10 @@ __all__ = ["WORKLOADS"]
 _OURS: Final = "kafkalog"
 _TOPIC: Final = "indexed"
 _INDEX_INTERVAL_BYTES: Final = 4096
+_LOOKS: Final = 7
+_PAUSE_SECONDS: Final = 0.4
+"""Looks that follow each other sooner are slowed down by the reader, which rests while idle."""
+
 _LOOKUPS: Final = 1000
 _TAIL_SHARE: Final = 0.001
 """The part of the offsets that a tailing reader asks for: the newest ones."""
@@ -51,7 +55,7 @@ def _unchanged_partitions(env: Environment) -> Workload:
         unit="ms",
         notes=(
             "what a query with nothing new does each time it looks, after the first; the library's"
-            " reader as Spark's control process calls it, median of 20 looks."
+            f" reader as Spark's control process calls it, median of {_LOOKS} looks."
         ),
     )
 
@@ -63,13 +67,13 @@ def _stream_reader(directory: Path) -> LogStreamReader:
 
 
 def _latest_offset_ms(reader: LogStreamReader) -> float:
-    taken = []
     end = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-    for _ in range(20):
+    taken = []
+    for _ in range(_LOOKS):
+        time.sleep(_PAUSE_SECONDS)
         begin = time.perf_counter()
         reader.latestOffset(end, reader.getDefaultReadLimit())
         taken.append((time.perf_counter() - begin) * 1e3)
-        time.sleep(0.02)
     return statistics.median(taken)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from benchmarks import indexes, machine, reading, report, triggers, writing
 from benchmarks.environment import Environment, environment
@@ -26,9 +26,9 @@ from rich.progress import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from benchmarks.measure import Measured, Workload
+    from benchmarks.measure import Measured, Unit
 
 __all__ = ["main"]
 
@@ -93,23 +93,19 @@ def _measure_all(env: Environment, only: str, rounds: int, console: Console) -> 
             workload = make(env)
             runs = (rounds + workload.warm_ups) * len(workload.contenders)
             progress.update(bar, description=workload.title, total=runs)
-            measured.append(measure(workload, rounds, _Teller(key, workload, progress, bar)))
+            measured.append(measure(workload, rounds, _teller(key, workload.unit, progress, bar)))
             progress.remove_task(bar)
     return measured
 
 
-class _Teller(NamedTuple):
-    """Moves a bar on after each run, and prints the run."""
+def _teller(key: str, unit: Unit, progress: Progress, bar: TaskID) -> Callable[[str, float], None]:
+    """Make what moves a bar on after each run, and prints the run."""
 
-    key: str
-    workload: Workload
-    progress: Progress
-    bar: TaskID
+    def told(who: str, value: float) -> None:
+        progress.console.print(f"{key}: {who}: {value:.4g} {unit}")
+        progress.advance(bar)
 
-    def __call__(self, who: str, value: float) -> None:
-        """One run of ``who`` has ended."""
-        self.progress.console.print(f"{self.key}: {who}: {value:.4g} {self.workload.unit}")
-        self.progress.advance(self.bar)
+    return told
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkalog benchmarks")
-    settings = {
+    settings: dict[str, bool | float | int | str | None] = {
         **_SETTINGS,
         "spark.jars": ",".join(map(str, fetch(SPARK_KAFKA))),
         "spark.local.dir": str(work / "spark"),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from benchmarks.environment import Environment
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import DataStreamReader
+    from pyspark.sql.streaming.readwriter import DataStreamReader
 
 __all__ = ["WORKLOADS"]
 
