@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import cramjam
+import snappy
 
 from kafkalog.streaming.records.compression.codec import LimitExceededError
 
@@ -41,7 +41,7 @@ def compress(data: Data, level: int | None, magic: int) -> bytes:  # noqa: ARG00
     view = memoryview(data)
     out = [_HEADER]
     for start in range(0, len(view), _CHUNK):
-        block = bytes(cramjam.snappy.compress_raw(view[start : start + _CHUNK]))
+        block = snappy.compress(view[start : start + _CHUNK])
         out += (len(block).to_bytes(_LENGTH_SIZE, "big"), block)
     return b"".join(out)
 
@@ -54,12 +54,10 @@ def decompress(data: memoryview, magic: int, limit: int) -> Iterator[Data]:  # n
             raise LimitExceededError(claimed)
         if claimed > _MAX_RATIO * len(block):
             raise ValueError(f"a block of {len(block)} bytes cannot hold the {claimed} it claims")
-        out = bytearray(claimed)
         try:
-            cramjam.snappy.decompress_raw_into(block, out)
-        except cramjam.DecompressionError as error:
-            raise ValueError(str(error)) from error
-        yield out
+            yield snappy.uncompress(block)
+        except snappy.UncompressError as error:
+            raise ValueError(str(error.__cause__ or error)) from error
 
 
 def _blocks(data: memoryview) -> Iterator[memoryview]:

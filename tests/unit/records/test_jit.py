@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +81,7 @@ def test_one_compilation_takes_read_only_and_writable_arrays() -> None:
 
 @pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
 def test_arrays_of_another_type_are_refused_instead_of_compiled_for() -> None:
-    wrong = np.zeros(2, np.int32)
+    wrong: Any = np.zeros(2, np.int32)
     none = np.empty(0, np.uint8)
     with pytest.raises(TypeError, match="No matching definition"):
         murmur2_column(wrong, none, none, np.empty(1, np.int32))
