@@ -20,8 +20,10 @@ demo: env ## Stream a year of flights through a log into Delta, and check what a
 test: env ## Run all tests, with real Spark, real brokers and real kills
 	$(RUN) python -m pytest -q
 
-bench: env ## Measure beside Spark's Kafka connector and Parquet
-	$(RUN) python -m benchmarks
+bench: env ## Measure beside Spark's Kafka connector and Parquet; count index pages; bound memory
+	$(RUN) python -m benchmarks.peers
+	$(RUN) python -m benchmarks.index_pages
+	$(RUN) python -m benchmarks.segment_memory
 
 lint: env ## Check style, import layers and spelling
 	$(RUN) ruff check .
