@@ -180,12 +180,8 @@ class Broker:
     def wait_for_leaders(self, *topics: Topic) -> None:
         """Wait until every partition of the topics has a leader."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        deadline = time.monotonic() + _CLIENT_SECONDS
         for topic in topics:
-            while not self._has_leaders(admin, topic):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{topic} has no leaders:\n{self.log_text[-4000:]}")
-                time.sleep(0.1)
+            _partitions(admin, topic.name, topic.partitions)
 
     def produce(
         self, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], **settings: object
@@ -211,13 +207,10 @@ class Broker:
             }
         )
         with contextlib.closing(consumer):
-            metadata = consumer.list_topics(topic, timeout=_CLIENT_SECONDS).topics[topic]
-            waiting = set(metadata.partitions)
+            waiting = set(_partitions(consumer, topic))
+            beginning = confluent_kafka.OFFSET_BEGINNING
             consumer.assign(
-                [
-                    confluent_kafka.TopicPartition(topic, number, confluent_kafka.OFFSET_BEGINNING)
-                    for number in waiting
-                ]
+                [confluent_kafka.TopicPartition(topic, number, beginning) for number in waiting]
             )
             return sorted(_consume(consumer, waiting), key=lambda record: record[:2])
 
@@ -227,12 +220,11 @@ class Broker:
             {"bootstrap.servers": self.bootstrap, "group.id": "kafkalog-tests"}
         )
         with contextlib.closing(consumer):
-            metadata = consumer.list_topics(topic, timeout=_CLIENT_SECONDS).topics[topic]
             return {
                 number: consumer.get_watermark_offsets(
                     confluent_kafka.TopicPartition(topic, number), timeout=_CLIENT_SECONDS
                 )
-                for number in sorted(metadata.partitions)
+                for number in _partitions(consumer, topic)
             }
 
     def wait_for_records(self, topic: str, count: int) -> None:
@@ -286,12 +278,6 @@ class Broker:
         settings = {**self._settings, "log.dirs": ",".join(map(str, self.log_dirs))}
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         self._properties.write_text("".join(lines), encoding="utf-8")
-
-    @staticmethod
-    def _has_leaders(admin: AdminClient, topic: Topic) -> bool:
-        known = admin.list_topics(topic.name, timeout=_CLIENT_SECONDS).topics[topic.name]
-        leaders = [partition.leader for partition in known.partitions.values()]
-        return len(leaders) == topic.partitions and all(leader >= 0 for leader in leaders)
 
 
 class ZooKeeperBroker(Broker):
@@ -397,6 +383,24 @@ def _replace_partition(folder: Path, sources: Sequence[Path]) -> None:
     shutil.rmtree(folder)
     shutil.copytree(source, folder)
     (folder / "partition.metadata").write_bytes(kept)
+
+
+def _partitions(
+    client: AdminClient | confluent_kafka.Consumer, topic: str, count: int = 1
+) -> list[int]:
+    """List a topic's partitions, once there are ``count`` of them or more and all have leaders.
+
+    A broker that has just started takes a moment to know its topics, and to lead their partitions.
+    """
+    deadline = time.monotonic() + _CLIENT_SECONDS
+    while True:
+        known = client.list_topics(topic, timeout=_CLIENT_SECONDS).topics[topic]
+        leaders = [partition.leader for partition in known.partitions.values()]
+        if known.error is None and len(leaders) >= count and min(leaders) >= 0:
+            return sorted(known.partitions)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"topic {topic}: {known.error}, leaders {leaders}")
+        time.sleep(0.1)
 
 
 def _consume(consumer: confluent_kafka.Consumer, waiting: set[int]) -> Iterator[Record]:
