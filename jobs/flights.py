@@ -10,6 +10,7 @@ import importlib.util
 import io
 import itertools
 import os
+import shutil
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,8 @@ def write_flights(folder: Path, *, flights: int = FLIGHTS, files: int = 24) -> N
     """
     if folder.is_dir():
         return
-    scratch = folder.with_name(f"{folder.name}.{os.getpid()}")
+    scratch = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     length = -(-flights // files)
     with _packaged_lines() as lines:

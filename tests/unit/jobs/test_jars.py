@@ -1,0 +1,87 @@
+"""Fetching jars, with a stand-in for Java that does what Ivy would: no network is used."""
+
+from __future__ import annotations
+
+import multiprocessing
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkalog.jobs.jars import Coordinate, JarError, JarSet, cache_directory, fetch, java
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+JARS = JarSet("some", (Coordinate("org.example", "some", "1.0", transitive=False),))
+
+# The argument behind -retrieve is the pattern of the files to make; each run leaves a line.
+IVY = """#!/bin/sh
+echo run >> {runs}
+while [ "$1" != -retrieve ]; do shift; done
+sleep 0.3
+mkdir -p "$(dirname "$2")"
+echo jar > "$(dirname "$2")/some-1.0.jar"
+"""
+
+FAILING_IVY = """#!/bin/sh
+echo ":: resolving"
+echo "  :: org.example#some;1.0: not found"
+exit 1
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KAFKALOG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    return tmp_path / "cache"
+
+
+def install_java(folder: Path, text: str) -> None:
+    path = folder / "java" / "bin" / "java"
+    path.parent.mkdir(parents=True)
+    path.write_text(text.format(runs=folder / "runs"), encoding="utf-8")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+def test_processes_that_ask_at_once_fetch_once(tmp_path: Path, cache: Path) -> None:
+    install_java(tmp_path, IVY)
+
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        found = pool.map(fetch, [JARS] * 3)
+
+    assert found == [[cache / "jars" / JARS.key / "some-1.0.jar"]] * 3
+    assert (tmp_path / "runs").read_text(encoding="utf-8").split() == ["run"]
+    assert {path.name for path in (cache / "jars").iterdir()} == {".lock", JARS.key}
+
+
+def test_a_library_that_is_not_to_be_had_is_named(tmp_path: Path, cache: Path) -> None:
+    install_java(tmp_path, FAILING_IVY)
+
+    with pytest.raises(JarError, match=r"org\.example:some:1\.0.*\n.*some;1\.0: not found"):
+        fetch(JARS)
+
+    assert {path.name for path in (cache / "jars").iterdir()} == {".lock"}
+
+
+def test_a_java_home_without_java_is_named(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(JarError, match=f"JAVA_HOME is {tmp_path / 'java'}, and holds no bin/java"):
+        java()
+    assert not cache.exists()
+
+
+def test_another_version_is_another_folder() -> None:
+    newer = JarSet("some", (Coordinate("org.example", "some", "1.1", transitive=False),))
+    assert newer.key != JARS.key
+
+
+def test_the_cache_is_where_the_user_wants_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KAFKALOG_CACHE", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / "kafkalog"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_directory() == tmp_path / ".cache" / "kafkalog"
