@@ -30,6 +30,7 @@ from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -185,7 +186,9 @@ def _stage(
 
     number = _task_context().partitionId()
     writer = TaskWriter(plan, identity, number=number, query_id=query_id)
-    return StagedMessage(writer.write(batches))
+    message = StagedMessage(writer.write(batches))
+    settle_worker()
+    return message
 
 
 def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:

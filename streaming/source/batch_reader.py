@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,6 @@ class LogBatchReader(DataSourceReader):
         """Read one split (in a task)."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        if partition.value is None:  # Spark's stand-in for an empty list of splits
-            return iter(())
-        return read_split(partition.value, self._options, self._rows)
+        if partition.value is not None:  # None is Spark's stand-in for an empty list of splits
+            yield from read_split(partition.value, self._options, self._rows)
+        settle_worker()

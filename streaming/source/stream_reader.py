@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.offsets import from_json, to_json
+from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +88,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read one split (in a task)."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        return read_split(partition.value, self._options, self._rows)
+        yield from read_split(partition.value, self._options, self._rows)
+        settle_worker()
 
     def commit(self, end: OffsetJson) -> None:
         """Spark keeps the offsets; nothing is to be done."""
