@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 __all__ = ["list_base_offsets", "list_segments"]
 
+_KINDS: Final = (LOG, LOG + SWAP, LOG + CLEANED)
+
 _SETTLED_NS: Final = 100_000_000
 """A folder that has not changed for so long did not change while it was listed: its clock may tick
 in steps of 10 ms, and on another machine."""
 
-_ATTEMPTS: Final = 100
+_RESTS_SECONDS: Final = (0.0, 0.0, 0.001, 0.005, 0.02, *[0.05] * 200)
+"""How long to wait before each further listing of a folder that changes while it is listed."""
 
 
 def list_base_offsets(directory: Path) -> list[int]:
@@ -74,13 +77,17 @@ def _bases(names: list[str], suffix: str) -> list[int]:
 
 
 def _names(directory: Path) -> list[str]:
-    """List a folder at one moment: a file that is renamed meanwhile may be in no listing at all."""
+    """List the ``.log`` files of a folder at one moment, those of an unfinished swap among them.
+
+    A file that is renamed meanwhile may be in no listing at all: list until two agree.
+    """
     try:
         before = directory.stat().st_mtime_ns
         names = _list(directory)
         if directory.stat().st_mtime_ns == before < time.time_ns() - _SETTLED_NS:
             return names
-        for _ in range(_ATTEMPTS):
+        for rest in _RESTS_SECONDS:
+            time.sleep(rest)
             again = _list(directory)
             if set(again) == set(names):
                 return names
@@ -88,10 +95,11 @@ def _names(directory: Path) -> list[str]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UnknownTopicOrPartitionError(f"{directory}: there is no such folder") from error
     raise LogDirectoryError(
-        f"{directory} changes so fast that {_ATTEMPTS} listings of it all differed"
+        f"{directory} changes so fast that {len(_RESTS_SECONDS)} listings of it, over "
+        f"{sum(_RESTS_SECONDS):.0f} s, all differed; read it when less is renamed in it"
     )
 
 
 def _list(directory: Path) -> list[str]:
     with os.scandir(directory) as entries:
-        return [entry.name for entry in entries]
+        return [entry.name for entry in entries if entry.name.endswith(_KINDS)]

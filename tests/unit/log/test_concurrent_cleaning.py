@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _KINDS = (".log", ".index", ".timeindex")
 _ROUNDS = 25
+_REST_SECONDS = 0.002
 
 
 class Cleaner:
@@ -32,7 +33,7 @@ class Cleaner:
 
     def run(self, stop: threading.Event) -> None:
         for merge in itertools.cycle((2, 1)):
-            if stop.is_set():
+            if stop.wait(_REST_SECONDS):
                 return
             present = [base for base in self._sealed if self._file(base, ".log").exists()]
             if merge == 1:
