@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import indexes, machine, reading, report, triggers, writing
+from benchmarks import indexes, machine, reading, report, tailing, triggers, writing
 from benchmarks.environment import Environment, environment
 from benchmarks.measure import measure, noise_probe
 from benchmarks.rows import Shape
@@ -37,14 +39,19 @@ WORKLOADS: Final = {
     **reading.WORKLOADS,
     **writing.WORKLOADS,
     **triggers.WORKLOADS,
+    **tailing.WORKLOADS,
     **indexes.WORKLOADS,
 }
 """What is measured, by the keys that ``--only`` takes."""
+
+_DOCS: Final = Path(__file__).parent.parent / "docs"
+"""Where the figures of a whole run go, if nothing else is asked for."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and write the page; give the exit code (0 whatever was reached)."""
     asked = _arguments().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the broker is stopped too
     rows = QUICK_ROWS if asked.quick else asked.rows
     rounds = 1 if asked.quick else asked.rounds
     shape = Shape(rows, asked.key_bytes, asked.value_bytes, asked.partitions, asked.codec)
@@ -60,8 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         f" ({noise.low * 1e3:.0f} to {noise.high * 1e3:.0f})."
     )
     console.print(summary)
-    if asked.docs:
-        report.write(asked.docs, measured, machine.facts(), summary)
+    docs = asked.docs or (None if asked.quick or asked.only else _DOCS)
+    if docs:
+        report.write(docs, measured, machine.facts(), summary)
     return 0
 
 
@@ -76,7 +84,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contender")
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="", help="keys of works, or their beginnings: read,sink")
-    parser.add_argument("--docs", type=Path, help="write benchmarks.md and its plots there")
+    parser.add_argument("--docs", type=Path, help="where benchmarks.md and its plots go")
     parser.add_argument("--quick", action="store_true", help="few rows: does it work, not how fast")
     return parser
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.engine import READY_SOURCE, ready_source
 from benchmarks.environment import TOPIC, Environment
 from benchmarks.measure import Contender, Goal, Workload, timed
 
@@ -55,12 +56,15 @@ def _workload(
     schema: str | None,
 ) -> Workload:
     """Compare the peer with kafkalog on the broker's own files and on a log of its own sink."""
-    peer = Contender(KAFKA_SOURCE, lambda: read(env, None, schema))
+    peers = [Contender(KAFKA_SOURCE, lambda: read(env, None, schema))]
+    if read is _read_batch:
+        env.spark.dataSource.register(ready_source(env.shape))
+        peers.append(Contender(READY_SOURCE, lambda: _read_ready(env, schema)))
     ours = {_SAME_FILES: env.broker_directory, _OWN_LOG: env.own_directory}
     return Workload(
         title=title,
         contenders=(
-            peer,
+            *peers,
             *(Contender(who, _reader(env, read, place, schema)) for who, place in ours.items()),
         ),
         goals=tuple(Goal(who, KAFKA_SOURCE, factor) for who in ours),
@@ -68,7 +72,8 @@ def _workload(
         notes=(
             "a whole topic to Spark's noop sink. The broker's files hold the batches of Spark's"
             " Kafka sink (16 KiB before compression); the Kafka source reads them through the"
-            " broker, kafkalog from the directory of the running broker."
+            " broker, kafkalog from the directory of the running broker. The source of ready"
+            " batches reads nothing: it is what Spark's pipe to Python allows."
         ),
     )
 
@@ -89,6 +94,12 @@ def _read_batch(env: Environment, place: Path | None, schema: str | None) -> flo
         _load(env, env.spark.read, place, schema).write.format("noop").mode("overwrite").save()
 
     return timed(work)
+
+
+def _read_ready(env: Environment, schema: str | None) -> float:
+    reader = env.spark.read.format("ready")
+    frame = (reader.schema(schema) if schema else reader).load()
+    return timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
 
 def _read_stream(env: Environment, place: Path | None, schema: str | None) -> float:

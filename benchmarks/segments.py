@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["PRODUCER_BATCH_BYTES", "commit_ends", "encoded_rows", "write_partition"]
+__all__ = [
+    "PRODUCER_BATCH_BYTES",
+    "PartitionWriter",
+    "commit_ends",
+    "encoded_rows",
+    "write_partition",
+]
 
 PRODUCER_BATCH_BYTES: Final = 16 << 10
 """``batch.size`` of a Java producer, before compression."""
@@ -46,21 +52,32 @@ def encoded_rows(rows: int, target_bytes: int = PRODUCER_BATCH_BYTES) -> npt.NDA
     return np.frombuffer(bytearray().join(batch.data for batch in found), np.uint8)
 
 
+class PartitionWriter:
+    """Appends encoded rows to the only segment of a partition, which it makes."""
+
+    def __init__(self, directory: Path, place: TopicPartition) -> None:
+        self._appender = PartitionAppender(
+            directory / f"{place.topic}-{place.partition}",
+            place,
+            LogConfig.from_mapping({"segment.bytes": str(2**31 - 1)}),
+            now_ms=int(time.time() * 1000),
+            topic_id=new_topic_id(),
+        )
+
+    def append(self, run: npt.NDArray[np.uint8]) -> int:
+        """Append the rows once more, with the next offsets; give the end offset."""
+        numbered = run.copy()
+        assign_offsets(numbered, self._appender.log_end_offset, self._appender.leader_epoch)
+        self._appender.append(numbered, scan_batches(numbered).table)
+        return self._appender.log_end_offset
+
+
 def write_partition(
     directory: Path, place: TopicPartition, run: npt.NDArray[np.uint8], size: int
 ) -> int:
     """Append ``run`` until the partition's only segment has ``size`` bytes; give its end offset."""
-    config = LogConfig.from_mapping({"segment.bytes": str(2**31 - 1)})
-    folder = directory / f"{place.topic}-{place.partition}"
-    appender = PartitionAppender(
-        folder, place, config, now_ms=int(time.time() * 1000), topic_id=new_topic_id()
-    )
-    run, written = run.copy(), 0
-    while written < size:
-        assign_offsets(run, appender.log_end_offset, appender.leader_epoch)
-        appender.append(run, scan_batches(run).table)
-        written += len(run)
-    return appender.log_end_offset
+    writer = PartitionWriter(directory, place)
+    return max(writer.append(run) for _ in range(-(-size // len(run))))
 
 
 def commit_ends(directory: Path, ends: Iterable[tuple[TopicPartition, int]]) -> None:
