@@ -102,6 +102,11 @@ class OpenPartition:
         self._finished_bytes = 0
 
     @property
+    def segment_bytes(self) -> int:
+        """The largest size of a segment of its log."""
+        return self._config.segment_bytes
+
+    @property
     def open_bytes(self) -> int:
         """Memory it holds."""
         return self._finished_bytes + (self._builder.open_bytes if self._builder else 0)

@@ -33,6 +33,7 @@ class StagedRun:
 
     ``directory`` counts in the list of log directories; ``position`` and ``size`` are bytes of the
     ``file`` in its root, ``crc32c`` is over them. ``batches`` packs a row of numbers for each.
+    ``whole_file`` says that nothing else is in the file, which may then become a segment itself.
     """
 
     topic_partition: TopicPartition
@@ -42,6 +43,7 @@ class StagedRun:
     size: int
     crc32c: int
     batches: bytes
+    whole_file: bool = False
 
     @classmethod
     def pack(cls, batches: Sequence[EncodedBatch]) -> bytes:

@@ -3,20 +3,18 @@
 A staged file lies in the root of a log directory, where a broker ignores files, so that a topic
 that is not there yet needs no folder. Nobody reads it before a commit names it, and what is never
 named is swept away.
+
+Small runs share a file. A partition that has got many bytes goes on in files of its own, each no
+larger than a segment may be: a commit can make such a file a segment without copying it.
 """
 
 from __future__ import annotations
 
-import os
-import uuid
-from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from crc32c import crc32c
-
-from kafkalog.checkpoints.regular_file import create_exclusive, fsync_directory, write_all
-from kafkalog.errors import CommitError
-from kafkalog.streaming.sink.staged_run import StagedRun
+from kafkalog.checkpoints.regular_file import fsync_directory
+from kafkalog.streaming.sink.staged_file import StagedFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,100 +22,145 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.records.builder import EncodedBatch
+    from kafkalog.streaming.sink.staged_file import OpenRun
+    from kafkalog.streaming.sink.staged_run import StagedRun
 
-__all__ = ["StagingArea"]
+__all__ = ["Home", "StagingArea"]
 
 LARGEST_FILE_BYTES: Final = 1 << 30
-"""A file that would grow beyond it is continued in another one, as a segment would be."""
+"""A shared file that would grow beyond it is continued in another one."""
+
+OWN_FILE_BYTES: Final = 16 << 20
+"""A partition that has staged so much goes on in files of its own; copying as much takes 5 ms."""
+
+SMALLEST_OWN_FILE_BYTES: Final = 1 << 20
+"""Where segments are smaller than this, no partition gets files of its own."""
+
+OPEN_OWN_FILES: Final = 128
+"""How many partitions may have one open at a time; the others go on in the shared file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What staging needs to know of a partition.
+
+    ``directory`` is the number of the log directory it lives in, None for a new one;
+    ``segment_bytes`` is its topic's ``segment.bytes``.
+    """
+
+    directory: int | None
+    segment_bytes: int
+
+
+@dataclass(slots=True)
+class _Growing:
+    """How much a partition has staged, and the file of its own that it goes on in."""
+
+    size: int = 0
+    file: StagedFile | None = None
 
 
 class StagingArea:
-    """The staged files of one attempt of a task; the runs of all its partitions share them.
+    """The staged files of one attempt of a task.
 
-    ``directory`` is the number of the log directory ``folder``; ``prefix`` is what the names of the
-    files start with. With ``durable``, :meth:`finish` makes them survive a power failure. Belongs
-    to one thread; :meth:`finish` or :meth:`discard` ends it.
+    ``folders`` are the log directories; files that partitions share, and those of new partitions,
+    go to number ``directory``. ``prefix`` is what names start with. With ``durable``,
+    :meth:`finish` makes the files survive a power failure. Belongs to one thread; :meth:`finish`
+    or :meth:`discard` ends it.
     """
 
-    def __init__(self, folder: Path, directory: int, prefix: str, *, durable: bool) -> None:
-        self._folder = folder
+    def __init__(
+        self, folders: Sequence[Path], directory: int, prefix: str, *, durable: bool
+    ) -> None:
+        self._folders = folders
         self._directory = directory
         self._prefix = prefix
         self._durable = durable
-        self._files: list[Path] = []
-        self._descriptor = -1
-        self._size = 0
-        self._runs: list[StagedRun] = []
+        self._files: list[StagedFile] = []
+        self._shared: StagedFile | None = None
+        self._growing: dict[TopicPartition, _Growing] = {}
+        self._runs: list[OpenRun] = []
 
-    def add(self, topic_partition: TopicPartition, batches: Sequence[EncodedBatch]) -> None:
+    def add(
+        self, topic_partition: TopicPartition, batches: Sequence[EncodedBatch], home: Home
+    ) -> None:
         """Write batches of one partition behind those added before.
 
         Raises:
-            CommitError: the file cannot be made or written (disk full, no permission, …).
+            CommitError: a file cannot be made or written (disk full, no permission, …).
         """
-        data = b"".join(batch.data for batch in batches)
-        if self._descriptor < 0 or self._size + len(data) > LARGEST_FILE_BYTES:
-            self._start_file()
-        path = self._files[-1]
-        try:
-            write_all(self._descriptor, data, self._size)
-        except OSError as error:
-            raise _failed(path, "written", error) from error
-        self._runs.append(
-            StagedRun(
-                topic_partition=topic_partition,
-                directory=self._directory,
-                file=path.name,
-                position=self._size,
-                size=len(data),
-                crc32c=crc32c(data),
-                batches=StagedRun.pack(batches),
-            )
-        )
-        self._size += len(data)
+        growing = self._growing.setdefault(topic_partition, _Growing())
+        size = sum(len(batch.data) for batch in batches)
+        if growing.file is not None or self._deserves_own_file(growing, home):
+            self._add_to_own(topic_partition, batches, home, growing)
+        else:
+            if self._shared is None or self._shared.size + size > LARGEST_FILE_BYTES:
+                self._end(self._shared)
+                self._shared = self._new_file(self._directory)
+            self._append(self._shared, topic_partition, batches)
+        growing.size += size
 
     def finish(self) -> tuple[StagedRun, ...]:
-        """Close the files and give what is in them.
+        """Close the files and give what is in them, runs of one partition in their order.
 
         Raises:
             CommitError: they cannot be made durable.
         """
-        self._end_file()
-        if self._durable and self._files:
-            fsync_directory(self._folder)
-        return tuple(self._runs)
+        for file in self._files:
+            self._end(file)
+        if self._durable:
+            for directory in sorted({file.directory for file in self._files}):
+                fsync_directory(self._folders[directory])
+        return tuple(run.close() for run in self._runs)
 
     def discard(self) -> None:
         """Remove the files of an attempt that failed; what cannot be removed is swept later."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-        for path in self._files:
-            with suppress(OSError):
-                path.unlink()
+        for file in self._files:
+            file.discard()
 
-    def _start_file(self) -> None:
-        self._end_file()
-        path = self._folder / f"{self._prefix}{uuid.uuid4().hex}"
-        try:
-            self._descriptor = create_exclusive(path)
-        except OSError as error:
-            raise _failed(path, "made", error) from error
-        self._files.append(path)
-        self._size = 0
+    def _deserves_own_file(self, growing: _Growing, home: Home) -> bool:
+        return (
+            growing.size >= OWN_FILE_BYTES
+            and home.segment_bytes >= SMALLEST_OWN_FILE_BYTES
+            and sum(each.file is not None for each in self._growing.values()) < OPEN_OWN_FILES
+        )
 
-    def _end_file(self) -> None:
-        if self._descriptor < 0:
+    def _add_to_own(
+        self,
+        topic_partition: TopicPartition,
+        batches: Sequence[EncodedBatch],
+        home: Home,
+        growing: _Growing,
+    ) -> None:
+        """Fill files one after the other, each up to the size of a segment."""
+        start, size = 0, 0 if growing.file is None else growing.file.size
+        for slot, batch in enumerate(batches):
+            if growing.file is None or size + len(batch.data) > home.segment_bytes:
+                if growing.file is not None:
+                    self._append(growing.file, topic_partition, batches[start:slot])
+                    self._end(growing.file)
+                growing.file = self._new_file(
+                    self._directory if home.directory is None else home.directory
+                )
+                start, size = slot, 0
+            size += len(batch.data)
+        if growing.file is not None:
+            self._append(growing.file, topic_partition, batches[start:])
+
+    def _append(
+        self, file: StagedFile, topic_partition: TopicPartition, batches: Sequence[EncodedBatch]
+    ) -> None:
+        if not batches:
             return
-        try:
-            if self._durable:
-                os.fsync(self._descriptor)
-        except OSError as error:
-            raise _failed(self._files[-1], "made durable", error) from error
-        finally:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        begun = file.append(topic_partition, batches)
+        if begun is not None:
+            self._runs.append(begun)
 
+    def _new_file(self, directory: int) -> StagedFile:
+        file = StagedFile(self._folders[directory], directory, self._prefix)
+        self._files.append(file)
+        return file
 
-def _failed(path: Path, what: str, error: OSError) -> CommitError:
-    return CommitError(f"the staged file {path} cannot be {what}: {error.strerror}")
+    def _end(self, file: StagedFile | None) -> None:
+        if file is not None:
+            file.end(durable=self._durable)

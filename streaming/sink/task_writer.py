@@ -18,7 +18,7 @@ from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
 from kafkalog.streaming.sink.partitioner import KeyHashes
 from kafkalog.streaming.sink.row_columns import Rows
 from kafkalog.streaming.sink.staged_run import TaskOutput
-from kafkalog.streaming.sink.staging import StagingArea
+from kafkalog.streaming.sink.staging import Home, StagingArea
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TaskWriter:
         """
         number = self._number % len(self._plan.directories)
         staging = StagingArea(
-            self._plan.directories[number],
+            self._plan.directories,
             number,
             self._identity.staged_prefix,
             durable=self._plan.options.flush == "commit",
@@ -105,7 +105,10 @@ class TaskWriter:
         self, partition: OpenPartition, batches: list[EncodedBatch], staging: StagingArea
     ) -> None:
         if batches:
-            staging.add(partition.topic_partition, batches)
+            key = partition.topic_partition
+            log_dir = self._catalog.log_dir_of(key)
+            home = None if log_dir is None else self._plan.directories.index(log_dir)
+            staging.add(key, batches, Home(home, partition.segment_bytes))
 
     def _keep_to_budget(self, staging: StagingArea) -> None:
         opened = list(self._open_partitions())

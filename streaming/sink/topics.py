@@ -112,6 +112,11 @@ class TopicCatalog:
         """The topics that exist."""
         return self._counts.keys()
 
+    def log_dir_of(self, key: TopicPartition) -> Path | None:
+        """Give the log directory in which a partition lives; None for a new one."""
+        found = self._partitions.get(key)
+        return None if found is None else found.log_dir
+
     def topic(self, name: str) -> Topic:
         """Describe a topic, or the one that would be made.
 

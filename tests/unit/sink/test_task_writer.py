@@ -68,6 +68,44 @@ def test_a_file_that_grows_large_is_continued_in_another(
     assert len(values_of([tmp_path], "t")[0]) == 8000
 
 
+@pytest.fixture
+def grows_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let partitions go on in files of their own after 100 kB."""
+    monkeypatch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 100_000)
+    monkeypatch.setattr("kafkalog.streaming.sink.staging.SMALLEST_OWN_FILE_BYTES", 0)
+
+
+@pytest.mark.usefixtures("grows_early")
+def test_a_partition_that_grows_large_goes_on_in_files_of_its_own_as_large_as_a_segment(
+    tmp_path: Path,
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="3", segment__bytes="1000000")
+    batch = rows(["x" * 1000] * 1000 + ["y"], partitions=[2] * 1000 + [0])
+    runs = TaskWriter(writer.plan(), writer.identity(0)).write([batch] * 4).runs
+    own = [run for run in runs if run.whole_file]
+    assert {run.topic_partition.partition for run in own} == {2}
+    assert len({run.file for run in own}) == len(own) >= 3
+    assert all(run.position == 0 and run.size <= 1_000_000 for run in own)
+    assert all((tmp_path / run.file).stat().st_size == run.size for run in own)
+    writer.commit(0, runs)
+    assert values_of([tmp_path], "t") == {0: ["y"] * 4, 1: [], 2: ["x" * 1000] * 4000}
+
+
+@pytest.mark.usefixtures("grows_early")
+def test_a_file_of_its_own_lies_in_its_partitions_log_directory(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    writer = Writer(*folders, topic="t", numPartitions="2")
+    writer.write(0, rows(["here"]))
+    living = {int(path.name[-1]): path.parent for path in tmp_path.glob("*/t-*")}
+    assert set(living.values()) == set(folders)
+    batch = rows(["x" * 1000] * 2000, partitions=[0, 1] * 1000)
+    runs = TaskWriter(writer.plan(), writer.identity(1)).write([batch] * 2).runs
+    for run in runs:
+        if run.whole_file:
+            assert (living[run.topic_partition.partition] / run.file).is_file()
+    assert {run.directory for run in runs if run.whole_file} == {0, 1}
+
+
 def test_memory_keeps_to_its_budget_over_many_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
