@@ -31,7 +31,6 @@ _REFUSED: Final = {
     "kafka.value.deserializer": _ALWAYS_BYTES,
     "kafka.enable.auto.commit": "the source commits nothing to consumer groups",
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
-    "maxBytesPerTrigger": f"{_NOT_YET}; use maxOffsetsPerTrigger",
     "stateLocation": _NOT_YET,
     "commitGroupOffsets": _NOT_YET,
     "filterPushdown": _NOT_YET,
@@ -170,6 +169,14 @@ class ReadOptions(Options):
         default=None,
         unit="offsets",
         doc="the most that one micro-batch reads, split over partitions by what each has waiting",
+    )
+    max_bytes_per_trigger: int | None = option(
+        "maxBytesPerTrigger",
+        size(minimum=1),
+        default=None,
+        unit="bytes",
+        doc="the most bytes of segment files that one micro-batch reads, but at least one record "
+        "batch; split over partitions by what each has waiting",
     )
     min_offsets_per_trigger: int | None = option(
         "minOffsetsPerTrigger",

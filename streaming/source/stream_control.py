@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError
 from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
+from kafkalog.streaming.source.byte_limit import ByteLimit
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.pacing import IdlePacer
@@ -64,6 +65,11 @@ class StreamControl:
             None
             if options.min_offsets_per_trigger is None
             else TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
+        )
+        self._byte_limit = (
+            None
+            if options.max_bytes_per_trigger is None
+            else ByteLimit(options.max_bytes_per_trigger)
         )
         self._initial: PartitionOffsets | None = None
         self._asked = False
@@ -115,7 +121,9 @@ class StreamControl:
         if self._gate is not None and not self._available_now and not self._gate.opens(begin, ends):
             return start
         limit = self._options.max_offsets_per_trigger
-        return ends if limit is None else limit_offsets(begin, ends, limit)
+        if limit is not None:
+            ends = limit_offsets(begin, ends, limit)
+        return ends if self._byte_limit is None else self._byte_limit.cut(begin, ends, self._tail)
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
         """Cut a batch into splits. May be called more than once for the same batch.

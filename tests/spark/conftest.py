@@ -1,14 +1,17 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.spark import small_session
+from tests.support.streams import Log, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +19,43 @@ def spark() -> Iterator[SparkSession]:
     """Give the one session that all these tests share; starting one takes seconds."""
     with small_session() as session:
         yield session
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Give ``t-0`` with 5 records and ``t-1`` with 3."""
+    log = Log(tmp_path / "log")
+    log.append("t-0", 5)
+    log.append("t-1", 3)
+    return log
+
+
+@pytest.fixture
+def read(spark: SparkSession, log: Log) -> Callable[..., DataFrame]:
+    def load(schema: str | None = None, **options: str) -> DataFrame:
+        reader = spark.read.format("kafkalog").options(**{"subscribe": "t"} | options)
+        return (reader.schema(schema) if schema else reader).load(str(log.path))
+
+    return load
+
+
+@pytest.fixture
+def start(
+    spark: SparkSession, log: Log, tmp_path: Path
+) -> Callable[..., tuple[StreamingQuery, Run]]:
+    """Start a query over ``t`` with one checkpoint for all; ``trigger`` is availableNow."""
+
+    def begin(
+        *,
+        trigger: dict[str, Any] | None = None,
+        fail_in: int = -1,
+        **options: str,
+    ) -> tuple[StreamingQuery, Run]:
+        options = {"subscribe": "t", "fetchOffset.retryIntervalMs": "10"} | options
+        reader = spark.readStream.format("kafkalog").schema("value STRING")
+        run = Run(fail_in=fail_in)
+        writer = reader.options(**options).load(str(log.path)).writeStream
+        writer = writer.foreachBatch(run.take).trigger(**trigger or {"availableNow": True})
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(), run
+
+    return begin

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
-from tests.support.logs import Row, append_batch, batch_bytes, write_segment
+from tests.support.streams import Log, Run, finish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,102 +17,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
-
-
-class Log:
-    """A log directory that a test writes to; record values are ``<topic>-<partition>:<offset>``."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._ends: dict[str, int] = {}
-
-    def append(self, partition: str, count: int, **row: Any) -> None:
-        start = self._ends.get(partition, 0)
-        values = [f"{partition}:{start + n}".encode() for n in range(count)]
-        batch = batch_bytes(start, [Row(**{"value": value} | row) for value in values])
-        file = self.path / partition / f"{0:020d}.log"
-        if start:
-            append_batch(file, batch)
-        else:
-            write_segment(file.parent, 0, batch)
-        self._ends[partition] = start + count
-
-    def delete(self, partition: str) -> None:
-        shutil.rmtree(self.path / partition)
-        self._ends.pop(partition)
-
-    def values(self, partition: str, start: int = 0) -> set[str]:
-        return {f"{partition}:{n}" for n in range(start, self._ends[partition])}
-
-
-@dataclass
-class Run:
-    """What a streaming query has given so far: the values of each batch that had any."""
-
-    batches: list[list[str]] = field(default_factory=list)
-    fail_in: int = -1
-
-    def take(self, frame: DataFrame, batch_id: int) -> None:
-        if batch_id == self.fail_in:
-            raise RuntimeError("the batch is to fail")
-        values = [row.value for row in frame.select("value").collect()]
-        if values:
-            self.batches.append(values)
-
-    @property
-    def values(self) -> set[str]:
-        found = [value for batch in self.batches for value in batch]
-        assert len(found) == len(set(found)), "a row came twice"
-        return set(found)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> Log:
-    """Give ``t-0`` with 5 records and ``t-1`` with 3."""
-    log = Log(tmp_path / "log")
-    log.append("t-0", 5)
-    log.append("t-1", 3)
-    return log
-
-
-@pytest.fixture
-def read(spark: SparkSession, log: Log) -> Callable[..., DataFrame]:
-    def load(schema: str | None = None, **options: str) -> DataFrame:
-        reader = spark.read.format("kafkalog").options(**{"subscribe": "t"} | options)
-        return (reader.schema(schema) if schema else reader).load(str(log.path))
-
-    return load
-
-
-@pytest.fixture
-def start(
-    spark: SparkSession, log: Log, tmp_path: Path
-) -> Callable[..., tuple[StreamingQuery, Run]]:
-    """Start a query over ``t`` with one checkpoint for all; ``trigger`` is availableNow."""
-
-    def begin(
-        *,
-        trigger: dict[str, Any] | None = None,
-        fail_in: int = -1,
-        **options: str,
-    ) -> tuple[StreamingQuery, Run]:
-        options = {"subscribe": "t", "fetchOffset.retryIntervalMs": "10"} | options
-        reader = spark.readStream.format("kafkalog").schema("value STRING")
-        run = Run(fail_in=fail_in)
-        writer = reader.options(**options).load(str(log.path)).writeStream
-        writer = writer.foreachBatch(run.take).trigger(**trigger or {"availableNow": True})
-        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(), run
-
-    return begin
-
-
-def finish(started: tuple[StreamingQuery, Run]) -> Run:
-    query, run = started
-    try:
-        assert query.awaitTermination(120)
-    finally:
-        query.stop()
-    return run
 
 
 def last_progress(query: StreamingQuery) -> Any:
@@ -363,3 +265,14 @@ def test_an_option_that_a_stream_cannot_have_is_refused_at_its_start(
 ) -> None:
     with pytest.raises(StreamingQueryException, match="'endingOffsets' cannot be used in a str"):
         finish(start(endingOffsets="latest"))
+
+
+def test_a_limit_of_bytes_cuts_micro_batches_between_record_batches(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    for _ in range(4):
+        log.append("t-0", 5)
+    size = (log.path / "t-0" / f"{0:020d}.log").stat().st_size // 5
+    run = finish(start(startingOffsets="earliest", maxBytesPerTrigger=str(2 * size + 50)))
+    assert [len(batch) for batch in run.batches] == [10, 8, 10]
+    assert run.values == log.values("t-0") | log.values("t-1")

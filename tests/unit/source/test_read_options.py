@@ -37,6 +37,7 @@ def test_exactly_one_option_says_what_to_read(given: dict[str, str]) -> None:
     "name",
     [
         "maxOffsetsPerTrigger",
+        "maxBytesPerTrigger",
         "minOffsetsPerTrigger",
         "minPartitions",
         "maxRecordsPerPartition",
@@ -62,7 +63,6 @@ def test_a_minimum_beyond_the_maximum_is_refused() -> None:
         "kafka.value.deserializer",
         "kafka.enable.auto.commit",
         "kafka.interceptor.classes",
-        "maxBytesPerTrigger",
         "stateLocation",
     ],
 )
