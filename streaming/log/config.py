@@ -5,6 +5,8 @@ persisted with a topic come from it.
 
 Source: Kafka ``LogConfig``, ``TopicConfig`` (4.1). ``segment.bytes`` keeps the lower bound that
 Kafka had up to 3.9: 4.x refuses topics with segments below 1 MiB, but serves their logs.
+``message.format`` is ours: Kafka had ``message.format.version`` up to 3.x, by release instead of by
+format, and writes v2 alone since.
 """
 
 from __future__ import annotations
@@ -85,6 +87,12 @@ def _cleanup_policy(name: str, text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(policies))
 
 
+def _message_format(name: str, text: str) -> str:
+    if text not in {"v0", "v1", "v2"}:
+        raise OptionError(f"{name} is {text!r}, expected v0, v1 or v2")
+    return text
+
+
 _TIMESTAMP_TYPES: Final = {
     "CreateTime": TimestampType.CREATE_TIME,
     "LogAppendTime": TimestampType.LOG_APPEND_TIME,
@@ -108,6 +116,7 @@ class LogConfig:
     compression_lz4_level: int = _setting("compression.lz4.level", 9, _integer(1, 17))
     compression_zstd_level: int = _setting("compression.zstd.level", 3, _integer(-131072, 22))
     max_message_bytes: int = _setting("max.message.bytes", 1048588, _integer(0, _INT_MAX))
+    message_format: str = _setting("message.format", "v2", _message_format)
     message_timestamp_type: TimestampType = _setting(  # noqa: RUF009 - it makes a field
         "message.timestamp.type", TimestampType.CREATE_TIME, _timestamp_type
     )
@@ -147,6 +156,11 @@ class LogConfig:
                 f"min.compaction.lag.ms is {self.min_compaction_lag_ms}, expected at most "
                 f"max.compaction.lag.ms, which is {self.max_compaction_lag_ms}"
             )
+        if self.magic < 2 and self.compression_type == "zstd":
+            raise OptionError(
+                f"compression.type is zstd and message.format is {self.message_format}: zstd came "
+                "with v2, older formats take gzip, snappy or lz4"
+            )
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, str]) -> Self:
@@ -170,6 +184,11 @@ class LogConfig:
             for name, known in _FIELDS.items()
             if (value := getattr(self, known.name)) != known.default
         }
+
+    @property
+    def magic(self) -> int:
+        """The magic of what is written, 0 to 2."""
+        return int(self.message_format[1:])
 
     @property
     def max_segment_ms(self) -> int:

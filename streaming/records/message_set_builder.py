@@ -2,8 +2,8 @@
 
 A finished set counts its offsets from 0. In magic 1 the offset of a message, and of a wrapper, lies
 outside of its checksum, and the offsets inside of a wrapper are relative: ``assign_offsets`` makes
-it final. In magic 0 the offsets inside of a wrapper are absolute and under its checksum: build
-plain messages, give them their offsets, and compress them then (``wrap_messages``).
+it final. In magic 0 the offsets inside of a wrapper are absolute and under its checksum: such sets
+stay plain until they have their offsets, and are compressed then (``wrap_messages``).
 
 Source: Kafka ``MemoryRecordsBuilder.writeLegacyCompressedWrapperHeader``, ``LegacyRecord.write``.
 """
@@ -105,7 +105,8 @@ class _Wrapping:
 class MessageSetBuilder(OpenBatch):
     """The open message set of one partition: ``BatchBuilder`` for magic 0 and 1.
 
-    With a codec, a set becomes one wrapper.
+    With a codec, a set of magic 1 becomes one wrapper. One of magic 0 will: it is held against
+    ``max_message_bytes`` as the wrapper that it makes, and given out plain.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class MessageSetBuilder(OpenBatch):
 
         Args:
             magic: 0 or 1.
-            codec: none to lz4 in magic 1; only none in magic 0, see the module.
+            codec: none to lz4.
             level: the codec's level; None for its default.
             timestamp_type: CREATE_TIME, or LOG_APPEND_TIME to stamp all with one time. Magic 0 has
                 no timestamps and ignores it.
@@ -131,10 +132,6 @@ class MessageSetBuilder(OpenBatch):
             target_bytes: size of the messages, uncompressed, that closes a set.
             max_message_bytes: largest message or wrapper.
         """
-        if magic == 0 and codec is not Codec.NONE:
-            raise ValueError(
-                "messages of magic 0 can only be compressed when their offsets are known"
-            )
         _check_codec(codec)
         stamped = timestamp_type is TimestampType.LOG_APPEND_TIME
         if stamped and log_append_time_ms is None:
@@ -142,7 +139,8 @@ class MessageSetBuilder(OpenBatch):
         attributes = LOG_APPEND_TIME_MASK if stamped and magic else 0
         self._wrapping = _Wrapping(magic, codec, level, attributes, max_message_bytes)
         self._stamp = NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms
-        super().__init__(target_bytes, header_size=0, state_size=kernels.STATE_SIZE)
+        limit = min(target_bytes, max_message_bytes)
+        super().__init__(limit, header_size=0, state_size=kernels.STATE_SIZE)
 
     def append(self, records: RecordColumns, rows: Integers) -> list[EncodedBatch]:
         """Append like ``OpenBatch.append``; a row with headers is a ``RowError`` too."""
@@ -167,9 +165,12 @@ class MessageSetBuilder(OpenBatch):
         )
 
     def _seal(self, records: memoryview, state: list[int]) -> bytes:
-        return self._wrapping.wrap(
-            records, state[kernels.LARGEST], state[LAST_DELTA], state[MAX_TIMESTAMP]
-        )
+        largest = state[kernels.LARGEST]
+        stays_plain = self._wrapping.magic == 0
+        if stays_plain and largest <= self._wrapping.max_message_bytes:
+            return bytes(records)
+        wrapped = self._wrapping.wrap(records, largest, state[LAST_DELTA], state[MAX_TIMESTAMP])
+        return bytes(records) if stays_plain else wrapped
 
 
 def encode_message_set(
@@ -205,7 +206,7 @@ def encode_message_set(
     """
     builder = MessageSetBuilder(
         magic,
-        codec if magic else Codec.NONE,
+        codec,
         level=level,
         timestamp_type=timestamp_type,
         log_append_time_ms=log_append_time_ms,
@@ -264,6 +265,7 @@ def wrap_messages(
     if scan.consumed < len(data) or not plain.all():
         raise CorruptRecordError("only plain messages of magic 0 can be put into wrappers of it")
     wrapping = _Wrapping(0, codec, level, 0, max_message_bytes)
+    target_bytes = min(target_bytes, max_message_bytes)
     ends = np.cumsum(table.size)
     wrapped = []
     first, start = 0, 0

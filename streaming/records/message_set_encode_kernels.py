@@ -40,6 +40,7 @@ LARGEST: Final = 7
 STATE_SIZE: Final = 8
 
 _LOG_APPEND_TIME: Final = 0x08
+_MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 
 
@@ -112,9 +113,9 @@ def append_messages(
     Offsets in the set count from its first message. ``attributes`` is -1 for magic 0, which has no
     timestamps, else the attributes of each message of magic 1; with LogAppendTime in them, every
     timestamp is ``stamp`` (ms). ``given_offsets`` is empty or has the offset of each row. ``limit``
-    is the size in bytes beyond which a set takes no further message, though it takes one at least.
-    ``stopped[0]`` becomes the reason (``DONE`` to ``BAD_OFFSET``), ``stopped[1]`` the row it is
-    about.
+    is the size in bytes beyond which a set takes no further message, though it takes one at least;
+    its offsets span no more than an int32, as those of a segment must. ``stopped[0]`` becomes the
+    reason (``DONE`` to ``BAD_OFFSET``), ``stopped[1]`` the row it is about.
     """
     used, count = state[USED], state[COUNT]
     reason = DONE
@@ -142,6 +143,9 @@ def append_messages(
                 break
             if count > 0:
                 delta = offset - state[FIRST_OFFSET]
+        if delta > _MAX_INT32:
+            reason = FULL
+            break
         size = header + 8 + max(key_length, 0) + max(length, 0)
         if count > 0 and used + size > limit:
             reason = FULL
@@ -183,10 +187,11 @@ def append_messages(
 def number_messages(data: Bytes, first_offset: int) -> int:
     """Give whole messages of magic 0 and 1 their final offsets, which lie outside their checksum.
 
-    Each set in ``data`` counts from 0: a message that does not lie above the one before it, or
-    that is a wrapper, or that follows one, begins a new set, right behind the last. Gives the
-    offset after the last message, or ``-1 - position`` of the first entry that is no message or is
-    a wrapper of magic 0, whose inner offsets are final.
+    Each set in ``data`` counts from 0, but for the first one, which may be the rest of a set: a
+    message that does not lie above the one before it, or that is a wrapper, or that follows one,
+    begins a new set, right behind the last. Gives the offset after the last message, or
+    ``-1 - position`` of the first entry that is no message or is a wrapper of magic 0, whose inner
+    offsets are final.
     """
     position = 0
     base = following = first_offset
@@ -203,7 +208,9 @@ def number_messages(data: Bytes, first_offset: int) -> int:
             return -1 - position
         if compressed or relative <= last:
             base = following
-        if relative > _MAX_INT64 - 1 - base:
+        elif position == 0:
+            base = first_offset - relative
+        if base > _MAX_INT64 - 1 - relative:
             return -1 - position
         store(data, position, 8, base + relative)
         following = base + relative + 1

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.records.batch import MAGIC_POSITION
+from kafkalog.streaming.records.batch import (
+    LEADER_EPOCH_POSITION,
+    MAGIC_POSITION,
+    scan_batches,
+)
 from kafkalog.streaming.records.encode_kernels import number_batches
 from kafkalog.streaming.records.message_set_encode_kernels import number_messages
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
-__all__ = ["assign_offsets"]
+__all__ = ["assign_leader_epoch", "assign_offsets"]
 
 
 def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
@@ -23,7 +29,8 @@ def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
     numbered message by message, wrappers of magic 1 as a whole; they know no leader epoch.
 
     Args:
-        data: uint8[n], writable, whole batches or message sets of one magic, back to back.
+        data: uint8[n], writable, whole batches or message sets of one magic, back to back. The
+            first set may be the rest of one.
         first_offset: offset of the first record.
         leader_epoch: int32, >= 0 for a broker to take a batch of magic 2.
 
@@ -47,3 +54,16 @@ def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
             position=position,
         )
     return end
+
+
+def assign_leader_epoch(data: Bytes, leader_epoch: int) -> None:
+    """Write the leader epoch into batches that have their offsets already, in place.
+
+    Args:
+        data: uint8[n], writable, whole batches or messages. Of magic 0 and 1 nothing changes.
+        leader_epoch: int32, see ``assign_offsets``.
+    """
+    table = scan_batches(data).table
+    places = table.position[table.magic == 2] + LEADER_EPOCH_POSITION
+    epoch = np.frombuffer(leader_epoch.to_bytes(4, "big", signed=True), np.uint8)
+    data[places[:, None] + np.arange(4)] = epoch

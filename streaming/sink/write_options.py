@@ -83,9 +83,6 @@ class WriteOptions(Options):
         doc="how rows without a partition find one. murmur2: by the hash of the key, as Kafka's "
         "producers do, and in stretches of 16 KiB where there is no key; round_robin: in turn",
     )
-    message_format: str = option(
-        "message.format", choice("v2", "v1", "v0"), default="v2", doc="the format of batches"
-    )
     flush: str = option(
         "flush",
         choice("commit", "os"),
@@ -144,6 +141,13 @@ class WriteOptions(Options):
     )
 
     # A topic's settings
+    message_format: str | None = _setting(
+        "message.format",
+        choice("v2", "v1", "v0"),
+        doc="v2, the default: record batches; v1, v0: message sets, as Kafka wrote them before 0.11 "
+        "and before 0.10. They hold no headers and no zstd, v0 no timestamps; compressed ones of "
+        "v0 take their time when a batch is committed",
+    )
     compression_type: str | None = _setting(
         "compression.type", _COMPRESSION, doc="how batches are compressed; default none"
     )
@@ -222,7 +226,7 @@ class WriteOptions(Options):
         LogConfig.from_mapping(self.settings)
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("give both of the options 'txnAppId' and 'txnVersion', or none")
-        if self.message_format != "v2":
+        if self.message_format in {"v0", "v1"}:
             raise OptionError(f"option 'message.format' is {self.message_format!r}: {_NOT_YET}")
         if self.preserve_offsets:
             raise OptionError(f"option 'preserveOffsets' is true: {_NOT_YET}")

@@ -43,6 +43,7 @@ def test_every_setting_survives_a_round_trip() -> None:
         "compression.lz4.level": "3",
         "compression.gzip.level": "7",
         "compression.zstd.level": "7",
+        "message.format": "v1",
     }
     settings = {name: others.get(name, "1234") for name in LOG_CONFIG_NAMES}
     assert LogConfig.from_mapping(settings).to_mapping() == settings
@@ -64,6 +65,7 @@ def test_every_setting_survives_a_round_trip() -> None:
         ("compression.lz4.level", ["0", "18"], ["1", "17"]),
         ("compression.zstd.level", ["23", "-131073"], ["-131072", "22"]),
         ("max.message.bytes", ["-1"], ["0"]),
+        ("message.format", ["V1", "2", "v3", "0.10.2"], ["v0", "v1", "v2"]),
         ("message.timestamp.type", ["createtime"], ["CreateTime", "LogAppendTime"]),
         ("min.cleanable.dirty.ratio", ["-0.1", "1.1", "x", "nan"], ["0", "1", "0.5"]),
         ("unclean.leader.election.enable", ["yes"], ["true", "FALSE"]),
@@ -91,6 +93,13 @@ def test_an_unknown_setting_is_refused_with_the_nearest_known() -> None:
 def test_compaction_lags_must_not_cross() -> None:
     with pytest.raises(OptionError, match=r"min\.compaction\.lag\.ms"):
         LogConfig.from_mapping({"min.compaction.lag.ms": "2", "max.compaction.lag.ms": "1"})
+
+
+@pytest.mark.parametrize("older", ["v0", "v1"])
+def test_zstd_needs_the_newest_format(older: str) -> None:
+    with pytest.raises(OptionError, match=f"zstd and message.format is {older}: zstd came with v2"):
+        LogConfig.from_mapping({"message.format": older, "compression.type": "zstd"})
+    LogConfig.from_mapping({"message.format": older, "compression.type": "lz4"})
 
 
 def test_a_compacted_segment_rolls_in_time_for_its_compaction() -> None:

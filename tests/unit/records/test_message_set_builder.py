@@ -12,6 +12,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.legacy_clients import CLIENTS, clients_know, read_with, write_with
+from tests.support.logs import Row as BatchRow
+from tests.support.logs import batch_bytes
 from tests.support.message_sets import (
     GOLDEN,
     GZIP,
@@ -33,7 +35,7 @@ from kafkalog.streaming.records.message_set_builder import (
     encode_message_set,
     wrap_messages,
 )
-from kafkalog.streaming.records.offsets import assign_offsets
+from kafkalog.streaming.records.offsets import assign_leader_epoch, assign_offsets
 
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
 
@@ -168,7 +170,7 @@ def test_magic_0_has_no_timestamps_whatever_the_columns_say() -> None:
 def test_a_wrapper_that_is_too_large_gives_way_to_its_messages() -> None:
     noise = np.random.default_rng(7).bytes
     records = [(i, None, noise(400)) for i in range(4)]
-    data = encode(1, Codec.GZIP, *records, max_message_bytes=500)
+    data = encode(1, Codec.GZIP, *records, max_message_bytes=480)
     assert [data[i * 434 + 17] for i in range(4)] == [0] * 4
     assert [value for _, _, value in records] == [row.value for row in read(data)]
 
@@ -203,8 +205,6 @@ def test_headers_are_refused_by_row() -> None:
 def test_codecs_that_do_not_go_with_the_magic_are_refused() -> None:
     with pytest.raises(ValueError, match="zstd needs"):
         MessageSetBuilder(1, Codec.ZSTD)
-    with pytest.raises(ValueError, match="when their offsets are known"):
-        MessageSetBuilder(0, Codec.GZIP)
 
 
 def test_offsets_to_keep_are_kept_with_their_holes() -> None:
@@ -258,6 +258,51 @@ def test_numbering_goes_from_plain_messages_to_wrappers_and_back() -> None:
     data = np.frombuffer(bytearray(b"".join(parts)), np.uint8)
     assert assign_offsets(data, 100, 0) == 108
     assert list(range(100, 108)) == [row.offset for row in read(data.tobytes())]
+
+
+def test_the_rest_of_a_set_is_numbered_from_its_first_message() -> None:
+    one, two = encode(0, Codec.NONE, *TWO, *TWO), encode(0, Codec.NONE, *TWO)
+    second_half = one[len(two) :]
+    data = np.frombuffer(bytearray(second_half + two), np.uint8)
+    assert assign_offsets(data, 2**50, 0) == 2**50 + 4
+    assert [2**50 + i for i in range(4)] == [row.offset for row in read(data.tobytes())]
+
+
+def test_a_leader_epoch_is_written_into_batches_of_magic_2_alone() -> None:
+    old = encode(1, Codec.GZIP, *TWO) + encode(0, Codec.NONE, *TWO)
+    batch = batch_bytes(5, [BatchRow(value=b"v")])
+    data = np.frombuffer(bytearray(batch + old + batch), np.uint8)
+    assign_leader_epoch(data, 7)
+    expected = batch[:12] + (7).to_bytes(4, "big") + batch[16:]
+    assert data.tobytes() == expected + old + expected
+
+
+def test_a_set_of_magic_0_stays_plain_until_it_has_its_offsets() -> None:
+    builder = MessageSetBuilder(0, Codec.GZIP)
+    assert builder.append(columns(*TWO), np.arange(2)) == []
+    last = builder.finish()
+    assert last is not None
+    assert last.data == encode(0, Codec.NONE, *TWO, first=0)
+
+
+def test_a_record_of_magic_0_may_be_as_large_as_its_wrapper_allows() -> None:
+    builder = MessageSetBuilder(0, Codec.GZIP, max_message_bytes=500)
+    flat, uneven = bytes(2000), np.random.default_rng(1).bytes(2000)
+    full = builder.append(columns((0, None, flat), (0, None, b"x")), np.arange(2))
+    assert [encoded.count for encoded in full] == [1]
+    with pytest.raises(RecordTooLargeError, match=r"\(gzip\), more than max.message.bytes=500"):
+        builder.append(columns((0, b"k", uneven), (0, None, b"x")), np.arange(2))
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_set_spans_no_more_offsets_than_an_index_can_hold(magic: int) -> None:
+    offsets = [7, 7 + 2**31 - 1, 7 + 2**31, 2**62]
+    records = columns(*((i, None, b"%d" % i) for i in range(4)), offsets=offsets)
+    builder = MessageSetBuilder(magic, Codec.NONE)
+    encoded = builder.append(records, np.arange(4))
+    encoded += [last] if (last := builder.finish()) else []
+    assert [each.first_offset for each in encoded] == [7, 7 + 2**31, 2**62]
+    assert [each.last_offset_delta for each in encoded] == [2**31 - 1, 0, 0]
 
 
 @pytest.mark.parametrize(
