@@ -25,19 +25,20 @@ _LOGGER = logging.getLogger("kafkalog.log")
 def load_state(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
     """Derive the state of an active segment; reads no more than what its last index entry leaves.
 
+    Entries that its indexes lack at their end, as a loss of power may leave them, are in the state.
     A segment with a missing or wrong index is read whole, to know what the index would hold.
 
     Raises:
         CorruptRecordError: the log does not end with a valid batch: cut it there first.
     """
     try:
-        return _load_indexed(segment)
+        return _load_indexed(segment, index_interval_bytes)
     except CorruptIndexError as error:
         _LOGGER.warning("%s: the indexes are made anew: %s", segment.path, error)
         return _load_by_scan(segment, index_interval_bytes)
 
 
-def _load_indexed(segment: LogSegment) -> SegmentState:
+def _load_indexed(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
     index, times = segment.offset_index(), segment.time_index()
     if index is None or times is None:
         missing = segment.file(OFFSET_INDEX if index is None else TIME_INDEX)
@@ -54,7 +55,7 @@ def _load_indexed(segment: LogSegment) -> SegmentState:
         next_offset=segment.base_offset,
         # A segment without timestamps never writes to its time index once it has made it.
         created_ms=times.path.stat().st_mtime_ns // 1_000_000,
-        size=segment.size,
+        size=last.position,
         first_timestamp=NO_TIMESTAMP if first is None else first.max_timestamp,
         max_timestamp=NO_TIMESTAMP if indexed is None else indexed.timestamp,
         offset_of_max=-1 if indexed is None else indexed.offset,
@@ -65,13 +66,14 @@ def _load_indexed(segment: LogSegment) -> SegmentState:
     )
     if len(index):
         _check_covered(segment, state)
+    growth = SegmentGrowth(state, index_interval_bytes)
     indexed_offset_seen = last.position == 0
     for table in _valid_tables(segment, last.position):
-        _extend(state, table)
+        _grow(growth, table)
         indexed_offset_seen |= bool((table.last_offset == last.offset).any())
     if not indexed_offset_seen:
         raise CorruptIndexError(f"{index.path} ends with offset {last.offset}, where no batch ends")
-    return state
+    return growth.as_lost()
 
 
 def _check_covered(segment: LogSegment, state: SegmentState) -> None:
@@ -85,23 +87,19 @@ def _check_covered(segment: LogSegment, state: SegmentState) -> None:
             )
 
 
-def _extend(state: SegmentState, table: BatchTable) -> None:
-    state.next_offset = int(table.last_offset[-1]) + 1
-    slot = int(table.max_timestamp.argmax())
-    if table.max_timestamp[slot] > state.max_timestamp:
-        state.max_timestamp = int(table.max_timestamp[slot])
-        state.offset_of_max = int(table.last_offset[slot])
-
-
 def _load_by_scan(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
     created_ms = segment.path.stat().st_mtime_ns // 1_000_000
     growth = SegmentGrowth(
         SegmentState.empty(segment.base_offset, created_ms), index_interval_bytes
     )
     for table in _valid_tables(segment, 0):
-        for batch in facts_of(table):
-            growth.append(0, batch)
+        _grow(growth, table)
     return growth.as_lost()
+
+
+def _grow(growth: SegmentGrowth, table: BatchTable) -> None:
+    for batch in facts_of(table):
+        growth.append(0, batch)
 
 
 def _valid_tables(segment: LogSegment, position: int) -> Iterator[BatchTable]:
