@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import OptionError
+from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.start import batch_bounds, resolve_end, resolve_start
@@ -38,7 +39,8 @@ def plan_batch(options: ReadOptions) -> list[LogSplit]:
     tail.report()
     subscription.require_topics(tail.existing(), options.paths)
     strategy = options.starting_timestamp_strategy
-    start = resolve_start(starting, available, tail, when_none=strategy)
+    positions = starting_positions(options, starting.group, available)
+    start = resolve_start(starting, available, tail, when_none=strategy, positions=positions)
     end = resolve_end(ending, available, tail)
     _check_order(start, end)
     policy = LossPolicy(fail=options.fail_on_data_loss)

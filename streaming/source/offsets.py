@@ -22,8 +22,10 @@ __all__ = [
     "LATEST",
     "OffsetJson",
     "PartitionOffsets",
+    "TopicOffsets",
     "from_json",
     "parse_assignment",
+    "parse_offsets",
     "parse_partition_longs",
     "to_json",
 ]
@@ -31,11 +33,16 @@ __all__ = [
 PartitionOffsets: TypeAlias = dict[TopicPartition, int]
 """Per partition the next offset to read."""
 
+TopicOffsets: TypeAlias = dict[str, int]
+"""``EARLIEST`` or ``LATEST`` for all partitions of a topic."""
+
 OffsetJson: TypeAlias = dict[str, dict[str, int]]
 
 LATEST: Final = -1
 EARLIEST: Final = -2
 """Stand for the log end and the log start in ``startingOffsets`` and ``endingOffsets``."""
+
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetJson:
@@ -63,8 +70,34 @@ def parse_partition_longs(option: str, text: str, minimum: int) -> PartitionOffs
         OptionError: no JSON of this form, or a number below ``minimum`` or beyond an int64.
     """
     example = '{"topicA":{"0":23,"1":45},"topicB":{"0":10}}'
+    return _partition_longs(option, text, _object(option, text, example), minimum, example)
+
+
+def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffsets]:
+    """Parse ``{"flights":{"0":23,"1":-1},"delays":"earliest"}``; words are read in any case.
+
+    Source: SPARK-58774, which came after Spark 4.2.
+
+    Raises:
+        OptionError: no JSON of this form, or a number that is no offset, ``EARLIEST`` or
+            ``LATEST``.
+    """
+    example = '{"topicA":{"0":23,"1":-1},"topicB":"earliest"}'
+    found = _object(option, text, example)
+    words = {
+        topic: _WORDS[word.strip().lower()]
+        for topic, word in found.items()
+        if isinstance(word, str) and word.strip().lower() in _WORDS
+    }
+    numbers = {topic: of_topic for topic, of_topic in found.items() if topic not in words}
+    return _partition_longs(option, text, numbers, EARLIEST, example), words
+
+
+def _partition_longs(
+    option: str, text: str, given: Mapping[str, object], minimum: int, example: str
+) -> PartitionOffsets:
     found: PartitionOffsets = {}
-    for topic, of_topic in _object(option, text, example).items():
+    for topic, of_topic in given.items():
         if not isinstance(of_topic, dict):
             raise _not_of_form(option, text, example)
         for name, number in of_topic.items():

@@ -69,14 +69,17 @@ class ReadOptions(Options):
         "startingOffsets",
         TEXT,
         default=None,
-        doc="where a query without a checkpoint starts: earliest, latest or JSON per partition in "
-        "which -2 is earliest and -1 latest; default latest for streams, earliest for batches",
+        doc="where a query without a checkpoint starts: earliest, latest, JSON per partition in "
+        "which -2 is earliest and -1 latest and a topic may have one word for all its partitions "
+        '({"topicA":{"0":23},"topicB":"earliest"}), or group:<id> for what a consumer group has '
+        "committed; default latest for streams, earliest for batches",
     )
     ending_offsets: str | None = option(
         "endingOffsets",
         TEXT,
         default=None,
-        doc="where a batch read ends (exclusive): latest or JSON per partition; default latest",
+        doc="where a batch read ends (exclusive): latest or JSON as for startingOffsets; default "
+        "latest",
     )
     starting_timestamp: int | None = option(
         "startingTimestamp",
@@ -254,8 +257,6 @@ class ReadOptions(Options):
                 f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
             )
         self._refuse_mixed_views()
-        if (self.starting_offsets or "").lower().startswith("group:"):
-            raise OptionError(f"option 'startingOffsets' cannot be a group's: {_NOT_YET}")
 
     @property
     def has_view(self) -> bool:

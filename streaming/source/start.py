@@ -8,23 +8,30 @@ Source: Spark ``KafkaSourceProvider``, ``KafkaOffsetReaderAdmin``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.source.offsets import EARLIEST, LATEST, parse_partition_longs
+from kafkalog.streaming.source.offsets import (
+    EARLIEST,
+    LATEST,
+    parse_offsets,
+    parse_partition_longs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.offsets import PartitionOffsets, TopicOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["Bound", "batch_bounds", "resolve_end", "resolve_start", "starting_bound"]
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+_GROUP_PREFIX: Final = "group:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,27 +39,37 @@ class Bound:
     """A start or an end: one number for all partitions, or one for each.
 
     The numbers are offsets (or ``EARLIEST``, ``LATEST``), or timestamps in ms; ``option`` is the
-    option that gave them.
+    option that gave them. Beside ``each``, ``topics`` has those that are given for all partitions
+    of a topic. The positions of ``group``, where there is one, come before ``everywhere``.
     """
 
     option: str
     everywhere: int = LATEST
     each: Mapping[TopicPartition, int] | None = None
+    topics: TopicOffsets = field(default_factory=dict)
+    group: str = ""
     timestamps: bool = False
 
     def of(self, topic_partition: TopicPartition) -> int:
-        """Give the number for a partition, which :func:`_check_named` has found in ``each``."""
-        return self.everywhere if self.each is None else self.each[topic_partition]
+        """Give the number for a partition, which :func:`_check_named` has found to be named."""
+        if self.each is None:
+            return self.everywhere
+        if topic_partition in self.each:
+            return self.each[topic_partition]
+        return self.topics[topic_partition.topic]
 
     def names(self, symbol: int) -> bool:
         """Whether ``EARLIEST`` or ``LATEST`` occurs in it."""
-        numbers = [self.everywhere] if self.each is None else self.each.values()
-        return not self.timestamps and symbol in numbers
+        if self.timestamps or self.group:
+            return False
+        if self.each is None:
+            return self.everywhere == symbol
+        return symbol in self.each.values() or symbol in self.topics.values()
 
     @property
     def moves(self) -> bool:
         """Whether it may mean other offsets when it is resolved again later."""
-        return self.timestamps or self.names(LATEST)
+        return self.timestamps or bool(self.group) or self.names(LATEST)
 
 
 def starting_bound(options: ReadOptions, *, default: int) -> Bound:
@@ -61,6 +78,9 @@ def starting_bound(options: ReadOptions, *, default: int) -> Bound:
         return Bound("startingTimestamp", options.starting_timestamp, timestamps=True)
     if options.starting_offsets_by_timestamp is not None:
         return _timestamps("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp)
+    given = options.starting_offsets or ""
+    if given.lower().startswith(_GROUP_PREFIX):
+        return _of_group("startingOffsets", given, default)
     return _offsets("startingOffsets", options.starting_offsets, default)
 
 
@@ -95,14 +115,16 @@ def _check_pair(
     start: Bound,
     end: Bound,
 ) -> None:
-    if starts.keys() != ends.keys():
-        only = ", ".join(map(str, sorted(starts.keys() ^ ends.keys())))
+    by_topic = start.topics.keys() | end.topics.keys()
+    unpaired = {key for key in starts.keys() ^ ends.keys() if key.topic not in by_topic}
+    if unpaired:
+        only = ", ".join(map(str, sorted(unpaired)))
         raise OptionError(
             "[MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET] options "
             f"{start.option!r} and {end.option!r} must name the same partitions; only one of them "
             f"names {only}"
         )
-    for key in sorted(starts):
+    for key in sorted(starts.keys() & ends.keys()):
         if starts[key] > ends[key] >= 0:
             raise OptionError(
                 f"[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: option "
@@ -111,11 +133,18 @@ def _check_pair(
 
 
 def resolve_start(
-    bound: Bound, ends: PartitionOffsets, tail: LogTail, *, when_none: str
+    bound: Bound,
+    ends: PartitionOffsets,
+    tail: LogTail,
+    *,
+    when_none: str,
+    positions: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> PartitionOffsets:
     """Turn a start into offsets of the partitions in ``ends``.
 
-    ``when_none`` is ``error`` or ``latest``: where no record has the timestamp or a later one.
+    ``positions`` are those of the bound's group; a partition without one starts where a query does
+    that is not told where to. ``when_none`` is ``error`` or ``latest``: where no record has the
+    timestamp or a later one.
 
     Raises:
         OptionError: the bound names other partitions, or ``when_none`` is ``error`` and applies.
@@ -123,7 +152,7 @@ def resolve_start(
     _check_named(bound, ends, "START")
     found: PartitionOffsets = {}
     for key, end in ends.items():
-        offset = _resolve(bound, key, end, tail)
+        offset = positions[key] if key in positions else _resolve(bound, key, end, tail)
         if offset is None and when_none == "error":
             raise OptionError(
                 f"{key} has no record with timestamp {bound.of(key)} ms or a later one (option "
@@ -160,15 +189,20 @@ def _resolve(bound: Bound, key: TopicPartition, end: int, tail: LogTail) -> int 
 
 
 def _check_named(bound: Bound, ends: PartitionOffsets, position: str) -> None:
-    if bound.each is None or bound.each.keys() == ends.keys():
+    if bound.each is None:
+        return
+    unnamed = {key for key in ends.keys() - bound.each.keys() if key.topic not in bound.topics}
+    unread = bound.each.keys() - ends.keys()
+    unread_topics = bound.topics.keys() - {key.topic for key in ends}
+    if not unnamed and not unread and not unread_topics:
         return
     condition = (
         "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
         if bound.timestamps
         else f"KAFKA_{position}_OFFSET_DOES_NOT_MATCH_ASSIGNED"
     )
-    missing = ", ".join(map(str, sorted(ends.keys() - bound.each.keys()))) or "none"
-    extra = ", ".join(map(str, sorted(bound.each.keys() - ends.keys()))) or "none"
+    missing = ", ".join(map(str, sorted(unnamed))) or "none"
+    extra = ", ".join([*map(str, sorted(unread)), *sorted(unread_topics)]) or "none"
     raise OptionError(
         f"[{condition}] option {bound.option!r} must name exactly the partitions that are read "
         f"(use -2 for earliest, -1 for latest): missing {missing}; not read {extra}"
@@ -181,7 +215,15 @@ def _offsets(option: str, text: str | None, default: int) -> Bound:
     word = _WORDS.get(text.lower())
     if word is not None:
         return Bound(option, word)
-    return Bound(option, each=parse_partition_longs(option, text, EARLIEST))
+    each, topics = parse_offsets(option, text)
+    return Bound(option, each=each, topics=topics)
+
+
+def _of_group(option: str, text: str, default: int) -> Bound:
+    group = text[len(_GROUP_PREFIX) :].strip()
+    if not group:
+        raise OptionError(f"option {option!r} is {text!r}, but accepts group: and a group's id")
+    return Bound(option, default, group=group)
 
 
 def _timestamps(option: str, text: str) -> Bound:

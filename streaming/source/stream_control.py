@@ -6,8 +6,9 @@ Spark: :mod:`~kafkalog.streaming.source.stream_reader` is the thin layer between
 What the Python API does not offer, and how it is met:
 
 * Spark does not keep the initial offset. If the first batch fails, the query is started again with
-  a new one. A start that may mean other offsets by then (``latest``, a timestamp) is therefore
-  pinned by a first batch that is empty: it ends where it starts, and that end is kept.
+  a new one. A start that may mean other offsets by then (``latest``, a timestamp, a group's
+  positions) is therefore pinned by a first batch that is empty: it ends where it starts, and that
+  end is kept.
 * Offsets that are logged but not committed are planned again after a restart, before anything else
   is asked. Such a batch is not held against what the log directories hold today.
 
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 from kafkalog.errors import DataLossError
 from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.byte_limit import ByteLimit
+from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.pacing import IdlePacer
@@ -93,6 +95,7 @@ class StreamControl:
                 ends,
                 self._tail,
                 when_none=self._options.starting_timestamp_strategy,
+                positions=starting_positions(self._options, self._start.group, ends),
             )
             _LOGGER.info("%s starts at %s", self._start.option, self._initial)
         return self._initial
@@ -146,7 +149,7 @@ class StreamControl:
         """Whether the first batch is to be empty, to keep a start that may mean another later.
 
         ``Trigger.Once`` has only this batch: it is given up for ``latest``, where there is next to
-        nothing to read, and not for a timestamp.
+        nothing to read, and for nothing else.
         """
         return self._start.names(LATEST) or (self._start.moves and not take_all)
 

@@ -276,3 +276,25 @@ def test_a_limit_of_bytes_cuts_micro_batches_between_record_batches(
     run = finish(start(startingOffsets="earliest", maxBytesPerTrigger=str(2 * size + 50)))
     assert [len(batch) for batch in run.batches] == [10, 8, 10]
     assert run.values == log.values("t-0") | log.values("t-1")
+
+
+def test_a_start_at_a_group_is_pinned_though_the_first_batch_fails_and_the_group_moves(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    log.commit_position("readers", "t-0", 2)
+    log.commit_position("readers", "t-1", 1)
+    with pytest.raises(StreamingQueryException, match="the batch is to fail"):
+        finish(start(startingOffsets="group:readers", fail_in=0))
+    log.commit_position("readers", "t-0", 5)
+    run = finish(start(startingOffsets="group:readers"))
+    assert run.values == log.values("t-0", 2) | log.values("t-1", 1)
+
+
+def test_words_for_whole_topics_start_queries(
+    start: Callable[..., tuple[StreamingQuery, Run]], read: Callable[..., DataFrame], log: Log
+) -> None:
+    log.append("u-0", 2)
+    words = {"subscribe": "t,u", "startingOffsets": '{"t":{"0":4,"1":-2},"u":"earliest"}'}
+    expected = log.values("t-0", 4) | log.values("t-1") | log.values("u-0")
+    assert {row.value.decode() for row in read(**words).collect()} == expected
+    assert finish(start(**words)).values == expected

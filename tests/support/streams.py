@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tests.support.logs import Row, append_batch, batch_bytes, write_segment
+from tests.support.messages import offset_commit_key, offset_commit_value
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +39,12 @@ class Log:
     def delete(self, partition: str) -> None:
         shutil.rmtree(self.path / partition)
         self._ends.pop(partition)
+
+    def commit_position(self, group: str, partition: str, offset: int) -> None:
+        """Have a consumer group commit a position, in a topic of one partition."""
+        topic, _, number = partition.rpartition("-")
+        key = offset_commit_key(group, topic, int(number))
+        self.append("__consumer_offsets-0", 1, key=key, value=offset_commit_value(offset))
 
     def values(self, partition: str, start: int = 0) -> set[str]:
         return {f"{partition}:{n}" for n in range(start, self._ends[partition])}

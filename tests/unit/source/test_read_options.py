@@ -75,7 +75,6 @@ def test_options_that_cannot_be_used_are_refused_with_a_reason(name: str) -> Non
     "given",
     [
         {"kafka.isolation.level": "serializable"},
-        {"startingOffsets": "group:g"},
         {"onCorruptRecord": "ignore"},
     ],
 )

@@ -59,6 +59,42 @@ def test_numbers_stand_for_offsets_and_symbols(tail: LogTail) -> None:
     assert started(tail, startingOffsets='{"t":{"0":7,"1":0}}') == {T0: 7, T1: 0}
 
 
+def test_a_topic_may_have_one_word_for_all_its_partitions(tail: LogTail) -> None:
+    assert started(tail, startingOffsets='{"t":"earliest"}') == {T0: 2, T1: 0}
+    assert started(tail, startingOffsets='{"t":" laTest"}') == {T0: 10, T1: 3}
+
+
+def test_words_of_topics_stand_beside_numbers_of_partitions(tmp_path: Path) -> None:
+    for folder in ("a-0", "a-1", "b-0"):
+        write_segment(tmp_path / folder, 0, batch_bytes(0, [Row()] * 4))
+    tail = LogTail([str(tmp_path)], lambda _: True)
+    b0 = TopicPartition("b", 0)
+    assert started(tail, startingOffsets='{"a":"latest","b":{"0":3}}') == {
+        TopicPartition("a", 0): 4,
+        TopicPartition("a", 1): 4,
+        b0: 3,
+    }
+    for text in ('{"a":"latest"}', '{"a":"latest","b":{"0":3},"c":"latest"}', '{"a":"first"}'):
+        with pytest.raises(OptionError, match=r"START_OFFSET_DOES_NOT_MATCH|accepts JSON such as"):
+            started(tail, startingOffsets=text)
+    ends = resolve_end(
+        batch_bounds(options(endingOffsets='{"a":"latest","b":{"0":3}}'))[1], *looked(tail)
+    )
+    assert ends[b0] == 3
+
+
+def looked(tail: LogTail) -> tuple[dict[TopicPartition, int], LogTail]:
+    return tail.look(), tail
+
+
+def test_words_of_topics_are_held_to_the_rules_of_batches() -> None:
+    with pytest.raises(OptionError, match="'startingOffsets' is latest"):
+        batch_bounds(options(startingOffsets='{"t":"latest"}'))
+    with pytest.raises(OptionError, match="'endingOffsets' is earliest"):
+        batch_bounds(options(endingOffsets='{"t":"earliest"}'))
+    batch_bounds(options(startingOffsets='{"t":"earliest"}', endingOffsets='{"t":{"0":1}}'))
+
+
 @pytest.mark.parametrize(
     "text", ['{"t":{"0":1}}', '{"t":{"0":1,"1":1,"2":1}}', '{"u":{"0":1,"1":1}}']
 )
