@@ -17,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.offsets import from_json, to_json
+from kafkalog.streaming.source.packing import pack_splits
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
@@ -83,15 +84,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._to_json(self.control.latest) or None
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        """Cut a batch into splits."""
+        """Cut a batch into splits, and give each task one, or several of few bytes."""
         splits = self.control.plan(self._from_json(start), self._from_json(end))
-        return [InputPartition(split) for split in splits]
+        one_each = self._options.cuts_by_offsets
+        packs = [(split,) for split in splits] if one_each else pack_splits(splits)
+        return [InputPartition(pack) for pack in packs]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one split (in a task)."""
+        """Read the splits of one task."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        yield from read_split(partition.value, self._options, self._rows)
+        for split in partition.value:
+            yield from read_split(split, self._options, self._rows)
         settle_worker()
 
     def commit(self, end: OffsetJson) -> None:
