@@ -62,7 +62,12 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
         options = ReadOptions.parse(self.options)
-        return LogBatchReader(options, _wanted_rows(options, schema))
+        rows = _wanted_rows(options, schema)
+        if options.filter_pushdown and rows is not None:
+            from kafkalog.streaming.source.pushdown_reader import PushdownReader  # noqa: PLC0415
+
+            return PushdownReader(options, rows)
+        return LogBatchReader(options, rows)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a streaming query."""

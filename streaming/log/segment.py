@@ -49,10 +49,14 @@ CHUNK_BYTES: Final = 1 << 20
 _HEADER: Final = struct.Struct(">qi4xb")
 """Offset, size and magic: where every magic has them."""
 
-_V2_REST: Final = struct.Struct(">23xi8xqq")
-"""Last offset delta, max timestamp and producer id of a batch of magic 2."""
+_V2_REST: Final = struct.Struct(">21xhi8xqq6xi")
+"""Attributes, last offset delta, max timestamp, producer id and count of a batch of magic 2."""
 
-_V1_TIMESTAMP: Final = struct.Struct(">18xq")
+_V1_REST: Final = struct.Struct(">17xBq")
+"""Attributes and timestamp of a message of magic 1."""
+
+_CODEC: Final = 0x07
+_LOG_APPEND_TIME: Final = 0x08
 
 _HEADER_BYTES: Final = 61
 _SMALLEST_ENTRY: Final = {0: 26, 1: 34, 2: 61}
@@ -88,6 +92,8 @@ class BatchHeader(NamedTuple):
     last_offset: int
     max_timestamp: int
     producer_id: int
+    one_timestamp: bool
+    """Whether it says of every record in it, by ``max_timestamp``, which timestamp that has."""
 
 
 class LogSegment:
@@ -299,14 +305,19 @@ class LogSegment:
         if not _SMALLEST_ENTRY.get(magic, remaining + 1) <= size <= remaining:
             return None
         last_offset, max_timestamp, producer_id = offset, NO_TIMESTAMP, NO_PRODUCER_ID
+        one_timestamp = True
         if magic == 2:
-            delta, max_timestamp, producer_id = _V2_REST.unpack_from(data)
+            attributes, delta, max_timestamp, producer_id, count = _V2_REST.unpack_from(data)
             last_offset += delta
+            one_timestamp = bool(attributes & _LOG_APPEND_TIME) or count <= 1
             if delta < 0:
                 return None
         elif magic == 1:
-            (max_timestamp,) = _V1_TIMESTAMP.unpack_from(data)
-        return BatchHeader(position, size, offset, last_offset, max_timestamp, producer_id)
+            attributes, max_timestamp = _V1_REST.unpack_from(data)
+            one_timestamp = bool(attributes & _LOG_APPEND_TIME) or not attributes & _CODEC
+        return BatchHeader(
+            position, size, offset, last_offset, max_timestamp, producer_id, one_timestamp
+        )
 
     def headers(self, position: int) -> Iterator[BatchHeader]:
         """Walk batch headers from ``position`` on, up to the first bytes that are no whole batch.

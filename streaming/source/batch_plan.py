@@ -8,6 +8,7 @@ from kafkalog.errors import OptionError
 from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.pruning import join_splits, prune_ranges
 from kafkalog.streaming.source.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.tail import LogTail
@@ -15,18 +16,20 @@ from kafkalog.streaming.source.tail import LogTail
 if TYPE_CHECKING:
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.selection import Selection
 
 __all__ = ["plan_batch"]
 
 
-def plan_batch(options: ReadOptions) -> list[LogSplit]:
-    """Cut what a batch query reads into splits.
+def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list[LogSplit]:
+    """Cut what a batch query reads into splits; of a ``selection``, what may hold rows of it.
 
     Raises:
         OptionError: bounds that contradict each other or name other partitions than are read.
         UnknownTopicOrPartitionError: a topic of ``subscribe`` does not exist.
         DataLossError: offsets between the bounds are gone, and the query wants to fail then.
     """
+    options.refuse_for_batch()
     starting, ending = batch_bounds(options)
     subscription = Subscription.of(options)
     tail = LogTail(
@@ -45,7 +48,11 @@ def plan_batch(options: ReadOptions) -> list[LogSplit]:
     _check_order(start, end)
     policy = LossPolicy(fail=options.fail_on_data_loss)
     ranges = readable_ranges(start, end, available, tail, policy)
-    return plan_splits(ranges, options, tail, policy)
+    if selection is None:
+        return plan_splits(ranges, options, tail, policy)
+    ranges = prune_ranges(ranges, selection, tail, disorder_ms=options.max_timestamp_disorder_ms)
+    splits = plan_splits(ranges, options, tail, policy)
+    return splits if options.cuts_by_offsets else join_splits(splits, options.split_bytes)
 
 
 def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.selection import Selection
 
 __all__ = ["LogBatchReader"]
 
@@ -29,10 +30,13 @@ class LogBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Resolve the bounds as of now and cut what lies between into splits."""
+        return self._plan()
+
+    def _plan(self, selection: Selection | None = None) -> list[InputPartition]:
         from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
 
         warn_ignored(self._options.ignored)
-        return [InputPartition(split) for split in plan_batch(self._options)]
+        return [InputPartition(split) for split in plan_batch(self._options, selection)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one split (in a task)."""

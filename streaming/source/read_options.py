@@ -33,7 +33,6 @@ _REFUSED: Final = {
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
     "stateLocation": _NOT_YET,
     "commitGroupOffsets": _NOT_YET,
-    "filterPushdown": _NOT_YET,
 }
 
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
@@ -93,7 +92,8 @@ class ReadOptions(Options):
         _LONG_MS,
         default=None,
         unit="ms",
-        doc="end a batch read before the first record with this timestamp or a later one",
+        doc="end, in each partition, before the first record with this timestamp or a later one; a "
+        "stream reads no further then",
     )
     starting_offsets_by_timestamp: str | None = option(
         "startingOffsetsByTimestamp",
@@ -115,6 +115,13 @@ class ReadOptions(Options):
         default="error",
         doc="what to do where no record has the starting timestamp or a later one: fail, or start "
         "at the end",
+    )
+    stop_at_offsets: str | None = option(
+        "stopAtOffsets",
+        TEXT,
+        default=None,
+        doc="of a stream: offsets to read up to (exclusive), as JSON per partition; partitions "
+        "that are not named have no end",
     )
     include_headers: bool = option(
         "includeHeaders", BOOLEAN, default=False, doc="add the column headers"
@@ -165,6 +172,21 @@ class ReadOptions(Options):
         default=None,
         doc="give the records of an internal topic decoded: offsets those of __consumer_offsets, "
         "transactions those of __transaction_state",
+    )
+    filter_pushdown: bool = option(
+        "filterPushdown",
+        BOOLEAN,
+        default=False,
+        doc="let a batch query's filters on topic, partition, offset and timestamp decide what is "
+        "read; Spark's setting spark.sql.python.filterPushdown.enabled must be true as well",
+    )
+    max_timestamp_disorder_ms: int | None = option(
+        "maxTimestampDisorder",
+        duration_ms(),
+        default=None,
+        unit="ms",
+        doc="how far a timestamp may lie below an earlier one of its partition, which is for you "
+        "to know: with filterPushdown, reading ends where none can be early enough any more",
     )
     max_offsets_per_trigger: int | None = option(
         "maxOffsetsPerTrigger",
@@ -257,6 +279,15 @@ class ReadOptions(Options):
                 f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
             )
         self._refuse_mixed_views()
+        if self.filter_pushdown and self.has_view:
+            raise OptionError(
+                "option 'filterPushdown' is for records: leave it out with shallow and decode"
+            )
+
+    @property
+    def cuts_by_offsets(self) -> bool:
+        """Whether tasks are cut by Spark's rules for offsets, not by bytes."""
+        return self.min_partitions is not None or self.max_records_per_partition is not None
 
     @property
     def has_view(self) -> bool:
@@ -281,12 +312,21 @@ class ReadOptions(Options):
         return self.isolation_level == "read_committed"
 
     def refuse_for_streaming(self) -> None:
-        """Refuse options that only make sense where a query ends."""
+        """Refuse options that only make sense where a query ends, as Spark's Kafka source does."""
         given = {
             "endingOffsets": self.ending_offsets,
             "endingOffsetsByTimestamp": self.ending_offsets_by_timestamp,
-            "endingTimestamp": self.ending_timestamp,
         }
         for name, value in given.items():
             if value is not None:
-                raise OptionError(f"option {name!r} cannot be used in a streaming query")
+                raise OptionError(
+                    f"option {name!r} cannot be used in a streaming query; stopAtOffsets and "
+                    "endingTimestamp say up to where one reads"
+                )
+
+    def refuse_for_batch(self) -> None:
+        """Refuse options that only make sense in a stream, and would be missed in a batch."""
+        if self.stop_at_offsets is not None:
+            raise OptionError(
+                "option 'stopAtOffsets' is for streaming queries; use endingOffsets in a batch"
+            )

@@ -1,0 +1,54 @@
+"""The batch source for ``filterPushdown``: filters of the query decide what is read.
+
+Spark looks for the method ``pushFilters`` and refuses a reader that has one while its setting
+``spark.sql.python.filterPushdown.enabled`` is off, as it is by default: hence a class of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import InputPartition
+
+from kafkalog.streaming.log.intervals import EVERYTHING
+from kafkalog.streaming.log.time_pruning import thin_slice
+from kafkalog.streaming.source.batch_reader import LogBatchReader
+from kafkalog.streaming.source.selection import Selection
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import Filter
+
+    from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["PushdownReader"]
+
+
+class PushdownReader(LogBatchReader):
+    """Plans what the filters leave; tasks leave out batches that cannot hold a wanted timestamp."""
+
+    def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
+        super().__init__(options, rows)
+        self._names = dict(zip(rows.names, rows.columns, strict=True))
+        self._selection = Selection()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        """Take what filters say into account, and give those back that Spark has to apply."""
+        return [entry for entry in filters if not self._selection.add(entry, self._names)]
+
+    def partitions(self) -> list[InputPartition]:
+        """Cut what may hold rows of the selection into splits."""
+        return self._plan(self._selection)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one split (in a task)."""
+        times = self._selection.timestamps
+        split = partition.value
+        if split is not None and times != EVERYTHING:
+            slices = [piece for entry in split.slices for piece in thin_slice(entry, times)]
+            partition = InputPartition(replace(split, slices=tuple(slices)))
+        yield from super().read(partition)

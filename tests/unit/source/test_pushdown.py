@@ -1,0 +1,338 @@
+"""Filters that decide what is read leave the rows that the same filters leave afterwards."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+from pyspark.sql.types import StructType
+from tests.support.indexed_logs import LOG_APPEND_TIME, write_indexed_segment
+from tests.support.logs import Row
+from tests.support.read_bytes import ReadBytes
+from tests.support.row_filters import passes
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.datasource import KafkaLogDataSource
+from kafkalog.streaming.schema import source_schema
+from kafkalog.streaming.source.batch_reader import LogBatchReader
+from kafkalog.streaming.source.pushdown_reader import PushdownReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql.datasource import DataSourceReader, Filter
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+START = 1_700_000_000_000
+TOPICS = ("a", "ab", "b")
+
+
+def at(milliseconds: float) -> datetime:
+    return EPOCH + timedelta(microseconds=round(milliseconds * 1000))
+
+
+def reader(log: Path, schema: StructType | None = None, **given: str) -> DataSourceReader:
+    options = {"path": str(log), "subscribePattern": "."} | given
+    return KafkaLogDataSource(options).reader(schema or source_schema(include_headers=False))
+
+
+def rows_of(opened: DataSourceReader) -> list[dict[str, Any]]:
+    """Plan, and read as tasks do: with a copy of the reader as it is when planning is over."""
+    partitions = list(opened.partitions())
+    found = []
+    for partition in partitions:
+        copy = pickle.loads(pickle.dumps((opened, partition)))
+        for batch in copy[0].read(copy[1]):
+            found += batch.to_pylist()
+    return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+def pushed(log: Path, filters: Sequence[Filter], **given: str) -> list[dict[str, Any]]:
+    """Give the rows that Spark would show: what is read, without what other filters take."""
+    opened = reader(log, filterPushdown="true", **given)
+    left = list(opened.pushFilters(list(filters)))
+    assert all(any(entry is one for one in filters) for entry in left)
+    return [row for row in rows_of(opened) if passes(row, left)]
+
+
+# Any log, any filters
+
+
+@st.composite
+def _batches(draw: st.DrawFn) -> list[tuple[list[Row], int]]:
+    times = st.integers(0, 40)
+    batches = []
+    for _ in range(draw(st.integers(1, 6))):
+        stamps = draw(st.lists(times, min_size=1, max_size=4))
+        attributes = draw(st.sampled_from([0, 0, LOG_APPEND_TIME]))
+        pad = draw(st.sampled_from([1, 70_000]))  # some batches are worth leaving out alone
+        rows = [Row(b"v" * pad, timestamp=START + stamp) for stamp in stamps]
+        batches.append((rows, attributes))
+    return batches
+
+
+def _values(name: str) -> st.SearchStrategy[Any]:
+    numbers = {
+        "topic": st.sampled_from([*TOPICS, "", "abc"]),
+        "partition": st.integers(-1, 2),
+        "offset": st.integers(-1, 25),
+        "timestamp": st.builds(
+            lambda ms, us: at(START + ms + us / 1000),
+            st.integers(-1, 41),
+            st.sampled_from([0, 0, 1, 500, 999]),
+        ),
+    }
+    return numbers[name]
+
+
+@st.composite
+def _filters(draw: st.DrawFn) -> list[Filter]:
+    found: list[Filter] = []
+    for _ in range(draw(st.integers(1, 3))):
+        name = draw(st.sampled_from(["topic", "partition", "offset", "timestamp", "timestamp"]))
+        column, value = (name,), _values(name)
+        compared = [EqualTo, LessThan, LessThanOrEqual, GreaterThan, GreaterThanOrEqual]
+        if name == "topic":
+            compared += [StringStartsWith, StringEndsWith, StringContains]
+        kind = draw(st.sampled_from([*compared, EqualNullSafe, In, IsNull, IsNotNull]))
+        entry: Filter
+        if kind is In:
+            entry = In(column, tuple(draw(st.lists(value | st.none(), max_size=4))))
+        elif kind in {IsNull, IsNotNull}:
+            entry = kind(column)
+        else:
+            entry = kind(column, draw(value | st.none() if draw(st.booleans()) else value))
+        found.append(Not(entry) if draw(st.booleans()) else entry)
+    return found
+
+
+@given(
+    log=st.lists(
+        st.tuples(st.sampled_from(TOPICS), st.integers(0, 1), st.lists(_batches(), max_size=3)),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda entry: entry[:2],
+    ),
+    filters=st.lists(_filters(), min_size=4, max_size=4),
+    split_bytes=st.sampled_from(["1", "100000", "64m"]),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_are_the_same_with_and_without(
+    log: list[tuple[str, int, list[Any]]], filters: list[list[Filter]], split_bytes: str
+) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="kafkalog-pushdown-"))
+    try:
+        for topic, partition, segments in log:
+            offset = 0
+            for batches in segments or [[]]:
+                where = folder / f"{topic}-{partition}"
+                offset = write_indexed_segment(where, offset, batches, interval=1)
+        everything = rows_of(reader(folder))
+        for entry in filters:
+            expected = [row for row in everything if passes(row, entry)]
+            assert pushed(folder, entry, splitBytes=split_bytes) == expected
+    finally:
+        shutil.rmtree(folder)
+
+
+# What Spark need not do again
+
+
+def returned(log: Path, *filters: Filter, **given: str) -> list[Filter]:
+    return list(reader(log, filterPushdown="true", **given).pushFilters(list(filters)))
+
+
+def test_filters_on_topic_partition_and_offset_are_taken_over(tmp_path: Path) -> None:
+    taken = [
+        EqualTo(("topic",), "a"),
+        Not(In(("topic",), ("a", "b"))),
+        StringStartsWith(("topic",), "a"),
+        EqualTo(("partition",), 1),
+        IsNotNull(("partition",)),
+        GreaterThan(("offset",), 5),
+        In(("offset",), (1, 5, None)),
+    ]
+    left = [
+        GreaterThan(("timestamp",), at(START)),
+        IsNotNull(("timestamp",)),
+        EqualTo(("value",), b"v"),
+        EqualTo(("offset",), 2.5),
+        In(("offset",), tuple(range(0, 500, 2))),
+        EqualTo(("offset", "nested"), 1),
+        StringContains(("offset",), "1"),
+    ]
+    assert returned(tmp_path, *taken, *left) == left
+
+
+def test_names_are_those_of_the_user_s_schema(tmp_path: Path) -> None:
+    write_indexed_segment(tmp_path / "a-0", 0, [([Row()], 0), ([Row()], 0)])
+    schema = StructType().add("OFFSET", "long")
+    opened = reader(tmp_path, schema, filterPushdown="true")
+    assert opened.pushFilters([EqualTo(("OFFSET",), 1)]) == []
+    (partition,) = opened.partitions()
+    assert [row["OFFSET"] for b in opened.read(partition) for row in b.to_pylist()] == [1]
+
+
+def test_without_the_option_there_is_no_method_that_spark_would_refuse(tmp_path: Path) -> None:
+    assert type(reader(tmp_path)) is LogBatchReader
+    assert type(reader(tmp_path, filterPushdown="true")) is PushdownReader
+    with pytest.raises(OptionError, match=r"filterPushdown.*shallow"):
+        reader(tmp_path, filterPushdown="true", shallow="true")
+
+
+# What is not read
+
+
+def write_day(folder: Path, attributes: int = LOG_APPEND_TIME) -> Path:
+    """Write 1440 batches of ten records, one batch a minute, in six segments of four hours."""
+    offset = 0
+    for hour in range(0, 24, 4):
+        minutes = range(hour * 60, hour * 60 + 240)
+        batches = [
+            ([Row(b"x" * 1000, timestamp=START + m * 60_000) for _ in range(10)], attributes)
+            for m in minutes
+        ]
+        offset = write_indexed_segment(folder / "day-0", offset, batches)
+    return folder
+
+
+DAY_BYTES = 1440 * 10_000
+MINUTE = 700 * 60_000
+ONE_MINUTE = [
+    GreaterThanOrEqual(("timestamp",), at(START + MINUTE)),
+    LessThan(("timestamp",), at(START + MINUTE + 60_000)),
+]
+
+
+def bytes_of(log: Path, filters: Sequence[Filter], **given: str) -> tuple[int, int]:
+    """Give the rows and the bytes that a query reads, indexes, headers and listings included."""
+    with ReadBytes() as first:
+        rows = pushed(log, filters, **given) if filters else rows_of(reader(log, **given))
+    with ReadBytes() as second:  # the first time may import something
+        again = pushed(log, filters, **given) if filters else rows_of(reader(log, **given))
+    assert rows == again
+    return len(rows), min(first.count, second.count)
+
+
+def test_one_minute_of_a_day_reads_the_batches_of_that_minute(tmp_path: Path) -> None:
+    log = write_day(tmp_path)
+    rows, everything = bytes_of(log, [])
+    assert rows == 14_400
+    assert everything > DAY_BYTES
+    rows, count = bytes_of(log, ONE_MINUTE)
+    assert rows == 10
+    # one batch, the headers of 740 later ones, indexes and listings
+    assert count < 0.02 * DAY_BYTES
+
+
+def test_timestamps_of_producers_end_the_reading_by_their_known_disorder(tmp_path: Path) -> None:
+    log = write_day(tmp_path, attributes=0)
+    rows, count = bytes_of(log, ONE_MINUTE)
+    # any later batch may hold a record of that minute
+    assert (rows, 0.5 < count / DAY_BYTES < 0.6) == (10, True)
+    rows, count = bytes_of(log, ONE_MINUTE, maxTimestampDisorder="5m")
+    assert rows == 10
+    assert count < 0.02 * DAY_BYTES
+
+
+def test_options_for_timestamps_read_no_more_than_that_either(tmp_path: Path) -> None:
+    log = write_day(tmp_path, attributes=0)
+    given = {"startingTimestamp": START + MINUTE, "endingTimestamp": START + MINUTE + 60_000}
+    rows, count = bytes_of(log, [], **{name: str(value) for name, value in given.items()})
+    assert rows == 10
+    assert count < 0.02 * DAY_BYTES
+
+
+def test_a_few_offsets_and_one_partition_read_what_lies_around_them(tmp_path: Path) -> None:
+    log = write_day(tmp_path)
+    write_indexed_segment(tmp_path / "other-0", 0, [([Row(b"x" * 50_000)], 0)] * 40)
+    filters = [In(("offset",), (5, 7_000, 7_001, 14_399)), EqualTo(("topic",), "day")]
+    rows, count = bytes_of(log, filters)
+    assert rows == 4
+    assert count < 0.02 * DAY_BYTES
+
+
+def test_what_no_row_can_pass_reads_no_record(tmp_path: Path) -> None:
+    log = write_day(tmp_path)
+    for nothing in (
+        [LessThan(("timestamp",), at(START))],
+        [EqualTo(("topic",), "none")],
+        [IsNull(("offset",))],
+        [GreaterThan(("offset",), 5), LessThan(("offset",), 6)],
+    ):
+        rows, count = bytes_of(log, nothing)
+        assert rows == 0
+        assert count < 0.02 * DAY_BYTES
+
+
+def test_many_small_ranges_are_put_together_into_few_tasks(tmp_path: Path) -> None:
+    log = write_day(tmp_path)
+    opened = reader(log, filterPushdown="true")
+    assert not opened.pushFilters([In(("offset",), tuple(range(0, 14_000, 200)))])
+    assert len(list(opened.partitions())) == 1
+    opened = reader(log, filterPushdown="true", minPartitions="3")
+    assert not opened.pushFilters([LessThan(("offset",), 3_000)])
+    assert len(list(opened.partitions())) == 3
+
+
+# Witnesses that lie
+
+
+def corrupt_time_index(folder: Path, entries: Iterable[tuple[int, int]]) -> None:
+    (path,) = folder.glob("*.timeindex")
+    path.write_bytes(
+        b"".join(time.to_bytes(8, "big") + offset.to_bytes(4, "big") for time, offset in entries)
+    )
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [(START + 1, 3)],  # says that nothing up to offset 3 is later
+        [(START + 5, 3)],
+        [(START + 1, 900)],  # beyond the log
+        [],
+    ],
+)
+def test_a_time_index_that_no_batch_bears_out_is_not_followed(
+    tmp_path: Path, entries: list[tuple[int, int]]
+) -> None:
+    batches = [([Row(timestamp=START + stamp)], 0) for stamp in (1, 9, 2, 3, 7)]
+    write_indexed_segment(tmp_path / "t-0", 0, batches, interval=1)
+    corrupt_time_index(tmp_path / "t-0", entries)
+    found = pushed(tmp_path, [GreaterThan(("timestamp",), at(START + 6))])
+    assert [row["offset"] for row in found] == [1, 4]
+
+
+def test_from_damage_on_everything_is_read(tmp_path: Path) -> None:
+    batches = [([Row(b"x" * 100_000, timestamp=START + n)], 0) for n in range(6)]
+    write_indexed_segment(tmp_path / "t-0", 0, batches, interval=1)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 + 16] = 9  # the magic of the fourth of six batches
+    path.write_bytes(data)
+    filters = [EqualTo(("timestamp",), at(START + 5))]
+    found = pushed(tmp_path, filters, onCorruptRecord="skip", readUpTo="logEnd")
+    assert [row["offset"] for row in found] in ([5], [3, 4, 5], [4, 5])
