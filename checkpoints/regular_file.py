@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "create_exclusive",
+    "follow_folder",
     "fsync_directory",
     "make_directory",
     "open_regular",
@@ -92,8 +93,7 @@ def create_exclusive(path: Path) -> int:
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
     try:
-        folder = path.parent.stat()
-        _follow_folder(descriptor, folder, folder.st_mode & 0o666)
+        follow_folder(descriptor, path.parent)
     except BaseException:
         os.close(descriptor)
         raise
@@ -113,6 +113,12 @@ def make_directory(path: Path) -> None:
         _follow_folder(descriptor, parent, stat.S_IMODE(parent.st_mode) & ~stat.S_ISVTX)
     finally:
         os.close(descriptor)
+
+
+def follow_folder(descriptor: int, folder: Path) -> None:
+    """Give an open file the mode and group that :func:`create_exclusive` would give it there."""
+    found = folder.stat()
+    _follow_folder(descriptor, found, found.st_mode & 0o666)
 
 
 def _follow_folder(descriptor: int, folder: os.stat_result, mode: int) -> None:

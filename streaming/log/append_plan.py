@@ -8,6 +8,14 @@ The first two of Kafka's five steps for each append, which here is each batch (t
    ``segment.ms`` less the segment's jitter, by the timestamps of both; an index is full; or
 2. the batch's last **offset relative** to the segment's base offset would not fit an int32.
 
+A run that is alone in a file of its own may be **adopted**: the file becomes a segment, and nothing
+is copied. The active segment is then rolled in front of it. That is done where
+
+- the rules above would let one segment hold the whole run, and
+- it would not fit into the active segment, so that a roll is due anyway; or it is a quarter of
+  ``segment.bytes`` or more, so that segments stay few: at most eight times as many as Kafka would
+  make; or the log is new, and it becomes its first segment.
+
 Source: Kafka 4.1 ``LogSegment.shouldRoll``, ``UnifiedLog.maybeRoll``.
 """
 
@@ -22,7 +30,7 @@ from kafkalog.streaming.log.segment_growth import SegmentGrowth, SegmentState, f
 from kafkalog.streaming.log.time_index import TIME_ENTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
@@ -32,6 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["plan_append", "roll_jitter_ms"]
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+ADOPTED_BYTES: Final = 1 << 20
+"""Smaller runs are always copied, which costs no more."""
+
+_ADOPTED_SHARE: Final = 4
+"""A run of this part of ``segment.bytes`` is adopted though it would fit into the active one."""
 
 
 def roll_jitter_ms(topic_partition: TopicPartition, base_offset: int, config: LogConfig) -> int:
@@ -54,12 +68,13 @@ def plan_append(
     runs: Sequence[BatchTable],
     *,
     creates: bool = False,
+    adoptable: Collection[int] = (),
     now_ms: int,
 ) -> tuple[list[SegmentAppend], SegmentState]:
     """Place the batches of ``runs``, one after the other, behind ``state``.
 
     Offsets in the tables are final and ascend. ``creates`` says that the segment of ``state`` does
-    not exist yet.
+    not exist yet; ``adoptable`` are the runs that are alone in a file of their own.
 
     Returns:
         what each segment gets, in order, and the state of the last one afterwards.
@@ -67,19 +82,76 @@ def plan_append(
     Raises:
         RecordTooLargeError: a batch that exceeds ``segment.bytes`` alone.
     """
-    growth = SegmentGrowth(state, config.index_interval_bytes, creates=creates)
-    rules = _RollRules(topic_partition, config, growth.state, now_ms)
-    planned = []
+    planning = _Planning(topic_partition, config, now_ms)
+    planning.begin(state, creates=creates)
     for run, table in enumerate(runs):
+        if not (run in adoptable and planning.adopt(run, table)):
+            planning.append(run, table)
+    return planning.end()
+
+
+class _Planning:
+    """Fills segments, one after the other."""
+
+    def __init__(self, topic_partition: TopicPartition, config: LogConfig, now_ms: int) -> None:
+        self._topic_partition = topic_partition
+        self._config = config
+        self._now_ms = now_ms
+        self._planned: list[SegmentAppend] = []
+        self._growth: SegmentGrowth
+        self._rules: _RollRules
+
+    def begin(self, state: SegmentState, *, creates: bool) -> None:
+        """Go on with a segment."""
+        self._growth, self._rules = self._opened(state, creates=creates)
+
+    def append(self, run: int, table: BatchTable) -> None:
+        """Add the batches of a run, and roll where one does not belong to the segment."""
         for batch in facts_of(table):
+            if self._rules.must_roll(batch):
+                self._planned.append(self._growth.close(seals=True))
+                base = _new_base_offset(batch, self._growth.state)
+                self.begin(SegmentState.empty(base, self._now_ms), creates=True)
+            self._growth.append(run, batch)
+
+    def adopt(self, run: int, table: BatchTable) -> bool:
+        """Let the file of a run be the next segment, if that is worth it and Kafka could do it."""
+        before = self._growth
+        first, *others = facts_of(table)
+        base = _new_base_offset(first, before.state)
+        replaces = before.is_unborn and base == before.state.base_offset
+        if not (replaces or base > before.state.base_offset):
+            return False
+        if not self._is_worth_adopting(int(table.size.sum()), replaces=replaces):
+            return False
+        growth, rules = self._opened(
+            SegmentState.empty(base, self._now_ms), creates=True, adopts=run
+        )
+        for batch in (first, *others):
             if rules.must_roll(batch):
-                planned.append(growth.close(seals=True))
-                fresh = SegmentState.empty(_new_base_offset(batch, growth.state), now_ms)
-                growth = SegmentGrowth(fresh, config.index_interval_bytes, creates=True)
-                rules = _RollRules(topic_partition, config, growth.state, now_ms)
+                return False
             growth.append(run, batch)
-    planned.append(growth.close(seals=False))
-    return planned, growth.state
+        if not replaces:
+            self._planned.append(before.close(seals=True))
+        self._growth, self._rules = growth, rules
+        return True
+
+    def end(self) -> tuple[list[SegmentAppend], SegmentState]:
+        """Give what each segment gets, and the state of the last one."""
+        return [*self._planned, self._growth.close(seals=False)], self._growth.state
+
+    def _is_worth_adopting(self, size: int, *, replaces: bool) -> bool:
+        limit = self._config.segment_bytes
+        fits = self._growth.state.size + size <= limit
+        return size >= ADOPTED_BYTES and (replaces or not fits or size >= limit // _ADOPTED_SHARE)
+
+    def _opened(
+        self, state: SegmentState, *, creates: bool, adopts: int | None = None
+    ) -> tuple[SegmentGrowth, _RollRules]:
+        growth = SegmentGrowth(
+            state, self._config.index_interval_bytes, creates=creates, adopts=adopts
+        )
+        return growth, _RollRules(self._topic_partition, self._config, growth.state, self._now_ms)
 
 
 def _new_base_offset(batch: BatchFacts, state: SegmentState) -> int:

@@ -9,11 +9,10 @@ Source: Kafka ``UnifiedLog.append``, ``LocalLog.roll``.
 
 from __future__ import annotations
 
-import errno
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalog.checkpoints.broker import (
     LEADER_EPOCHS,
@@ -23,6 +22,7 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
     write_topic_id,
 )
+from kafkalog.checkpoints.file_copy import copy_range
 from kafkalog.checkpoints.regular_file import (
     create_exclusive,
     make_directory,
@@ -40,7 +40,7 @@ from kafkalog.streaming.log.segment_growth import SegmentState
 from kafkalog.streaming.log.segment_state import load_state
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -53,18 +53,20 @@ if TYPE_CHECKING:
 
 __all__ = ["AppendPlan", "BufferSource", "FileSource", "PartitionAppender", "Source"]
 
-_COPY_BYTES: Final = 1 << 20
-
-_CANNOT_COPY_IN_KERNEL: Final = frozenset(
-    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
-)
-
 
 class Source(Protocol):
     """Where the bytes of a run are; positions are those in the run's batch table."""
 
     def copy(self, position: int, size: int, target: int, target_position: int) -> None:
         """Copy bytes into the open file ``target``."""
+        ...
+
+    def become(self, path: Path) -> bool:
+        """Let the file of the run be ``path`` too; False, and nothing done, where it cannot be.
+
+        Raises:
+            FileExistsError: there is such a file.
+        """
         ...
 
 
@@ -78,6 +80,11 @@ class BufferSource:
         """Write the bytes."""
         write_all(target, self.data[position : position + size].data, target_position)
 
+    def become(self, path: Path) -> bool:
+        """Decline: there is no file."""
+        del path
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
@@ -87,27 +94,17 @@ class FileSource:
 
     def copy(self, position: int, size: int, target: int, target_position: int) -> None:
         """Copy inside the kernel where file systems can, else through a buffer."""
-        while size:
-            try:
-                count = os.copy_file_range(self.descriptor, target, size, position, target_position)
-            except OSError as error:
-                if error.errno not in _CANNOT_COPY_IN_KERNEL:
-                    raise
-                count = self._copy_some(position, size, target, target_position)
-            if count == 0:
-                raise LogDirectoryError(
-                    f"the staged file ends at position {position}, {size} bytes before its run"
-                )
-            position, target_position, size = (
-                position + count,
-                target_position + count,
-                size - count,
+        copied = copy_range(self.descriptor, position, size, target, target_position)
+        if copied < size:
+            raise LogDirectoryError(
+                f"the staged file ends at position {position + copied}, {size - copied} bytes "
+                "before its run"
             )
 
-    def _copy_some(self, position: int, size: int, target: int, target_position: int) -> int:
-        data = os.pread(self.descriptor, min(size, _COPY_BYTES), position)
-        write_all(target, data, target_position)
-        return len(data)
+    def become(self, path: Path) -> bool:
+        """Decline: who opened the file may still need it."""
+        del path
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +211,10 @@ class PartitionAppender:
         """The epoch to stamp on batches: the partition's latest, 0 in a new one; never invented."""
         return self._epochs[-1].epoch if self._epochs else 0
 
-    def plan(self, runs: Sequence[BatchTable]) -> AppendPlan:
+    def plan(self, runs: Sequence[BatchTable], *, adoptable: Collection[int] = ()) -> AppendPlan:
         """Place runs of batches, whose offsets are final, behind the log's end. Touches nothing.
+
+        ``adoptable`` are the runs that are alone in a file, which may become a segment.
 
         Raises:
             RecordTooLargeError: a batch that exceeds ``segment.bytes`` alone.
@@ -226,6 +225,7 @@ class PartitionAppender:
             self._state,
             runs,
             creates=not self._has_segment,
+            adoptable=adoptable,
             now_ms=self._now_ms,
         )
         epoch = None if self._epochs else LeaderEpoch(0, self.log_end_offset)
@@ -284,12 +284,7 @@ class PartitionAppender:
         write_topic_id(self.directory, self._topic_id, fsync=False)
 
     def _apply_segment(self, segment: SegmentAppend, sources: Sequence[Source]) -> None:
-        path = self._file(segment, LOG)
-        with _closing(_create(path) if segment.creates else _open(path)) as target:
-            position = segment.position
-            for part in segment.parts:
-                sources[part.run].copy(part.source_position, part.size, target, position)
-                position += part.size
+        self._apply_log(segment, sources)
         for suffix, position, entries in (
             (OFFSET_INDEX, segment.index_position, segment.index_entries),
             (TIME_INDEX, segment.time_index_position, segment.time_index_entries),
@@ -300,6 +295,18 @@ class PartitionAppender:
                 path.unlink(missing_ok=True)
             with _closing(_open(path) if path.exists() else _create(path)) as target:
                 replace_end(target, position, entries)
+
+    def _apply_log(self, segment: SegmentAppend, sources: Sequence[Source]) -> None:
+        path, parts, position = self._file(segment, LOG), segment.parts, segment.position
+        creates = segment.creates
+        if segment.adopts is not None and _adopt(sources[segment.adopts], path):
+            parts, position, creates = parts[1:], position + parts[0].size, False
+        if not parts and not creates:
+            return
+        with _closing(_create(path) if creates else _open(path)) as target:
+            for part in parts:
+                sources[part.run].copy(part.source_position, part.size, target, position)
+                position += part.size
 
     def _file(self, segment: SegmentAppend, suffix: str) -> Path:
         return self.directory / file_name(segment.base_offset, suffix)
@@ -321,4 +328,15 @@ def _create(path: Path) -> int:
     try:
         return create_exclusive(path)
     except FileExistsError as error:
-        raise LogDirectoryError(f"{path}: already exists, where a new file is to begin") from error
+        raise _in_the_way(path) from error
+
+
+def _adopt(source: Source, path: Path) -> bool:
+    try:
+        return source.become(path)
+    except FileExistsError as error:
+        raise _in_the_way(path) from error
+
+
+def _in_the_way(path: Path) -> LogDirectoryError:
+    return LogDirectoryError(f"{path}: already exists, where a new file is to begin")

@@ -141,6 +141,8 @@ class SegmentAppend:
     index_entries: bytes
     time_index_position: int
     time_index_entries: bytes
+    adopts: int | None = None
+    """The run whose file becomes the segment; it is the first of ``parts``."""
 
     @property
     def size(self) -> int:
@@ -152,15 +154,26 @@ class SegmentGrowth:
     """A segment while batches are added to it; ``state`` is what it has come to."""
 
     def __init__(
-        self, state: SegmentState, index_interval_bytes: int, *, creates: bool = False
+        self,
+        state: SegmentState,
+        index_interval_bytes: int,
+        *,
+        creates: bool = False,
+        adopts: int | None = None,
     ) -> None:
         self.state = replace(state, lost_index_entries=(), lost_time_entries=())
         self._before = state
         self._interval = index_interval_bytes
         self._creates = creates
+        self._adopts = adopts
         self._parts: list[RunPart] = []
         self._index_entries = list(state.lost_index_entries)
         self._time_entries = list(state.lost_time_entries)
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether the segment is still to be made, and nothing was added to it."""
+        return self._creates and not self._parts
 
     def append(self, run: int, batch: BatchFacts) -> None:
         """Add a batch of a run."""
@@ -191,6 +204,7 @@ class SegmentGrowth:
             index_entries=np.array(self._index_entries, OFFSET_ENTRY).tobytes(),
             time_index_position=time_entries * TIME_ENTRY.itemsize,
             time_index_entries=times + state.final_time_entries(),
+            adopts=self._adopts,
         )
 
     def as_lost(self) -> SegmentState:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +35,7 @@ from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.parallel import for_each
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.states import next_state
 
 if TYPE_CHECKING:
@@ -185,8 +187,8 @@ class Committer:
 
     def _apply(self, appends: Sequence[PartitionAppend]) -> None:
         """Step 5, and the first half of 6."""
-        directories = self._plan.directories
-        for_each(lambda each: each.apply(directories), appends)
+        with closing(StagedFiles(self._plan.directories)) as files:
+            for_each(lambda each: each.apply(files), appends)
         if not self._durable:
             return
         for_each(lambda each: each.sync(), appends)

@@ -1,4 +1,10 @@
-"""Prove that bytes behind the former end of a log are ours, before they are taken back."""
+"""Prove that bytes behind the former end of a log are ours, before they are taken back.
+
+What proves it is the staged file: a run of the size and checksum that the intent names, and in the
+log the same batches in the same order. Offsets and leader epochs are left out of both comparisons:
+they are written last, so a commit that was cut off may have written any part of them, into the log
+or, of a file that becomes a segment, into the staged file itself.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +19,14 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
-from kafkalog.streaming.records.offsets import assign_offsets
+from kafkalog.streaming.records.batch import (
+    HEADER_SIZE,
+    OVERHEAD,
+    SIZE_POSITION,
+    invalid_checksums,
+    scan_batches,
+)
+from kafkalog.streaming.records.batch_heads import HEAD_BYTES, unstamp_heads
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,15 +34,18 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.intent import IntendedPartition, IntendedPiece, IntendedSegment
     from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.sink.log_set import LogSet
 
 __all__ = ["check_ours", "is_valid_batch"]
 
 _SEARCHED_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
+_LENGTH: Final = slice(SIZE_POSITION, OVERHEAD)
 
 
 class _Planned(NamedTuple):
-    """A batch as the commit would have written it; ``data`` is None if its staged file is gone."""
+    """A batch that the commit would have written; ``data`` is None if its staged file is gone."""
 
     size: int
     data: Bytes | None
@@ -90,7 +105,7 @@ def _check_segment(
 
 def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) -> None:
     found = read_at(descriptor, position, planned.size or HEADER_SIZE)
-    if planned.data is not None and np.array_equal(found, planned.data):
+    if planned.data is not None and _are_same(found, planned.data):
         return
     if is_valid_batch(descriptor, position):
         raise LogDirectoryError(
@@ -99,6 +114,15 @@ def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) 
             "or a broker appended it, its records would be lost: copy the directory, and cut the "
             f"file at byte {position} by hand if the batch is not wanted"
         )
+
+
+def _are_same(found: Bytes, planned: Bytes) -> bool:
+    """Compare all but what a commit writes last of a batch: its offset and leader epoch."""
+    return (
+        len(found) == len(planned)
+        and np.array_equal(found[HEAD_BYTES:], planned[HEAD_BYTES:])
+        and np.array_equal(found[_LENGTH], planned[_LENGTH])
+    )
 
 
 def is_valid_batch(descriptor: int, position: int) -> bool:
@@ -123,33 +147,51 @@ def _pass_over(planned: Iterator[_Planned], segment: IntendedSegment) -> None:
 
 def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Iterator[_Planned]:
     """Give the batches that the commit would have appended, in order."""
-    offset = intended.start_offset
     for piece in intended.pieces:
-        data = _staged(log_set, piece)
-        if data is None:
+        path = log_set.members[piece.file.member_id] / piece.file.name
+        try:
+            descriptor = open_regular(path)
+        except (FileNotFoundError, KafkaLogError):
             yield _Planned(piece.size, None)
-            offset += piece.records
             continue
-        end = assign_offsets(data, offset, intended.leader_epoch)
-        for start, size in _bounds(data):
+        try:
+            if _is_as_staged(descriptor, piece):
+                yield from _batches(descriptor, piece)
+            else:
+                yield _Planned(piece.size, None)
+        finally:
+            os.close(descriptor)
+
+
+def _is_as_staged(descriptor: int, piece: IntendedPiece) -> bool:
+    """Whether a staged run is what the task wrote, wherever the commit that adopts it stopped."""
+    crc, size = 0, 0
+    for data, table in _chunks(descriptor, piece):
+        batches = table.position[table.magic == 2]  # of older messages no file becomes a segment
+        unstamp_heads(data, batches, keep_offsets=piece.keeps_offsets)
+        crc = crc32c(data.data, crc)
+        size += len(data)
+    return size == piece.size and crc == piece.crc32c
+
+
+def _batches(descriptor: int, piece: IntendedPiece) -> Iterator[_Planned]:
+    for data, table in _chunks(descriptor, piece):
+        for start, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
             yield _Planned(size, data[start : start + size])
-        offset = end
 
 
-def _staged(log_set: LogSet, piece: IntendedPiece) -> Bytes | None:
-    """Read a staged run; None if it is gone or damaged, and so proves nothing."""
-    path = log_set.members[piece.file.member_id] / piece.file.name
-    try:
-        descriptor = open_regular(path)
-    except (FileNotFoundError, KafkaLogError):
-        return None
-    try:
-        data = read_at(descriptor, piece.position, piece.size)
-    finally:
-        os.close(descriptor)
-    return data if len(data) == piece.size and crc32c(data.data) == piece.crc32c else None
-
-
-def _bounds(data: Bytes) -> Iterator[tuple[int, int]]:
-    table = scan_batches(data).table
-    return zip(table.position.tolist(), table.size.tolist(), strict=True)
+def _chunks(descriptor: int, piece: IntendedPiece) -> Iterator[tuple[Bytes, BatchTable]]:
+    """Read a staged run in pieces of whole batches, whose positions count in the piece."""
+    position, end = piece.position, piece.position + piece.size
+    length = _CHUNK_BYTES
+    while position < end:
+        data = read_at(descriptor, position, min(length, end - position))
+        scan = scan_batches(data)
+        if scan.consumed:
+            yield data[: scan.consumed], scan.table
+            position += scan.consumed
+            length = _CHUNK_BYTES
+        elif scan.needed > len(data) and len(data) == length:
+            length = scan.needed
+        else:
+            return

@@ -22,12 +22,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    import pytest
+
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.sink.staged_run import StagedRun
 
-__all__ = ["Writer", "rows", "values_of"]
+__all__ = ["Writer", "adopt_small_files", "rows", "values_of"]
 
 STAMP_MS = 1_700_000_000_000
+
+
+def adopt_small_files(patch: pytest.MonkeyPatch) -> None:
+    """Let every partition of a task have files of its own, and commits adopt them at any size."""
+    patch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 0)
+    patch.setattr("kafkalog.streaming.sink.staging.SMALLEST_OWN_FILE_BYTES", 0)
+    patch.setattr("kafkalog.streaming.log.append_plan.ADOPTED_BYTES", 0)
 
 
 def rows(

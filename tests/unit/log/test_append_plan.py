@@ -14,7 +14,7 @@ from tests.support.log_files import FLIGHTS, NOW_MS, make_table
 
 from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append_plan import plan_append, roll_jitter_ms
+from kafkalog.streaming.log.append_plan import ADOPTED_BYTES, plan_append, roll_jitter_ms
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.offset_index import OFFSET_ENTRY
 from kafkalog.streaming.log.segment_growth import SegmentAppend, SegmentState, index_segment
@@ -345,3 +345,103 @@ def test_indexes_rebuilt_are_those_of_an_append(batches: Batches, interval: int)
     built = index_segment(0, [table[:3], table[3:]], interval)
     assert planned.index_entries == built.index_entries
     assert planned.time_index_entries == built.time_index_entries
+
+
+# Adopting files
+
+
+def _plan_adopting(
+    sizes: Sequence[int],
+    *,
+    adoptable: Sequence[int],
+    state: SegmentState | None = None,
+    creates: bool = False,
+    **settings: object,
+) -> list[SegmentAppend]:
+    """Plan runs of one batch each: their sizes in MiB, and which are alone in a file."""
+    config = replace(LogConfig(), **settings)  # type: ignore[arg-type]
+    state = state or SegmentState.empty(0, NOW_MS)
+    tables = [
+        make_table([(size << 20, 10, NOW_MS)], first_offset=state.next_offset + 10 * slot)
+        for slot, size in enumerate(sizes)
+    ]
+    return plan_append(
+        FLIGHTS, config, state, tables, creates=creates, adoptable=adoptable, now_ms=NOW_MS
+    )[0]
+
+
+def test_a_file_that_does_not_fit_into_the_active_segment_becomes_the_next_one() -> None:
+    sealed, adopted = _plan_adopting([90, 20], adoptable=[1], segment_bytes=100 << 20)
+    assert (sealed.adopts, adopted.adopts) == (None, 1)
+    assert sealed.seals
+    assert (adopted.base_offset, adopted.creates, adopted.size) == (10, True, 20 << 20)
+
+
+def test_a_file_that_fits_is_copied_unless_it_is_a_quarter_of_a_segment() -> None:
+    (copied,) = _plan_adopting([10, 24], adoptable=[1], segment_bytes=100 << 20)
+    assert copied.adopts is None
+    _, adopted = _plan_adopting([10, 25], adoptable=[1], segment_bytes=100 << 20)
+    assert adopted.adopts == 1
+
+
+def test_a_file_becomes_the_first_segment_of_a_new_log() -> None:
+    (first,) = _plan_adopting([1], adoptable=[0], creates=True)
+    assert (first.adopts, first.base_offset, first.creates) == (0, 0, True)
+
+
+def test_a_file_is_copied_into_an_active_segment_that_is_there_and_empty() -> None:
+    (active,) = _plan_adopting([900], adoptable=[0])
+    assert (active.adopts, active.creates) == (None, False)
+
+
+def test_a_small_file_is_copied() -> None:
+    batches = [(ADOPTED_BYTES - 1, 10, NOW_MS)]
+    planned, _ = plan_append(
+        FLIGHTS,
+        LogConfig(),
+        SegmentState.empty(0, NOW_MS),
+        [make_table(batches)],
+        creates=True,
+        adoptable=[0],
+        now_ms=NOW_MS,
+    )
+    assert planned[0].adopts is None
+
+
+def test_what_follows_an_adopted_file_is_appended_to_it() -> None:
+    first, second = _plan_adopting([80, 60, 10], adoptable=[1], segment_bytes=100 << 20)
+    assert (first.adopts, second.adopts) == (None, 1)
+    assert [part.run for part in second.parts] == [1, 2]
+
+
+def test_a_file_that_kafka_would_split_is_copied_and_split() -> None:
+    week, config = 604_800_000, LogConfig()
+    batches = [(1 << 29, 10, NOW_MS), (1 << 28, 10, NOW_MS + week + 1)]
+    planned, _ = plan_append(
+        FLIGHTS,
+        config,
+        SegmentState.empty(0, NOW_MS),
+        [make_table(batches)],
+        creates=True,
+        adoptable=[0],
+        now_ms=NOW_MS,
+    )
+    assert [segment.adopts for segment in planned] == [None, None]
+    assert _bases(planned) == [0, 10]
+
+
+def test_the_indexes_of_an_adopted_file_are_those_that_a_recovery_would_build() -> None:
+    batches = [(5000, count, NOW_MS + count) for count in range(1, 400)]
+    table = make_table(batches, first_offset=70)
+    planned, _ = plan_append(
+        FLIGHTS,
+        replace(LogConfig(), segment_bytes=2_000_000),
+        replace(SegmentState.empty(0, NOW_MS), size=10, next_offset=70),
+        [table],
+        adoptable=[0],
+        now_ms=NOW_MS,
+    )
+    rebuilt = index_segment(70, [table], 4096)
+    assert planned[1].adopts == 0
+    assert planned[1].index_entries == rebuilt.index_entries
+    assert planned[1].time_index_entries == rebuilt.time_index_entries
