@@ -30,6 +30,7 @@ from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.start import resolve_start, starting_bound
+from kafkalog.streaming.source.stream_end import StreamEnd
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.tail import LogTail
 
@@ -54,6 +55,7 @@ class StreamControl:
         options.refuse_for_streaming()
         self._options = options
         self._start = starting_bound(options, default=LATEST)
+        self._end = StreamEnd.of(options)
         self._subscription = Subscription.of(options)
         self._tail = LogTail(
             options.paths,
@@ -166,6 +168,8 @@ class StreamControl:
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             self._policy.partitions_deleted({key: start[key] for key in start if key not in ends})
             self._policy.ends_before_start(start, ends)
+        if self._end is not None:
+            ends = self._end.clip(start, ends, self._tail)
         if self._available_now:
             self._targets = ends
         return ends

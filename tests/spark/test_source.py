@@ -298,3 +298,15 @@ def test_words_for_whole_topics_start_queries(
     expected = log.values("t-0", 4) | log.values("t-1") | log.values("u-0")
     assert {row.value.decode() for row in read(**words).collect()} == expected
     assert finish(start(**words)).values == expected
+
+
+def test_a_stream_ends_at_its_ending_timestamp(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log
+) -> None:
+    for _ in range(2):
+        log.append("t-0", 2, timestamp=1_800_000_000_000)
+    bounds = {"startingOffsets": "earliest", "endingTimestamp": "1800000000000"}
+    assert finish(start(**bounds)).values == log.values("t-0") - log.values("t-0", 5) | log.values(
+        "t-1"
+    )
+    assert finish(start(**bounds)).batches == []

@@ -96,7 +96,7 @@ def test_options_that_need_a_broker_are_ignored() -> None:
     assert len(options.ignored) == 5
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"])
+@pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp"])
 def test_a_stream_has_no_end(name: str) -> None:
     options = parsed({name: "5"})
     with pytest.raises(OptionError, match=f"'{name}' cannot be used in a streaming query"):

@@ -1,0 +1,95 @@
+"""Where a stream is to end: ``endingTimestamp`` and ``stopAtOffsets``.
+
+Spark's Kafka source ignores ``endingTimestamp`` in a stream. Here the stream reads up to there and
+no further: with ``Trigger.AvailableNow`` it has ended then, with other triggers it goes on idle, as
+no source can end a query.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.streaming.source.offsets import parse_partition_longs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.tail import LogTail
+
+__all__ = ["StreamEnd"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+
+class StreamEnd:
+    """Cuts ends to where the query is to end.
+
+    By timestamp that is the first record, by offset, of each partition with this timestamp or a
+    later one, as in a batch. While a partition has none, all of it is read, and each time that it
+    has grown its time index is asked again.
+    """
+
+    def __init__(self, timestamp: int | None, offsets: PartitionOffsets) -> None:
+        self._timestamp = timestamp
+        self._offsets = offsets
+        self._found: PartitionOffsets = {}
+        self._searched: PartitionOffsets = {}
+        self._said = False
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> StreamEnd | None:
+        """Read the end from the options; None if the query has none.
+
+        Raises:
+            OptionError: ``stopAtOffsets`` is no JSON of offsets.
+        """
+        if options.ending_timestamp is None and options.stop_at_offsets is None:
+            return None
+        text = options.stop_at_offsets
+        offsets = {} if text is None else parse_partition_longs("stopAtOffsets", text, 0)
+        return cls(options.ending_timestamp, offsets)
+
+    def clip(
+        self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, tail: LogTail
+    ) -> PartitionOffsets:
+        """Give the ends to read up to, none of them below ``start``."""
+        bounds = {key: self._bound(key, end, tail) for key, end in ends.items()}
+        clipped = {
+            key: max(min(end, bounds[key]), min(end, start.get(key, 0)))
+            for key, end in ends.items()
+        }
+        if not self._said and ends and all(start.get(key, -1) >= bounds[key] for key in ends):
+            self._said = True
+            _LOGGER.info("all partitions are read up to where the query is to end: %s", bounds)
+        return clipped
+
+    def _bound(self, key: TopicPartition, end: int, tail: LogTail) -> int:
+        by_offset = self._offsets.get(key, end + 1)
+        return min(by_offset, self._by_timestamp(key, end, tail))
+
+    def _by_timestamp(self, key: TopicPartition, end: int, tail: LogTail) -> int:
+        """Give the first offset that is not to be read any more, one beyond the end if unknown."""
+        if self._timestamp is None:
+            return end + 1
+        if end < max(self._found.get(key, 0), self._searched.get(key, 0)):  # made anew, or cut
+            self._found.pop(key, None)
+            self._searched.pop(key, None)
+        if key not in self._found and end != self._searched.get(key):
+            self._search(key, end, self._timestamp, tail)
+        return self._found.get(key, end + 1)
+
+    def _search(self, key: TopicPartition, end: int, timestamp: int, tail: LogTail) -> None:
+        try:
+            with tail.open(key) as log:
+                record = log.offset_for_timestamp(timestamp)
+        except UnknownTopicOrPartitionError:  # deleted since: planning says what is lost
+            return
+        if record is not None and record.offset < end:
+            self._found[key] = record.offset
+        else:
+            self._searched[key] = end
