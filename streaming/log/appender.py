@@ -281,7 +281,8 @@ class PartitionAppender:
                 f"{self.directory}: {self.topic_partition} is new and needs a topic id"
             )
         make_directory(self.directory)
-        write_topic_id(self.directory, self._topic_id, fsync=False)
+        # Nobody may find a torn one, and readers of a whole log directory look into each.
+        write_topic_id(self.directory, self._topic_id)
 
     def _apply_segment(self, segment: SegmentAppend, sources: Sequence[Source]) -> None:
         self._apply_log(segment, sources)

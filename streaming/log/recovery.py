@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import write_atomically
-from kafkalog.checkpoints.regular_file import open_regular, replace_end
+from kafkalog.checkpoints.regular_file import open_regular, read_regular, replace_end
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
 from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
 from kafkalog.streaming.log.segment import LogSegment
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.log_end import ValidEnd
 
-__all__ = ["cut_segment", "rebuild_indexes", "recover_segment", "remove_segment"]
+__all__ = [
+    "correct_indexes",
+    "cut_segment",
+    "rebuild_indexes",
+    "recover_segment",
+    "remove_segment",
+]
 
 
 def recover_segment(
@@ -51,6 +57,42 @@ def rebuild_indexes(
         built = index_segment(base_offset, tables, index_interval_bytes)
         write_atomically(segment.file(OFFSET_INDEX), built.index_entries, fsync=fsync)
         write_atomically(segment.file(TIME_INDEX), built.time_index_entries, fsync=fsync)
+
+
+def correct_indexes(
+    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
+) -> list[Path]:
+    """Replace those sparse indexes of a segment that hold something else than its batches call for.
+
+    The indexes of an active segment are not fsynced with each commit, and a loss of power may leave
+    any part of what was written to them.
+
+    Returns:
+        the files that were replaced, or made.
+    """
+    replaced = []
+    with LogSegment(directory, base_offset) as segment:
+        tables = (chunk.table for chunk in valid_chunks(segment, 0))
+        built = index_segment(base_offset, tables, index_interval_bytes)
+        for suffix, entries in (
+            (OFFSET_INDEX, built.index_entries),
+            (TIME_INDEX, built.time_index_entries),
+        ):
+            path = segment.file(suffix)
+            if not _holds(path, entries):
+                write_atomically(path, entries, fsync=fsync)
+                replaced.append(path)
+    return replaced
+
+
+def _holds(path: Path, entries: bytes) -> bool:
+    try:
+        return (
+            path.stat().st_size == len(entries)
+            and read_regular(path, limit=len(entries)) == entries
+        )
+    except FileNotFoundError:
+        return False
 
 
 def cut_segment(

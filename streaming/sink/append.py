@@ -13,6 +13,7 @@ from kafkalog.checkpoints.intent import (
     StagedFile,
 )
 from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
+from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.staged_source import StagedSource
 
 if TYPE_CHECKING:
@@ -105,8 +106,11 @@ class PartitionAppend:
     def sync(self) -> None:
         """Make durable what was appended; of the indexes only those of sealed segments.
 
-        An index of the active segment is rebuilt from the log by whoever finds it wrong.
+        Those of the active segment are not, and a loss of power may tear them: what appends next
+        mends their ends, readers check what they say, and here, before a segment is sealed for
+        good, they are compared with its batches.
         """
+        self._correct_sealed_indexes()
         indexes = set(self.plan.index_files(sealed=False))
         created = [path for path in self.plan.created_files() if path not in indexes]
         files = dict.fromkeys(
@@ -116,6 +120,14 @@ class PartitionAppend:
             _fsync_file(path)
         if self.plan.created_files():
             fsync_directory(self.plan.directory)
+
+    def _correct_sealed_indexes(self) -> None:
+        interval = self.appender.config.index_interval_bytes
+        for segment in self.plan.segments:
+            if segment.seals and not segment.creates:
+                correct_indexes(
+                    self.plan.directory, segment.base_offset, index_interval_bytes=interval
+                )
 
 
 def _fsync_file(path: Path) -> None:
