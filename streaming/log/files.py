@@ -32,6 +32,7 @@ __all__ = [
     "file_name",
     "parse_base_offset",
     "parse_partition_directory",
+    "parse_retired_directory",
 ]
 
 LOG: Final = ".log"
@@ -45,6 +46,7 @@ SWAP: Final = ".swap"
 
 _NUMBERED = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)
 _PARTITION = re.compile(r"(0|[1-9][0-9]*)", re.ASCII)
+_RETIRED = re.compile(r"(.+)\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -75,3 +77,12 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     except InvalidTopicError:
         return None
     return TopicPartition(topic, int(partition))
+
+
+def parse_retired_directory(name: str) -> TopicPartition | None:
+    """Give whose log lies in a ``-delete``, ``-future`` or ``-stray`` folder; None for other names.
+
+    Of a topic with a very long name the end may be missing.
+    """
+    found = _RETIRED.fullmatch(name)
+    return None if found is None else parse_partition_directory(found[1])

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalog.checkpoints.broker import read_offset_checkpoint
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
-from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
+from kafkalog.streaming.log.files import (
+    LOG,
+    parse_base_offset,
+    parse_partition_directory,
+    parse_retired_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -35,7 +40,9 @@ class LogDirs:
     """Kafka's ``log.dirs``: one or several directories that together hold each partition once.
 
     A path may also be the folder of one partition, for reading a copy of it; its log directory is
-    then the folder around it. Nothing is kept: every call looks anew.
+    then the folder around it. A folder that awaits deletion, moves or belongs nowhere is read if it
+    is named itself; what the folder around it says of its partition is about another one by now.
+    Nothing is kept: every call looks anew.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
@@ -105,6 +112,10 @@ def _partitions_of(path: Path) -> Iterator[PartitionDirectory]:
     itself = parse_partition_directory(path.name)
     if itself is not None and _has_segments(path):
         yield PartitionDirectory(itself, path, path.parent)
+        return
+    retired = parse_retired_directory(path.name)
+    if retired is not None and _has_segments(path):
+        yield PartitionDirectory(retired, path, path)
         return
     for entry in _scan(path):
         topic_partition = parse_partition_directory(entry.name)

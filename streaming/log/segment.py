@@ -15,18 +15,20 @@ import functools
 import logging
 import os
 import struct
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from kafkalog.checkpoints.regular_file import open_regular
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
-from kafkalog.model import NO_PRODUCER_ID, NO_TIMESTAMP
+from kafkalog.model import MAX_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.offset_index import OffsetIndex
 from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.time_index import TimeIndex
 from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.message_set_reader import MessageSetReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,6 +57,7 @@ _V2_REST: Final = struct.Struct(">21xhi8xqq6xi")
 _V1_REST: Final = struct.Struct(">17xBq")
 """Attributes and timestamp of a message of magic 1."""
 
+_LEGACY_ATTRIBUTES_POSITION: Final = 17
 _CODEC: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 
@@ -92,6 +95,8 @@ class BatchHeader(NamedTuple):
     last_offset: int
     max_timestamp: int
     producer_id: int
+    is_wrapper: bool
+    """Whether it is a compressed message of magic 0 or 1."""
     one_timestamp: bool
     """Whether it says of every record in it, by ``max_timestamp``, which timestamp that has."""
 
@@ -184,6 +189,10 @@ class LogSegment:
         """Open the time index; None, with a warning, if it is missing or contradicts itself."""
         return self._index(TIME_INDEX, TimeIndex)
 
+    def give_up_time_index(self, reason: str) -> None:
+        """Use the time index no more, with a warning: it contradicts the log."""
+        self._give_up_index(TIME_INDEX, CorruptIndexError(reason))
+
     def _index(self, suffix: str, kind: Callable[[Path, int], _Index]) -> _Index | None:
         if suffix not in self._indexes:
             # The log first: entries that are written later point into bytes that we do not see.
@@ -218,7 +227,7 @@ class LogSegment:
         except CorruptIndexError as error:
             self._give_up_index(OFFSET_INDEX, error)
             return 0
-        if entry.position == 0 or self._is_batch_of(entry.offset, entry.position):
+        if entry.position == 0 or self.begins_by(entry.offset, entry.position):
             return entry.position
         self._give_up_index(
             OFFSET_INDEX,
@@ -229,10 +238,28 @@ class LogSegment:
         )
         return 0
 
-    def _is_batch_of(self, offset: int, position: int) -> bool:
-        """Tell whether a batch that starts at or below ``offset`` is at ``position``."""
+    def begins_by(self, offset: int, position: int) -> bool:
+        """Tell whether a batch that starts at or below ``offset`` is at ``position``.
+
+        Before 1.0, brokers wrote the first offset of an append. Of a wrapper the header has the
+        last one: there the messages inside tell.
+        """
         header = self.header_at(position)
-        return header is not None and self.base_offset <= header.offset <= offset
+        if header is None or header.offset < self.base_offset:
+            return False
+        if header.offset <= offset:
+            return True
+        return header.is_wrapper and self._first_offset_inside(position) <= offset
+
+    def _first_offset_inside(self, position: int) -> int:
+        """Open the wrapper at ``position``; beyond all offsets if it cannot be opened."""
+        with suppress(CorruptRecordError):
+            for chunk in self.chunks(position, position + 1, _HEADER_BYTES):
+                facts = MessageSetReader().wrapper_facts(
+                    chunk.data, chunk.table[:1], file_position=position, path=str(self.path)
+                )
+                return int(facts.base_offset[0])
+        return MAX_OFFSET
 
     def end_position(self, offset: int) -> int:
         """Find a position from which on all offsets are at or above ``offset``, by the index.
@@ -305,6 +332,7 @@ class LogSegment:
         if not _SMALLEST_ENTRY.get(magic, remaining + 1) <= size <= remaining:
             return None
         last_offset, max_timestamp, producer_id = offset, NO_TIMESTAMP, NO_PRODUCER_ID
+        is_wrapper = magic < 2 and bool(data[_LEGACY_ATTRIBUTES_POSITION] & _CODEC)
         one_timestamp = True
         if magic == 2:
             attributes, delta, max_timestamp, producer_id, count = _V2_REST.unpack_from(data)
@@ -316,7 +344,14 @@ class LogSegment:
             attributes, max_timestamp = _V1_REST.unpack_from(data)
             one_timestamp = bool(attributes & _LOG_APPEND_TIME) or not attributes & _CODEC
         return BatchHeader(
-            position, size, offset, last_offset, max_timestamp, producer_id, one_timestamp
+            position,
+            size,
+            offset,
+            last_offset,
+            max_timestamp,
+            producer_id,
+            is_wrapper=is_wrapper,
+            one_timestamp=one_timestamp,
         )
 
     def headers(self, position: int) -> Iterator[BatchHeader]:

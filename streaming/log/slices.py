@@ -90,8 +90,7 @@ def _begins(segment: LogSegment, planned: SegmentSlice) -> bool:
     """
     if planned.start_position == 0:
         return True
-    header = segment.header_at(planned.start_position)
-    return header is not None and header.offset <= planned.start_offset
+    return segment.begins_by(planned.start_offset, planned.start_position)
 
 
 def split_slice(whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:

@@ -79,30 +79,65 @@ def find_max_timestamp(segments: Sequence[LogSegment]) -> TimestampOffset | None
 def largest_timestamp(segment: LogSegment, *, active: bool) -> TimestampOffset:
     """Find the largest timestamp of a segment, with the last offset of the first batch with it.
 
-    A sealed segment's is the last entry of its time index. An active one's may lie behind its last
-    index entry, which the time index covers. Where the time index tells nothing though the first
-    batch has a timestamp, all batch headers are asked.
+    It is that of the last entry of the time index, or lies behind the last entry of the offset
+    index: a broker that was killed or copied while it ran has not written the final entry. Where
+    the time index tells nothing though the first batch has a timestamp, all headers are asked.
 
     Returns:
         timestamp -1 where there is none.
+
+    Raises:
+        CorruptRecordError: bytes on the way that are no batch, unless it is the active segment.
     """
-    indexed = _last_indexed(segment)
-    if indexed.timestamp >= 0 and not active:
-        return indexed
-    best, start = indexed, 0
-    if indexed.timestamp >= 0 or not _begins_with_timestamps(segment):
-        start = segment.floor_position(MAX_OFFSET)
-    for header in segment.headers(start):
+    best, position = _last_indexed(segment), 0
+    if best.timestamp >= 0 or not _begins_with_timestamps(segment):
+        position = segment.floor_position(MAX_OFFSET)
+    for header in segment.headers(position):
         if header.max_timestamp > best.timestamp:
             best = TimestampOffset(header.max_timestamp, header.last_offset)
+        position = header.position + header.size
+    if not active:
+        segment.refuse_rest(position)
     return best
 
 
 def _last_indexed(segment: LogSegment) -> TimestampOffset:
+    """Give the last entry of the time index, as far as the log bears it out."""
     times = segment.time_index()
     with suppress(CorruptIndexError):
         if times is not None:
-            return times.last_entry()
+            return _borne_out(segment, times.last_entry())
+    return _nothing_known(segment)
+
+
+def _floor_entry(segment: LogSegment, timestamp: int) -> TimestampOffset:
+    """Give the last entry not after a timestamp, as far as the log bears it out."""
+    times = segment.time_index()
+    with suppress(CorruptIndexError):
+        if times is not None:
+            return _borne_out(segment, times.lookup(timestamp))
+    return _nothing_known(segment)
+
+
+def _borne_out(segment: LogSegment, entry: TimestampOffset) -> TimestampOffset:
+    """Hold an entry against the batch that it speaks of; nothing is known if that differs.
+
+    A copy may have a time index that is older or newer than its log, or another log's.
+    """
+    if entry.timestamp < 0:
+        return entry
+    for header in segment.headers(segment.floor_position(entry.offset)):
+        if header.last_offset >= entry.offset:
+            if header.max_timestamp == entry.timestamp:
+                return entry
+            break
+    segment.give_up_time_index(
+        f"it has timestamp {entry.timestamp} at offset {entry.offset}, where no batch reaches it"
+    )
+    return _nothing_known(segment)
+
+
+def _nothing_known(segment: LogSegment) -> TimestampOffset:
     return TimestampOffset(NO_TIMESTAMP, segment.base_offset)
 
 
@@ -120,9 +155,7 @@ def _newest_last(segments: Sequence[LogSegment]) -> list[tuple[bool, LogSegment]
 def _find_in_segment(
     segment: LogSegment, timestamp: int, log_start_offset: int, *, active: bool
 ) -> TimestampOffset | None:
-    times, offset = segment.time_index(), segment.base_offset
-    with suppress(CorruptIndexError):  # then from the beginning
-        offset = offset if times is None else times.lookup(timestamp).offset
+    offset = _floor_entry(segment, timestamp).offset
     return _first_record(
         segment,
         segment.floor_position(max(offset, log_start_offset)),

@@ -63,6 +63,8 @@ class LogTail:
     """Follows the ends of the partitions that a query has chosen. Not thread safe, not picklable.
 
     ``selects`` tells which of the existing partitions are meant; new ones are found at every look.
+    With ``every_batch`` logs start where their first segment does, though a broker has moved the
+    log start offset since.
     """
 
     def __init__(
@@ -72,11 +74,13 @@ class LogTail:
         *,
         to_log_end: bool = False,
         committed_only: bool = False,
+        every_batch: bool = False,
     ) -> None:
         self._log_dirs = LogDirs(paths)
         self._selects = selects
         self._to_log_end = to_log_end
         self._committed_only = committed_only
+        self._every_batch = every_batch
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._directories: list[Path] = []
@@ -144,7 +148,7 @@ class LogTail:
                 f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
             )
         directory = self._partitions[topic_partition].where.path
-        start = self._log_starts.value.get(topic_partition)
+        start = self._checkpointed_start(topic_partition)
         return PartitionLog(directory, topic_partition, start)
 
     def log_start(self, topic_partition: TopicPartition) -> int:
@@ -184,6 +188,9 @@ class LogTail:
         self._high_watermarks = self._watched_checkpoint(HIGH_WATERMARK)
         files = [folder / name for folder in self._directories for name in _COMMIT_FILES]
         self._committed = Watched(files, self._load_committed)
+
+    def _checkpointed_start(self, topic_partition: TopicPartition) -> int:
+        return 0 if self._every_batch else self._log_starts.value.get(topic_partition, 0)
 
     def _watched_checkpoint(self, name: str) -> Watched[PartitionOffsets]:
         return Watched(
@@ -273,7 +280,7 @@ class LogTail:
 
     def _start(self, partition: _Partition) -> int:
         topic_partition = partition.where.topic_partition
-        return max(partition.first_offset, self._log_starts.value.get(topic_partition, 0))
+        return max(partition.first_offset, self._checkpointed_start(topic_partition))
 
 
 def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:

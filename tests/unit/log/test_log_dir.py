@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.logs import write_checkpoint
+from tests.support.logs import write_checkpoint, write_segment
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import LogDirectoryError
@@ -48,6 +48,20 @@ def test_the_folder_of_one_partition_is_a_path_too(tmp_path: Path) -> None:
     (found,) = LogDirs([str(directory)]).partitions().values()
     assert found.topic_partition == TopicPartition("copy-of-a", 7)
     assert (found.path, found.log_dir) == (directory, tmp_path)
+
+
+@pytest.mark.parametrize("word", ["delete", "future", "stray"])
+def test_a_retired_folder_is_read_when_it_is_named_itself(word: str, tmp_path: Path) -> None:
+    """What the checkpoints say of ``t-0`` is about the topic that has the name now."""
+    retired = tmp_path / f"t-0.{_UUID}-{word}"
+    write_segment(retired, 0, b"")
+    write_segment(tmp_path / "t-0", 0, b"")
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 7})
+    found = LogDirs([retired]).partitions()
+    key = TopicPartition("t", 0)
+    assert found == {key: (key, retired, retired)}
+    assert LogDirs([retired]).checkpoint(HIGH_WATERMARK, found.values()) == {}
+    assert LogDirs([tmp_path]).partitions()[key].path == tmp_path / "t-0"
 
 
 def test_a_log_directory_may_be_named_like_a_partition(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import append, cut, flip, grow_with_zeros, make_batches, scan
+from tests.support.logs import write_segment
+from tests.support.message_sets import GZIP, gzip_stream, message
 
 from kafkalog.errors import CorruptRecordError, LogDirectoryError
 from kafkalog.streaming.log.config import LogConfig
@@ -298,3 +300,44 @@ def test_what_is_no_regular_file_is_refused(
 def test_a_missing_segment_is_said_to_be_missing(tmp_path: Path) -> None:
     with LogSegment(tmp_path, 0) as segment, pytest.raises(FileNotFoundError):
         _ = segment.size
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_entry_with_the_first_offset_of_a_wrapper_is_followed(
+    magic: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Brokers before 1.0 wrote that; a wrapper's own offset is its last message's."""
+    wrappers = [wrapper(first, 10, magic) for first in range(0, 50, 10)]
+    starts = np.cumsum([0, *map(len, wrappers)]).tolist()
+    entries = [(first, starts[first // 10]) for first in (20, 40)]
+    path = write_segment(tmp_path, 0, b"".join(wrappers))
+    path.with_suffix(".index").write_bytes(b"".join(struct.pack(">ii", *e) for e in entries))
+    with LogSegment(tmp_path, 0) as segment:
+        for offset in range(50):
+            assert segment.floor_position(offset) == starts[offset // 20 * 2]
+            assert segment.translate_offset(offset) == starts[offset // 10]
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_an_entry_below_the_first_offset_of_a_wrapper_is_not_followed(
+    magic: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is of another log: what lies before the wrapper would be passed over."""
+    wrappers = [wrapper(first, 10, magic) for first in range(0, 50, 10)]
+    path = write_segment(tmp_path, 0, b"".join(wrappers))
+    entry = struct.pack(">ii", 5, sum(map(len, wrappers[:3])))
+    path.with_suffix(".index").write_bytes(entry)
+    with LogSegment(tmp_path, 0) as segment:
+        assert segment.translate_offset(15) == len(wrappers[0])
+    assert "where no batch with that offset starts" in caplog.text
+
+
+def wrapper(first: int, count: int, magic: int) -> bytes:
+    """Make a compressed message set; of magic 1 with relative offsets inside."""
+    inner = b"".join(
+        message(number if magic else first + number, b"k", b"value", magic=magic, timestamp=7)
+        for number in range(count)
+    )
+    last = first + count - 1
+    return message(last, None, gzip_stream(inner), magic=magic, timestamp=7, attributes=GZIP)

@@ -131,6 +131,38 @@ def test_a_time_index_in_disorder_costs_a_scan(tmp_path: Path) -> None:
     assert _find(directory, 1004) == (1004, 4)
 
 
+def test_a_sealed_segment_without_its_final_time_entry_is_asked_to_its_end(tmp_path: Path) -> None:
+    """A broker that was killed while it rolled, or a copy of files of several moments."""
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [1] * 40, timestamps=range(1000, 1040)), SMALL)
+    for times in directory.glob("*.timeindex"):
+        times.write_bytes(times.read_bytes()[:-12])
+    for timestamp in range(1000, 1040):
+        assert _find(directory, timestamp) == (timestamp, timestamp - 1000)
+    assert _max(directory) == (1039, 39)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        pytest.param([(1003, 3), (1044, 44)], id="newer than the log"),
+        pytest.param([(1007, 4), (1008, 6)], id="of another log"),
+    ],
+)
+def test_a_time_index_that_the_log_contradicts_costs_a_scan(
+    entries: list[tuple[int, int]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [1] * 10, timestamps=range(1000, 1010)))
+    times = directory / f"{0:020d}.timeindex"
+    times.write_bytes(b"".join(struct.pack(">qi", *entry) for entry in entries))
+    for timestamp in range(1000, 1010):
+        assert _find(directory, timestamp) == (timestamp, timestamp - 1000)
+    assert _find(directory, 1010) is None
+    assert _max(directory) == (1009, 9)
+    assert "where no batch reaches it" in caplog.text
+
+
 def _segment_of_a_thousand_batches(directory: Path) -> int:
     append(
         directory,
