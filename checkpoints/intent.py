@@ -11,7 +11,7 @@ is not above the state's is left over from a finished commit and never acted on.
                    "files":[["<member id>",".kafkalog.staged.…"],…]}
     a partition   {"topic":"flights","key":"<topic id>","partition":0,"member":"…","created":false,
                    "epoch":0,"startsEpoch":false,"start":120,"end":160,"snapshots":[150],
-                   "pieces":[[file,position,size,crc32c,records],…],
+                   "pieces":[[file,position,size,crc32c,records,keeps offsets],…],
                    "segments":[[base offset,size before,size after,created],…]}
 
 ``created``, ``startsEpoch``: the folder, and its ``leader-epoch-checkpoint``, are made by this
@@ -57,13 +57,17 @@ class StagedFile(NamedTuple):
 
 
 class IntendedPiece(NamedTuple):
-    """``size`` bytes at ``position`` of a staged file: whole batches of one partition."""
+    """``size`` bytes at ``position`` of a staged file: whole batches of one partition.
+
+    With ``keeps_offsets`` they have their final offsets there already.
+    """
 
     file: StagedFile
     position: int
     size: int
     crc32c: int
     records: int
+    keeps_offsets: bool = False
 
 
 class IntendedSegment(NamedTuple):
@@ -196,8 +200,8 @@ def _parse_partition(line: JsonObject, files: list[StagedFile]) -> IntendedParti
         end_offset=line["end"],
         snapshots=tuple(map(int, line["snapshots"])),
         pieces=tuple(
-            IntendedPiece(files[file], position, size, crc, records)
-            for file, position, size, crc, records in line["pieces"]
+            IntendedPiece(files[file], position, size, crc, records, bool(keeps_offsets))
+            for file, position, size, crc, records, keeps_offsets in line["pieces"]
         ),
         segments=tuple(
             IntendedSegment(int(base), int(before), int(after), bool(created))

@@ -16,6 +16,11 @@ one go or in pieces, with the log closed between them, makes the same files. Two
   there. The next append writes over it, so that many small appends do not fill the index. It is
   told from the others by its offset, which lies beyond the last entry of the offset index.
 
+Before magic 2 each plain message is a batch of its own. A writer may put many into one row of its
+table, a *stretch*: base offset to last offset, no codec, a count above 1, and the largest timestamp
+that of the last one, unless an earlier message has a larger one. An index entry names one message,
+so none is made where a stretch begins.
+
 Source: Kafka 4.1 ``LogSegment.append``, ``LogSegment.recover``.
 """
 
@@ -96,6 +101,7 @@ class BatchFacts(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
+    is_stretch: bool
 
 
 def facts_of(table: BatchTable) -> Iterator[BatchFacts]:
@@ -107,6 +113,7 @@ def facts_of(table: BatchTable) -> Iterator[BatchFacts]:
         table.base_offset,
         table.last_offset,
         table.max_timestamp,
+        (table.magic < 2) & (table.codec == 0) & (table.count > 1),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return (BatchFacts(number, *row) for number, row in enumerate(rows))
@@ -183,7 +190,7 @@ class SegmentGrowth:
             state.first_timestamp = batch.max_timestamp
         if batch.max_timestamp > state.max_timestamp:
             state.max_timestamp, state.offset_of_max = batch.max_timestamp, batch.last_offset
-        if state.size - state.indexed_position > self._interval:
+        if state.size - state.indexed_position > self._interval and not batch.is_stretch:
             self._add_index_entries(batch.last_offset)
         state.size += batch.size
         state.next_offset = batch.last_offset + 1

@@ -297,6 +297,6 @@ def _refuse_headers(records: RecordColumns, rows: Integers, magic: int) -> None:
     if some.any():
         row = int(rows[np.flatnonzero(some)[0]])
         raise RowError(
-            f"row {row} has headers, which message format v{magic} cannot hold: leave the headers "
+            f"row {row} has headers, which message.format=v{magic} cannot hold: leave the headers "
             "out or write v2"
         )

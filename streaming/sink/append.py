@@ -14,13 +14,14 @@ from kafkalog.checkpoints.intent import (
 )
 from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
 from kafkalog.streaming.log.recovery import correct_indexes
+from kafkalog.streaming.sink.message_source import MessageSource
 from kafkalog.streaming.sink.staged_source import StagedSource
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender
+    from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender, Source
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.staged_source import StagedFiles
@@ -55,7 +56,7 @@ class PartitionAppend:
             table = run.table(offset, appender.leader_epoch)
             offset = int(table.last_offset[-1]) + 1
             tables.append(table)
-        adoptable = [slot for slot, run in enumerate(runs) if run.whole_file]
+        adoptable = [slot for slot, run in enumerate(runs) if run.whole_file and run.magic == 2]
         plan = appender.plan(tables, adoptable=adoptable)
         return cls(topic, appender, plan, tuple(runs), tuple(tables), member_id)
 
@@ -79,6 +80,7 @@ class PartitionAppend:
                     run.size,
                     run.crc32c,
                     run.records,
+                    run.first_offset >= 0,
                 )
                 for run in self.runs
             ),
@@ -101,7 +103,11 @@ class PartitionAppend:
             OSError: as the system says.
         """
         pairs = zip(self.runs, self.tables, strict=True)
-        self.appender.apply(self.plan, [StagedSource(files, run, table) for run, table in pairs])
+        sources: list[Source] = [
+            (StagedSource if run.magic == 2 else MessageSource)(files, run, table)
+            for run, table in pairs
+        ]
+        self.appender.apply(self.plan, sources)
 
     def sync(self) -> None:
         """Make durable what was appended; of the indexes only those of sealed segments.

@@ -153,7 +153,9 @@ class Committer:
     ) -> list[PartitionAppend]:
         """Steps 4 to 6; what fails is taken back at once where that can be done."""
         now_ms = time.time_ns() // 1_000_000
-        appends = plan_appends(log_set, self._plan, runs, now_ms=now_ms)
+        appends = plan_appends(
+            log_set, self._plan, runs, now_ms=now_ms, staged_prefix=self._identity.staged_prefix
+        )
         state = next_state(log_set.state, self._identity, self._options, appends, now_ms=now_ms)
         if appends:
             locks.verify()

@@ -50,10 +50,12 @@ def open_appender(
     now_ms: int,
     topic_id: str | None,
     committed_end: int | None,
+    first_offset: int = 0,
 ) -> PartitionAppender:
     """Open the end of a partition's log, after cutting a torn tail off it.
 
     ``committed_end`` is what the commit state knows; None if it does not know the partition.
+    ``first_offset`` is where a log begins that is yet to be made.
 
     Raises:
         CommitError: the log ends below what is committed, or with an open transaction.
@@ -61,7 +63,9 @@ def open_appender(
     """
 
     def opened() -> PartitionAppender:
-        return PartitionAppender(folder, key, config, now_ms=now_ms, topic_id=topic_id)
+        return PartitionAppender(
+            folder, key, config, now_ms=now_ms, topic_id=topic_id, first_offset=first_offset
+        )
 
     try:
         appender = opened()

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 
 from kafkalog.errors import RecordTooLargeError, RowError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.records.builder import BatchBuilder
-from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.sink.formats import BatchFormat
+from kafkalog.streaming.sink.kept_offsets import out_of_order
 from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.records.arrow_buffers import Integers
-    from kafkalog.streaming.records.builder import EncodedBatch
+    from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
     from kafkalog.streaming.sink.row_columns import Rows
     from kafkalog.streaming.sink.topics import Topic
     from kafkalog.streaming.sink.write_plan import WritePlan
@@ -93,18 +93,14 @@ class OpenPartition:
         self, topic_partition: TopicPartition, config: LogConfig, append_time_ms: int
     ) -> None:
         self.topic_partition = topic_partition
-        self._config = config
+        self.segment_bytes = config.segment_bytes
+        self._format = BatchFormat(config)
         self._append_time_ms = append_time_ms
-        self._max_message_bytes = min(config.max_message_bytes, config.segment_bytes)
+        self._last_offset = -1
         self._largest: tuple[int, bytes | str | None] = (0, None)
-        self._builder: BatchBuilder | None = None
+        self._builder: OpenBatch | None = None
         self._finished: list[EncodedBatch] = []
         self._finished_bytes = 0
-
-    @property
-    def segment_bytes(self) -> int:
-        """The largest size of a segment of its log."""
-        return self._config.segment_bytes
 
     @property
     def open_bytes(self) -> int:
@@ -112,14 +108,21 @@ class OpenPartition:
         return self._finished_bytes + (self._builder.open_bytes if self._builder else 0)
 
     def append(self, rows: Rows, members: Integers) -> list[EncodedBatch]:
-        """Append rows; give the finished batches once they are worth a write."""
+        """Append rows; give the finished batches once they are worth a write.
+
+        Raises:
+            RecordTooLargeError, RowError: a row that cannot become a record of this partition.
+        """
+        self._check_order(rows, members)
         if self._builder is None:
-            self._builder = self._new_builder()
+            self._builder = self._format.builder(self._append_time_ms)
         self._note_largest(rows, members)
         try:
             self._keep(self._builder.append(rows.records, members))
         except RecordTooLargeError as error:
             raise self._located(error) from error
+        except RowError as error:
+            raise RowError(f"{self.topic_partition}: {error}") from error
         return self._take() if self._finished_bytes >= RUN_BYTES else []
 
     def finish(self) -> list[EncodedBatch]:
@@ -135,7 +138,7 @@ class OpenPartition:
 
     def _note_largest(self, rows: Rows, members: Integers) -> None:
         """Remember the key of the largest record, if any may be too large: it tells which."""
-        if rows.key is None or rows.sizes.max() <= self._max_message_bytes // 2:
+        if rows.key is None or rows.sizes.max() <= self._format.max_message_bytes // 2:
             return
         row = members[rows.sizes[members].argmax()]
         size = int(rows.sizes[row])
@@ -148,38 +151,24 @@ class OpenPartition:
         which = f"the record with key {shown}" if size else "a record without a key"
         return RecordTooLargeError(f"{self.topic_partition}: {which} is too large: {error}")
 
+    def _check_order(self, rows: Rows, members: Integers) -> None:
+        """Hold the offsets that are to be kept against those before them."""
+        if not len(rows.records.offsets):
+            return
+        offsets = rows.records.offsets[members]
+        before = np.concatenate(([self._last_offset], offsets[:-1]))
+        behind = np.flatnonzero(offsets <= before)
+        if len(behind):
+            raise out_of_order(
+                self.topic_partition, int(before[behind[0]]), int(offsets[behind[0]])
+            )
+        self._last_offset = int(offsets[-1])
+
     def _keep(self, batches: list[EncodedBatch]) -> None:
-        self._finished += batches
-        self._finished_bytes += sum(len(batch.data) for batch in batches)
+        staged = [piece for batch in batches for piece in self._format.staged(batch)]
+        self._finished += staged
+        self._finished_bytes += sum(len(piece.data) for piece in staged)
 
     def _take(self) -> list[EncodedBatch]:
         taken, self._finished, self._finished_bytes = self._finished, [], 0
         return taken
-
-    def _new_builder(self) -> BatchBuilder:
-        codec = _codec(self._config)
-        return BatchBuilder(
-            codec,
-            level=_level(codec, self._config),
-            timestamp_type=self._config.message_timestamp_type,
-            log_append_time_ms=self._append_time_ms,
-            max_message_bytes=self._max_message_bytes,
-        )
-
-
-def _codec(config: LogConfig) -> Codec:
-    """Take ``producer``, the default, for what producers do by default: nothing."""
-    name = config.compression_type
-    return Codec.NONE if name == "producer" else Codec.from_name(name)
-
-
-def _level(codec: Codec, config: LogConfig) -> int | None:
-    match codec:
-        case Codec.GZIP:
-            return config.compression_gzip_level
-        case Codec.LZ4:
-            return config.compression_lz4_level
-        case Codec.ZSTD:
-            return config.compression_zstd_level
-        case _:
-            return None

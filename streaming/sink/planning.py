@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import new_topic_id
@@ -12,12 +13,15 @@ from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.foreign_tail import open_appender
+from kafkalog.streaming.sink.kept_offsets import in_offset_order
+from kafkalog.streaming.sink.late_encoding import LateEncoding, must_wait
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.streaming.log.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.sink.log_set import LogSet
     from kafkalog.streaming.sink.staged_run import StagedRun
@@ -31,14 +35,21 @@ _STAGED_NAME: Final = re.compile(
 
 
 def plan_appends(
-    log_set: LogSet, plan: WritePlan, runs: Sequence[StagedRun], *, now_ms: int
+    log_set: LogSet,
+    plan: WritePlan,
+    runs: Sequence[StagedRun],
+    *,
+    now_ms: int,
+    staged_prefix: str,
 ) -> list[PartitionAppend]:
     """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
-    A topic that is new gets all of its partitions, those without rows too.
+    A topic that is new gets all of its partitions, those without rows too. What can only be
+    compressed now goes into new staged files, whose names begin with ``staged_prefix``.
 
     Raises:
-        RowError, InvalidTopicError: a topic or partition that rows may not go to.
+        RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
+        RecordTooLargeError: a record that exceeds ``max.message.bytes``, of those compressed now.
         CommitError, LogDirectoryError: a log that cannot be appended to, see
             :func:`~kafkalog.streaming.sink.foreign_tail.open_appender`; a run that no task of ours
             made.
@@ -48,7 +59,33 @@ def plan_appends(
     by_partition: dict[TopicPartition, list[StagedRun]] = {}
     for run in runs:
         by_partition.setdefault(run.topic_partition, []).append(run)
-    return list(_Planner(log_set, plan, now_ms).plan(by_partition))
+    opened = list(_Planner(log_set, plan, now_ms).open(by_partition))
+    late = LateEncoding(plan.directories, staged_prefix, durable=plan.options.flush == "commit")
+    try:
+        for each in opened:
+            if must_wait(each.runs, each.topic.config):
+                late.add(each.key, each.runs, each.topic.config, each.appender.log_end_offset)
+        encoded = late.finish()
+        return [
+            PartitionAppend.of(
+                each.topic, each.appender, encoded.get(each.key, each.runs), each.member_id
+            )
+            for each in opened
+        ]
+    except BaseException:
+        late.discard()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A partition whose log is open at its end, and what it is to get."""
+
+    topic: Topic
+    key: TopicPartition
+    runs: Sequence[StagedRun]
+    appender: PartitionAppender
+    member_id: str
 
 
 def _check_run(run: StagedRun, plan: WritePlan) -> None:
@@ -69,9 +106,7 @@ class _Planner:
         self._catalog = TopicCatalog(self._partitions, committed, plan.options)
         self._counts = self._dirs.partition_counts()
 
-    def plan(
-        self, by_partition: Mapping[TopicPartition, list[StagedRun]]
-    ) -> Iterator[PartitionAppend]:
+    def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
         wanted: dict[str, set[int]] = {}
         for key in by_partition:
             wanted.setdefault(key.topic, set()).add(key.partition)
@@ -87,7 +122,7 @@ class _Planner:
             identified = topic if topic.exists else _with_id(topic)
             for number in numbers:
                 key = TopicPartition(name, number)
-                yield self._plan_partition(identified, key, by_partition.get(key, []))
+                yield self._open_partition(identified, key, by_partition.get(key, []))
 
     def _check_new_topics(self, topics: Mapping[str, Topic]) -> None:
         options = self._plan.options
@@ -98,9 +133,9 @@ class _Planner:
                 f"one batch may make {options.max_new_topics} (option maxNewTopics)"
             )
 
-    def _plan_partition(
+    def _open_partition(
         self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun]
-    ) -> PartitionAppend:
+    ) -> _Opened:
         found = self._partitions.get(key)
         if found is None and topic.exists:
             raise RowError(
@@ -109,6 +144,7 @@ class _Planner:
                 "here. Name the partitions to write in a column 'partition'"
             )
         folder, log_dir = self._place(key, found)
+        kept = [run for run in runs if run.first_offset >= 0]
         state = self._log_set.state
         appender = open_appender(
             folder,
@@ -117,8 +153,11 @@ class _Planner:
             now_ms=self._now_ms,
             topic_id=topic.topic_id,
             committed_end=state.high_watermark(key.topic, topic.topic_id, key.partition),
+            first_offset=min((run.first_offset for run in kept), default=0),
         )
-        return PartitionAppend.of(topic, appender, runs, self._log_set.member_of(log_dir))
+        if kept:
+            runs = in_offset_order(key, runs, appender.log_end_offset)
+        return _Opened(topic, key, runs, appender, self._log_set.member_of(log_dir))
 
     def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
         if found is not None:

@@ -1,7 +1,8 @@
 """The columns of the sink's rows: which there may be, of which types, and what they become.
 
 As in Spark's Kafka sink (``KafkaWriter``) they are found by exact, case-sensitive names, checked in
-its order, and columns of other names are left alone. ``timestamp`` is one more.
+its order, and columns of other names are left alone. ``timestamp`` is one more, and ``offset``
+with ``preserveOffsets``.
 """
 
 from __future__ import annotations
@@ -41,17 +42,20 @@ class Rows:
     """About how many bytes each row takes as a record; int64[n]."""
 
     @classmethod
-    def of(cls, batch: pa.RecordBatch, *, now_ms: int, topic_given: bool) -> Self:
+    def of(
+        cls, batch: pa.RecordBatch, *, now_ms: int, topic_given: bool, keeps_offsets: bool = False
+    ) -> Self:
         """Take the columns of a batch; rows without a timestamp get ``now_ms``.
 
         Raises:
             RowError: a column of a wrong type, or none of a needed name; a timestamp that no record
-                can have; a header without a key.
+                can have; a header without a key; an offset to keep that is null.
         """
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         check_columns(
             {name: spark_type_name(column.type) for name, column in found.items()},
             topic_given=topic_given,
+            keeps_offsets=keeps_offsets,
         )
         timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
         key, value = found.get("key"), found["value"]
@@ -61,7 +65,11 @@ class Rows:
             key=key,
             value=value,
             records=RecordColumns.from_arrow(
-                timestamps=timestamps, value=value, key=key, headers=found.get("headers")
+                timestamps=timestamps,
+                value=value,
+                key=key,
+                headers=found.get("headers"),
+                offsets=_offsets(found["offset"]) if keeps_offsets else None,
             ),
             sizes=record_sizes((key, value), batch.num_rows),
         )
@@ -90,6 +98,13 @@ def spark_type_name(kind: pa.DataType) -> str:
         fields = (f"{field.name}:{spark_type_name(field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>"
     return str(kind)
+
+
+def _offsets(column: pa.Array) -> Integers:
+    if column.null_count:
+        row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
+        raise RowError(f"row {row} has null in column 'offset', and preserveOffsets is true")
+    return np.asarray(column)
 
 
 def _timestamps(column: pa.Array | None, length: int, now_ms: int) -> Integers:

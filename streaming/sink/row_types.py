@@ -30,18 +30,24 @@ _COLUMNS: Final = (
 )
 """In the order in which Spark's Kafka sink checks them."""
 
+_OFFSET: Final = _Column("offset", ("bigint",))
 
-def check_columns(types: Mapping[str, str], *, topic_given: bool) -> None:
+
+def check_columns(
+    types: Mapping[str, str], *, topic_given: bool, keeps_offsets: bool = False
+) -> None:
     """Refuse rows that cannot become records; the first problem found is told.
 
     Args:
         types: Spark's name of each column's type.
         topic_given: the option ``topic`` is set; a column ``topic`` is then not looked at.
+        keeps_offsets: the option ``preserveOffsets`` is true; else a column ``offset`` is not
+            looked at.
 
     Raises:
         RowError: naming the column, the type found and those allowed.
     """
-    for column in _COLUMNS:
+    for column in (*_COLUMNS, _OFFSET) if keeps_offsets else _COLUMNS:
         if column is _TOPIC and topic_given:
             continue
         found = types.get(column.name)
@@ -58,6 +64,11 @@ def _require(column: _Column) -> None:
     if column is _TOPIC:
         raise RowError(
             "no topic to write to: set the option 'topic', or add a column 'topic' of type string"
+        )
+    if column is _OFFSET:
+        raise RowError(
+            "there is no column 'offset' of type bigint, whose offsets preserveOffsets=true is to "
+            "keep"
         )
     if column.name == "value":
         raise RowError(

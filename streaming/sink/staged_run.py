@@ -20,11 +20,20 @@ if TYPE_CHECKING:
 __all__ = ["StagedRun", "TaskOutput"]
 
 _BATCH: Final = np.dtype(
-    [("size", "<i4"), ("count", "<i4"), ("last_offset_delta", "<i4"), ("max_timestamp", "<i8")]
+    [
+        ("size", "<i4"),
+        ("count", "<i4"),
+        ("base_offset", "<i8"),  # -1: the commit gives it
+        ("last_offset_delta", "<i4"),
+        ("max_timestamp", "<i8"),
+        ("magic", "u1"),
+        ("attributes", "u1"),  # of magic 2: 0, nobody asks
+    ]
 )
-"""One batch of a run: 20 bytes."""
+"""One batch, wrapper or stretch of plain messages (see ``formats``) of a run: 30 bytes."""
 
-_MAGIC: Final = 2
+_MAGIC: Final = 16
+_LEGACY_ATTRIBUTES: Final = 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +58,60 @@ class StagedRun:
     def pack(cls, batches: Sequence[EncodedBatch]) -> bytes:
         """Pack what the commit needs to know of each batch."""
         rows = [
-            (len(batch.data), batch.count, batch.last_offset_delta, batch.max_timestamp)
+            (
+                len(batch.data),
+                batch.count,
+                batch.first_offset,
+                batch.last_offset_delta,
+                batch.max_timestamp,
+                batch.data[_MAGIC],
+                batch.data[_LEGACY_ATTRIBUTES] if batch.data[_MAGIC] < 2 else 0,
+            )
             for batch in batches
         ]
         return np.array(rows, _BATCH).tobytes()
+
+    @property
+    def magic(self) -> int:
+        """The magic of all its batches."""
+        return int(self._rows()["magic"][0])
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of its first record where offsets are final, else -1."""
+        return int(self._rows()["base_offset"][0])
 
     @property
     def records(self) -> int:
         """How many records the run holds."""
         return int(self._rows()["count"].sum())
 
+    @property
+    def last_offset(self) -> int:
+        """The offset of its last record where offsets are final."""
+        last = self._rows()[-1]
+        return int(last["base_offset"]) + int(last["last_offset_delta"])
+
     def table(self, first_offset: int, leader_epoch: int) -> BatchTable:
         """Give the headers that the batches have once they start at ``first_offset``.
 
-        Positions count in the staged file. What planning an append does not look at is 0.
+        Final offsets stay. Positions count in the staged file. What planning an append does not
+        look at is 0.
         """
         rows = self._rows()
         facts = np.zeros((len(rows), fields.FIELDS), np.int64)
         ends = np.cumsum(rows["size"], dtype=np.int64)
         spans = rows["last_offset_delta"].astype(np.int64) + 1
-        next_offsets = first_offset + np.cumsum(spans)
+        base_offsets = rows["base_offset"].astype(np.int64)
+        if len(rows) and base_offsets[0] < 0:
+            base_offsets = first_offset + np.cumsum(spans) - spans
         facts[:, fields.POSITION] = self.position + ends - rows["size"]
         facts[:, fields.SIZE] = rows["size"]
-        facts[:, fields.MAGIC] = _MAGIC
-        facts[:, fields.BASE_OFFSET] = next_offsets - spans
-        facts[:, fields.LAST_OFFSET] = next_offsets - 1
+        facts[:, fields.MAGIC] = rows["magic"]
+        facts[:, fields.BASE_OFFSET] = base_offsets
+        facts[:, fields.LAST_OFFSET] = base_offsets + spans - 1
         facts[:, fields.LEADER_EPOCH] = leader_epoch
+        facts[:, fields.ATTRIBUTES] = rows["attributes"]
         facts[:, fields.MAX_TIMESTAMP] = rows["max_timestamp"]
         facts[:, fields.PRODUCER_ID] = NO_PRODUCER_ID
         facts[:, fields.PRODUCER_EPOCH] = NO_EPOCH

@@ -93,6 +93,7 @@ class TaskWriter:
             batch,
             now_ms=time.time_ns() // 1_000_000,
             topic_given=self._plan.options.topic is not None,
+            keeps_offsets=self._plan.options.preserve_offsets,
         )
         for topic, partition, members in self._placed(rows):
             opened = topic.partition(partition)

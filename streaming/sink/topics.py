@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
-from kafkalog.errors import InvalidTopicError, LogDirectoryError, RowError
+from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
 from kafkalog.model import INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -42,8 +42,15 @@ class Topic:
 
     @property
     def config(self) -> LogConfig:
-        """All settings, with Kafka's defaults."""
-        return LogConfig.from_mapping(self.settings)
+        """All settings, with Kafka's defaults.
+
+        Raises:
+            OptionError: settings given now that do not go with those given before.
+        """
+        try:
+            return LogConfig.from_mapping(self.settings)
+        except OptionError as error:
+            raise OptionError(f"topic {self.name!r}: {error}") from None
 
     @property
     def key(self) -> str:

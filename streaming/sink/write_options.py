@@ -28,7 +28,6 @@ from kafkalog.streaming.options import (
 __all__ = ["WriteOptions"]
 
 _BYTES_ONLY: Final = "keys and values are written as the bytes of their columns"
-_NOT_YET: Final = "this release does not support it"
 
 _REFUSED: Final = {
     "kafka.key.serializer": _BYTES_ONLY,
@@ -134,7 +133,11 @@ class WriteOptions(Options):
         doc="how many topics the column topic may create in one batch",
     )
     preserve_offsets: bool = option(
-        "preserveOffsets", BOOLEAN, default=False, doc="keep the offsets of a column offset"
+        "preserveOffsets",
+        BOOLEAN,
+        default=False,
+        doc="keep the offsets of a column offset, which must lie beyond the log's end and ascend "
+        "within each partition's rows; holes are kept too",
     )
     checkpoint_location: str | None = option(
         "checkpointLocation", TEXT, default=None, doc="the query's checkpoint, set for Spark"
@@ -144,9 +147,9 @@ class WriteOptions(Options):
     message_format: str | None = _setting(
         "message.format",
         choice("v2", "v1", "v0"),
-        doc="v2, the default: record batches; v1, v0: message sets, as Kafka wrote them before 0.11 "
-        "and before 0.10. They hold no headers and no zstd, v0 no timestamps; compressed ones of "
-        "v0 take their time when a batch is committed",
+        doc="v2, the default: record batches; v1, v0: message sets, as Kafka wrote them before "
+        "0.11 and 0.10. They hold no headers and know no zstd, v0 has no timestamps either and is "
+        "compressed not by the tasks but by the commit",
     )
     compression_type: str | None = _setting(
         "compression.type", _COMPRESSION, doc="how batches are compressed; default none"
@@ -226,10 +229,6 @@ class WriteOptions(Options):
         LogConfig.from_mapping(self.settings)
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("give both of the options 'txnAppId' and 'txnVersion', or none")
-        if self.message_format in {"v0", "v1"}:
-            raise OptionError(f"option 'message.format' is {self.message_format!r}: {_NOT_YET}")
-        if self.preserve_offsets:
-            raise OptionError(f"option 'preserveOffsets' is true: {_NOT_YET}")
 
     def _check_topic(self) -> None:
         if self.topic is None:

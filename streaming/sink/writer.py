@@ -101,7 +101,9 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     parsed = WriteOptions.parse(options)
     warn_ignored(parsed.ignored)
     types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    check_columns(types, topic_given=parsed.topic is not None)
+    check_columns(
+        types, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
+    )
     return WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
 
 
