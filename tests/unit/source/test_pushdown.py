@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,15 +30,18 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 from tests.support.indexed_logs import LOG_APPEND_TIME, write_indexed_segment
-from tests.support.logs import Row
+from tests.support.logs import Row, batch_bytes
 from tests.support.read_bytes import ReadBytes
 from tests.support.row_filters import passes
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.datasource import KafkaLogDataSource
-from kafkalog.streaming.schema import source_schema
+from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.batch_reader import LogBatchReader
 from kafkalog.streaming.source.pushdown_reader import PushdownReader
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.reading import _decoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -336,3 +340,12 @@ def test_from_damage_on_everything_is_read(tmp_path: Path) -> None:
     filters = [EqualTo(("timestamp",), at(START + 5))]
     found = pushed(tmp_path, filters, onCorruptRecord="skip", readUpTo="logEnd")
     assert [row["offset"] for row in found] in ([5], [3, 4, 5], [4, 5])
+
+
+def test_columns_that_nobody_asks_for_are_not_built() -> None:
+    rows = RowSchema.of(StructType().add("timestamp", "timestamp").add("topic", "string"))
+    options = ReadOptions.parse({"path": "/logs", "subscribe": "t"})
+    data = np.frombuffer(batch_bytes(0, [Row(b"v" * 5000, b"k")]), np.uint8)
+    (built,) = _decoder(options, rows).decode(data, scan_batches(data).table)
+    assert built.schema.names == ["timestamp"]
+    assert built.nbytes < 100
