@@ -13,9 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import ModuleType
 
-__all__ = ["CORPUS", "UnpackedCase"]
+__all__ = ["CAPTURED_LIVE", "CASES", "CORPUS", "UnpackedCase"]
 
 CORPUS: Final = Path(__file__).parents[1] / "data" / "corpus"
+
+CASES: Final = sorted(path.parent.name for path in CORPUS.glob("*/expected.parquet"))
+_META: Final = {name: json.loads((CORPUS / name / "meta.json").read_text()) for name in CASES}
+CAPTURED_LIVE: Final = frozenset(name for name in CASES if _META[name]["capture"] != "clean")
+"""Their checkpoints lag behind, their indexes have zero tails and no final time index entries."""
 
 _TIMESTAMP_TYPES: Final = {
     TimestampType.NO_TIMESTAMP_TYPE: "NoTimestampType",
@@ -60,6 +65,16 @@ class UnpackedCase:
             str(self._case), actual, isolation, ignore=("leader_epoch",)
         )
         return list(found)
+
+    @property
+    def live_folders(self) -> set[str]:
+        """The folders of the partitions that a broker serves."""
+        return {f"{each['topic']}-{each['partition']}" for each in self.partitions}
+
+    def folder(self, name: str) -> str:
+        """Give the path of a partition's folder, or of one that was one."""
+        (found,) = (path for root in self.path.split(",") for path in Path(root).glob(name))
+        return str(found)
 
     @property
     def partitions(self) -> list[dict[str, Any]]:

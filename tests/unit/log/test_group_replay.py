@@ -22,21 +22,6 @@ from kafkalog.streaming.records.batch import scan_batches
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.log.group_offsets import GroupPositions
-
-
-@pytest.mark.parametrize("case", ["p09-groups", "p11-live-copy", "p12-killed"])
-def test_positions_in_a_brokers_log_are_those_that_it_answered(case: str, tmp_path: Path) -> None:
-    positions: GroupPositions = {}
-    for log in offsets_logs(case, tmp_path):
-        positions |= read_group_positions(log, log.log_end_offset())
-    assert {
-        group: {
-            place: (position.offset, position.leader_epoch, position.metadata)
-            for place, position in found.items()
-        }
-        for group, found in positions.items()
-    } == group_offsets(case)
 
 
 def test_one_group_is_found_in_its_partition_alone(tmp_path: Path) -> None:

@@ -8,28 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from tests.support.corpus import CORPUS, UnpackedCase
+from tests.support.coordinator_corpus import OFFSETS_TOPIC, group_offsets
+from tests.support.corpus import CAPTURED_LIVE, CASES, CORPUS, UnpackedCase
 from tests.support.log_files import read_offsets
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_leader_epochs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append_plan import plan_append
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
+from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import valid_chunks
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_growth import SegmentState, index_segment
+from kafkalog.streaming.log.transactions import last_stable_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from kafkalog.streaming.log.group_offsets import GroupPositions
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
 
-CASES = sorted(path.name for path in CORPUS.iterdir() if path.is_dir())
-CAPTURED_LIVE = {"p11-live-copy", "p12-killed"}
-"""Their indexes have zero tails, and no final time index entries yet."""
 BEFORE_4_1 = {"p13-v0v1"}
 """Its broker wrote index entries for whole appends."""
 
@@ -86,6 +87,32 @@ def test_logs_start_and_end_where_the_broker_says(case: Case) -> None:
         assert log.log_end_offset(verify_from=0, committed_end=end) == end
         if case.name not in CAPTURED_LIVE:
             assert max(log.log_start_offset, min(watermark, end)) == facts["high_watermark"]
+
+
+def test_the_last_stable_offset_is_the_one_that_the_broker_gave(case: Case) -> None:
+    for log, _, facts, _ in case.partitions:
+        assert last_stable_offset(log, facts["high_watermark"]) == facts["lso"], log.topic_partition
+
+
+def test_the_leader_epoch_is_the_one_that_the_broker_gave(case: Case) -> None:
+    for log, _, facts, _ in case.partitions:
+        epochs = read_leader_epochs(log.directory)
+        if epochs:  # a partition without records of magic 2 has none
+            assert epochs[-1].epoch == facts["leader_epoch"], log.topic_partition
+
+
+def test_group_positions_are_those_that_the_broker_gave(case: Case) -> None:
+    found: GroupPositions = {}
+    for log, _, facts, _ in case.partitions:
+        if log.topic_partition.topic == OFFSETS_TOPIC:
+            found |= read_group_positions(log, facts["high_watermark"])
+    assert group_offsets(case.name) == {
+        group: {
+            place: (position.offset, position.leader_epoch, position.metadata)
+            for place, position in positions.items()
+        }
+        for group, positions in found.items()
+    }
 
 
 def test_as_many_records_are_read_as_a_client_read(case: Case) -> None:

@@ -91,7 +91,7 @@ def test_hot_lookups_touch_three_pages_at_most(path: Path) -> None:
         assert index.reader.pages <= 3
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     steps=st.lists(st.integers(1, 9), max_size=50),
     repeat=st.sampled_from([1, 30, 200]),
@@ -116,7 +116,7 @@ def test_lookups_answer_as_a_walk_over_all_entries(
             assert index.lookup(target) == (below[-1] if below else (-1, 50))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(content=st.binary(max_size=400), target=st.integers(-(2**63), 2**63 - 1))
 def test_any_bytes_are_answered_or_refused(
     tmp_path_factory: pytest.TempPathFactory, content: bytes, target: int

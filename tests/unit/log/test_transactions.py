@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.corpus import UnpackedCase
+from tests.support.corpus import CASES, UnpackedCase
 from tests.support.logs import write_segment
 from tests.support.transactions import (
     ABORT,
@@ -109,6 +109,9 @@ DAMAGE = [
 ]
 
 
+WITH_TRANSACTIONS = ["p06-transactions", "p09-groups", "p11-live-copy", "p12-killed"]
+
+
 def case_logs(case: UnpackedCase) -> Iterator[tuple[PartitionLog, dict[str, Any]]]:
     found = LogDirs(case.path.split(",")).partitions()
     for facts in case.partitions:
@@ -127,8 +130,13 @@ def committed_rows(log: PartitionLog, end: int) -> Iterator[dict[str, Any]]:
                     yield row | place | {"timestamp": row["timestampMs"]}
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["p06-transactions", "p09-groups", "p11-live-copy", "p12-killed"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        *((name, untouched) for name in CASES),
+        *((name, harm) for name in WITH_TRANSACTIONS for harm in DAMAGE[1:]),
+    ],
+)
 def test_committed_rows_are_those_that_clients_read(
     name: str, damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
