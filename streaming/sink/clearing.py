@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT, write_offset_checkpoint
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.streaming.sink.identity import staging_hash
 
 if TYPE_CHECKING:
@@ -36,10 +37,16 @@ def write_ends(ends: Iterable[tuple[Path, TopicPartition, int]], *, durable: boo
         write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
 
 
-def clear_away(log_set: LogSet) -> None:
-    """Remove the intent, which no longer says anything, and let a broker in again."""
+def clear_away(log_set: LogSet, *, durable: bool) -> None:
+    """Remove the intent, which no longer says anything, and let a broker in again.
+
+    ``durable``: it must not come back with a loss of power, since what it names was taken back, and
+    its sequence number is given to another commit.
+    """
     for folder in log_set.directories:
         (folder / INTENT_FILE).unlink(missing_ok=True)
+        if durable:
+            fsync_directory(folder)
     for folder in log_set.directories:
         with suppress(FileNotFoundError):
             (folder / UNFINISHED_FOLDER).rmdir()

@@ -219,7 +219,7 @@ class Committer:
                     [(folder, plan.topic_partition, plan.end_offset) for folder, plan in written],
                     durable=self._durable,
                 )
-                clear_away(log_set)
+                clear_away(log_set, durable=False)
             sweep(log_set, self._identity, self._options)
         except (OSError, KafkaLogError) as error:
             _LOG.warning("%s is committed, but clearing up failed: %s", self._identity, error)

@@ -52,7 +52,7 @@ def take_back(log_set: LogSet, *, durable: bool) -> None:
             _sync_parents(log_set, intent)
     if not unfinished:
         _end_finished(log_set, durable=durable)
-    clear_away(log_set)
+    clear_away(log_set, durable=durable and bool(unfinished))
 
 
 def _check_belongs(log_set: LogSet, intent: Intent) -> None:
