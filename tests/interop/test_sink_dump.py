@@ -1,9 +1,11 @@
-"""Kafka's dump tool on what the sink wrote: by each codec, in small appends, after a recovery."""
+"""Kafka's dump tool on what the sink wrote: each format and codec, in small appends, recovered."""
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.support.dump_log import dump_log_segments
 from tests.support.killing import count_calls, run_and_kill
@@ -12,11 +14,11 @@ from tests.support.sinking import Writer, rows
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pyarrow as pa
 
 pytestmark = pytest.mark.interop
 
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+CODECS = ("none", "gzip", "snappy", "lz4")
+MADE = (*product(("v0", "v1", "v2"), CODECS), ("v2", "zstd"))
 START_MS = 1_700_000_000_000
 
 
@@ -41,19 +43,44 @@ def _findings(folder: Path) -> list[str]:
 
 
 def test_the_dump_tool_finds_nothing_wrong(tmp_path: Path) -> None:
-    for codec in CODECS:
+    for message_format, codec in MADE:
+        folder = tmp_path / message_format / codec
         writer = Writer(
-            tmp_path / codec,
+            folder,
             topic="t",
             numPartitions="2",
+            message__format=message_format,
             compression__type=codec,
-            segment__bytes="4000",
+            segment__bytes="4000" if codec != "none" else "30000",
             index__interval__bytes="500",
         )
         for batch_id in range(6):
             writer.write(batch_id, _batch(batch_id))
-        assert len(list((tmp_path / codec).rglob("*.log"))) > 2
+        assert len(list(folder.rglob("*.log"))) > 2
     assert _findings(tmp_path) == []
+
+
+def test_the_dump_tool_finds_holes_alone_where_offsets_were_kept(tmp_path: Path) -> None:
+    for message_format, codec in MADE:
+        writer = Writer(
+            tmp_path / message_format / codec,
+            topic="t",
+            preserveOffsets="true",
+            message__format=message_format,
+            compression__type=codec,
+            segment__bytes="9000",
+            index__interval__bytes="500",
+        )
+        for batch_id in range(2):
+            kept = pa.array([3 * (300 * batch_id + n) + n % 2 for n in range(300)], pa.int64())
+            writer.write(batch_id, _batch(batch_id).append_column("offset", kept))
+    findings = _findings(tmp_path)
+    # The tool names the file, and each pair of offsets in a line of its own.
+    assert any("Non-consecutive offsets in" in finding for finding in findings)
+    others = [
+        f for f in findings if "Non-consecutive offsets in" not in f and "is followed by" not in f
+    ]
+    assert others == []
 
 
 def test_the_dump_tool_finds_nothing_wrong_after_a_commit_was_cut_off(tmp_path: Path) -> None:
