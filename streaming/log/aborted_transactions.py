@@ -33,7 +33,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError, DataLossError, LogDirectoryError
 from kafkalog.streaming.log.files import TXN_INDEX
 from kafkalog.streaming.log.log_walk import following_segment, walk_batches
-from kafkalog.streaming.log.segment import FileIdentity
+from kafkalog.streaming.log.open_file import FileIdentity
 from kafkalog.streaming.log.transactions import OpenTransactions, snapshot_transactions
 from kafkalog.streaming.log.txn_index import TxnIndex
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from kafkalog.streaming.log.segment import FileIdentity, LogSegment
+    from kafkalog.streaming.log.open_file import FileIdentity
+    from kafkalog.streaming.log.segment import LogSegment
 
 __all__ = ["following_segment", "walk_batches"]
 

@@ -16,6 +16,8 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from kafkalog.streaming.log.open_file import OpenFile
+
 __all__ = ["PAGE_BYTES", "PageReader", "read_at"]
 
 PAGE_BYTES: Final = 4096
@@ -36,11 +38,11 @@ def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8
 class PageReader:
     """Positioned reads of one open file; ``pages``, ``bytes_read`` and ``calls`` add up.
 
-    The descriptor belongs to the caller.
+    The file belongs to the caller.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
         self.calls = 0
         self.bytes_read = 0
         self._pages: set[int] = set()
@@ -57,7 +59,7 @@ class PageReader:
 
     def read(self, position: int, length: int) -> npt.NDArray[np.uint8]:
         """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
-        data = read_at(self._descriptor, position, length)
+        data = self._file.read(position, length)
         self.calls += 1
         self.bytes_read += len(data)
         if len(data):

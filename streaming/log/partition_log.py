@@ -12,7 +12,6 @@ import numpy as np
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import find_valid_end
-from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slice_reader import read_slice
@@ -271,7 +270,7 @@ def _read_some(
     length = max(max_bytes, first.size) if min_one_message else max_bytes
     if length < first.size:
         return None
-    data = read_at(segment.descriptor, position, min(length, segment.size - position))
+    data = segment.opened.read(position, min(length, segment.size - position))
     table = scan_batches(data, file_position=position, path=str(segment.path)).table
     table = table[: int(np.searchsorted(table.last_offset, end - 1)) + 1]
     return Chunk(data[: int(table.size.sum())], table, position)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
-from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
@@ -80,7 +79,7 @@ class Salvage:
         while self.position < (end := min(segment.size, end_position or segment.size)):
             rest = segment.size - self.position
             length = min(needed or max(min(CHUNK_BYTES, end - self.position), HEADER_SIZE), rest)
-            data = read_at(segment.descriptor, self.position, length)
+            data = segment.opened.read(self.position, length)
             scan = scan_batches(data, file_position=self.position, path=str(segment.path))
             needed = 0 if scan.consumed else scan.needed
             if scan.consumed:

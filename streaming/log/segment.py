@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 
-from kafkalog.checkpoints.regular_file import open_regular
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.offset_index import OffsetIndex
-from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.open_file import FileIdentity, OpenFile, open_file
 from kafkalog.streaming.log.time_index import TimeIndex
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.message_set_reader import MessageSetReader
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-__all__ = ["CHUNK_BYTES", "BatchHeader", "Chunk", "FileIdentity", "LogSegment"]
+__all__ = ["CHUNK_BYTES", "BatchHeader", "Chunk", "LogSegment"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
@@ -68,13 +66,6 @@ _SMALLEST_ENTRY: Final = {0: 26, 1: 34, 2: 61}
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
-
-
-class FileIdentity(NamedTuple):
-    """Which file a path led to; another file put in its place has another inode."""
-
-    device: int
-    inode: int
 
 
 class Chunk(NamedTuple):
@@ -113,7 +104,7 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self._suffix = suffix
-        self._descriptor = -1
+        self._opened: OpenFile | None = None
         self._indexes: dict[str, OffsetIndex | TimeIndex | None] = {}
 
     def __repr__(self) -> str:
@@ -136,9 +127,9 @@ class LogSegment:
             if index is not None:
                 index.close()
         self._indexes.clear()
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
 
     @property
     def path(self) -> Path:
@@ -150,27 +141,26 @@ class LogSegment:
         return self.directory / (file_name(self.base_offset, kind) + self._suffix)
 
     @property
-    def descriptor(self) -> int:
+    def opened(self) -> OpenFile:
         """The open ``.log`` file.
 
         Raises:
             FileNotFoundError: the segment is gone.
             LogDirectoryError: a link, FIFO or device has its name.
         """
-        if self._descriptor < 0:
-            self._descriptor = open_regular(self.path)
-        return self._descriptor
+        if self._opened is None:
+            self._opened = open_file(self.path)
+        return self._opened
 
     @property
     def identity(self) -> FileIdentity:
         """Device and inode of the open ``.log`` file."""
-        status = os.fstat(self.descriptor)
-        return FileIdentity(status.st_dev, status.st_ino)
+        return self.opened.identity
 
     @property
     def size(self) -> int:
         """Bytes in the ``.log`` file now; a preallocated tail counts."""
-        return os.fstat(self.descriptor).st_size
+        return self.opened.size
 
     # Indexes
 
@@ -196,7 +186,7 @@ class LogSegment:
     def _index(self, suffix: str, kind: Callable[[Path, int], _Index]) -> _Index | None:
         if suffix not in self._indexes:
             # The log first: entries that are written later point into bytes that we do not see.
-            _ = self.descriptor
+            _ = self.opened
             try:
                 self._indexes[suffix] = kind(self.file(suffix), self.base_offset)
             except (FileNotFoundError, CorruptIndexError) as error:
@@ -324,7 +314,7 @@ class LogSegment:
     def header_at(self, position: int) -> BatchHeader | None:
         """Read the header of the batch at ``position``; None if no whole batch can be there."""
         remaining = self.size - position
-        data = os.pread(self.descriptor, _HEADER_BYTES, position)
+        data = self.opened.peek(position, _HEADER_BYTES)
         if len(data) < _HEADER.size:
             return None
         offset, length, magic = _HEADER.unpack_from(data)
@@ -380,7 +370,7 @@ class LogSegment:
         while position < (end := self._readable_end(end_position)):
             # At least a header, though it may lie beyond the end asked for.
             length = needed or max(min(chunk_bytes, end - position), _HEADER_BYTES)
-            data = read_at(self.descriptor, position, min(length, self.size - position))
+            data = self.opened.read(position, min(length, self.size - position))
             scan = scan_batches(data, file_position=position, path=str(self.path))
             if scan.consumed:
                 ordered = self._count_ordered(scan.table, last_offset)

@@ -16,13 +16,12 @@ Source: Kafka ``AbstractIndex``.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 
-from kafkalog.checkpoints.regular_file import open_regular
 from kafkalog.errors import CorruptIndexError
+from kafkalog.streaming.log.open_file import open_file
 from kafkalog.streaming.log.page_reader import PAGE_BYTES, PageReader
 
 if TYPE_CHECKING:
@@ -60,11 +59,10 @@ class SparseIndex:
         """
         self.path = path
         self.base_offset = base_offset
-        self._descriptor = open_regular(path)
+        self._file = open_file(path)
         try:
-            self.reader = PageReader(self._descriptor)
-            size = os.fstat(self._descriptor).st_size
-            self._entries = self._count_written(size // self.ENTRY.itemsize)
+            self.reader = PageReader(self._file)
+            self._entries = self._count_written(self._file.size // self.ENTRY.itemsize)
             self._check_last()
         except BaseException:
             self.close()
@@ -86,9 +84,7 @@ class SparseIndex:
 
     def close(self) -> None:
         """Close the file; closing twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
     def _is_written(self, slot: int) -> bool:
         raise NotImplementedError

@@ -30,8 +30,9 @@ from kafkalog.streaming.records.control import MarkerReader, MarkerType
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kafkalog.streaming.log.open_file import FileIdentity
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.log.segment import BatchHeader, Chunk, FileIdentity, LogSegment
+    from kafkalog.streaming.log.segment import BatchHeader, Chunk, LogSegment
 
 __all__ = [
     "OpenTransactions",

@@ -25,14 +25,12 @@ Source: Kafka ``TransactionIndex``, ``AbortedTxn``.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
-from kafkalog.checkpoints.regular_file import open_regular
 from kafkalog.errors import CorruptIndexError
-from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.open_file import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,8 +85,8 @@ class TxnIndex:
         """
         self.path = path
         self.base_offset = base_offset
-        self._descriptor = open_regular(path)
-        size = os.fstat(self._descriptor).st_size
+        self._file = open_file(path)
+        size = self._file.size
         self._entries, torn = divmod(size, TXN_ENTRY.itemsize)
         if torn:
             self.close()
@@ -113,9 +111,7 @@ class TxnIndex:
 
     def close(self) -> None:
         """Close the file; closing twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
     def check(self) -> None:
         """Read all entries, to be sure of them before the first one is relied upon.
@@ -150,7 +146,7 @@ class TxnIndex:
 
     def _read(self, slot: int, count: int) -> npt.NDArray[np.void]:
         size = TXN_ENTRY.itemsize
-        data = read_at(self._descriptor, slot * size, count * size)
+        data = self._file.read(slot * size, count * size)
         if len(data) < count * size:
             raise CorruptIndexError(
                 f"{self.path}: ends inside entry {slot + len(data) // size}, it had "
