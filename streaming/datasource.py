@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.sink.group_writer import GroupWriter
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["KafkaLogDataSource"]
@@ -75,7 +76,8 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
 
         options = ReadOptions.parse(self.options)
-        return LogStreamReader(options, _wanted_rows(options, schema))
+        writes_positions = _group_writer if options.commit_group_offsets else None
+        return LogStreamReader(options, _wanted_rows(options, schema), writes_positions)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch query."""
@@ -90,6 +92,13 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.sink.writer import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self.options, schema, overwrite)
+
+
+def _group_writer(options: ReadOptions) -> GroupWriter:
+    """Make what writes a streaming query's positions; checks that it may."""
+    from kafkalog.streaming.sink.group_writer import GroupWriter  # noqa: PLC0415
+
+    return GroupWriter(options.paths, options.group_id or "")
 
 
 def _wanted_rows(options: ReadOptions, schema: StructType) -> RowSchema | None:

@@ -24,6 +24,7 @@ __all__ = [
     "PartitionOffsets",
     "TopicOffsets",
     "from_json",
+    "from_json_text",
     "parse_assignment",
     "parse_offsets",
     "parse_partition_longs",
@@ -61,6 +62,12 @@ def from_json(found: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
         for topic, of_topic in found.items()
         for partition, offset in of_topic.items()
     }
+
+
+def from_json_text(text: object) -> PartitionOffsets:
+    """Read offsets as Spark's progress and checkpoint have them; nothing if there are none."""
+    found = json.loads(text) if isinstance(text, str) else text
+    return from_json(found) if isinstance(found, dict) else {}
 
 
 def parse_partition_longs(option: str, text: str, minimum: int) -> PartitionOffsets:

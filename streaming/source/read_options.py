@@ -29,10 +29,9 @@ _REFUSED: Final = {
     "kafka.auto.offset.reset": "use startingOffsets; where to go on after that is Spark's to keep",
     "kafka.key.deserializer": _ALWAYS_BYTES,
     "kafka.value.deserializer": _ALWAYS_BYTES,
-    "kafka.enable.auto.commit": "the source commits nothing to consumer groups",
+    "kafka.enable.auto.commit": "use commitGroupOffsets to have a group's positions written",
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
     "stateLocation": _NOT_YET,
-    "commitGroupOffsets": _NOT_YET,
 }
 
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
@@ -217,6 +216,19 @@ class ReadOptions(Options):
         unit="ms",
         doc="the longest that minOffsetsPerTrigger holds a micro-batch back",
     )
+    group_id: str | None = option(
+        "kafka.group.id",
+        TEXT,
+        default=None,
+        doc="the consumer group whose positions commitGroupOffsets writes; no effect without it",
+    )
+    commit_group_offsets: bool = option(
+        "commitGroupOffsets",
+        BOOLEAN,
+        default=False,
+        doc="write where a stream stands into __consumer_offsets, as positions of kafka.group.id, "
+        "each time that Spark confirms a micro-batch; only in log directories of the sink",
+    )
     min_partitions: int | None = option(
         "minPartitions",
         integer(minimum=1, maximum=2**31 - 1),
@@ -278,6 +290,8 @@ class ReadOptions(Options):
             raise OptionError(
                 f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
             )
+        if self.commit_group_offsets and self.group_id is None:
+            raise OptionError("option 'commitGroupOffsets' needs kafka.group.id, the group's name")
         self._refuse_mixed_views()
         if self.filter_pushdown and self.has_view:
             raise OptionError(
@@ -326,6 +340,8 @@ class ReadOptions(Options):
 
     def refuse_for_batch(self) -> None:
         """Refuse options that only make sense in a stream, and would be missed in a batch."""
+        if self.commit_group_offsets:
+            raise OptionError("option 'commitGroupOffsets' is for streaming queries")
         if self.stop_at_offsets is not None:
             raise OptionError(
                 "option 'stopAtOffsets' is for streaming queries; use endingOffsets in a batch"

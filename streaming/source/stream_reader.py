@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -21,26 +21,41 @@ from kafkalog.streaming.source.packing import pack_splits
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.offsets import OffsetJson, PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.stream_control import StreamControl
 
-__all__ = ["LogStreamReader"]
+__all__ = ["LogStreamReader", "PositionWriter"]
+
+
+class PositionWriter(Protocol):
+    """Keeps, elsewhere than in the checkpoint, how far a query has come."""
+
+    def try_to_commit(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Write the next offsets to read; a failure is said and is none of the query's."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One instance answers for the offsets of a query, unpickled copies of another read splits."""
 
-    def __init__(self, options: ReadOptions, rows: RowSchema | None) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        rows: RowSchema | None,
+        make_position_writer: Callable[[ReadOptions], PositionWriter] | None = None,
+    ) -> None:
         options.refuse_for_streaming()
         self._options = options
         self._rows = rows
         self._control: StreamControl | None = None
+        self._make_position_writer = make_position_writer
+        self._positions: PositionWriter | None = None
         self._last: tuple[OffsetJson, PartitionOffsets] = ({}, {})
 
     @property
@@ -51,6 +66,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
             warn_ignored(self._options.ignored)
             self._control = StreamControl(self._options)
+            if self._make_position_writer is not None:
+                self._positions = self._make_position_writer(self._options)
         return self._control
 
     def initialOffset(self) -> OffsetJson:  # noqa: N802
@@ -99,7 +116,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         settle_worker()
 
     def commit(self, end: OffsetJson) -> None:
-        """Spark keeps the offsets; nothing is to be done."""
+        """Write the positions of the query's group, if asked to; Spark keeps the offsets."""
+        if self._positions is not None:
+            self._positions.try_to_commit(self._from_json(end))
 
     def stop(self) -> None:
         """Nothing is held open between calls."""

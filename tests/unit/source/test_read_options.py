@@ -50,6 +50,15 @@ def test_limits_of_nothing_or_less_are_refused(name: str, value: str) -> None:
         parsed({name: value})
 
 
+def test_committing_positions_needs_a_group_and_a_stream() -> None:
+    with pytest.raises(OptionError, match=r"'commitGroupOffsets' needs kafka\.group\.id"):
+        parsed({"commitGroupOffsets": "true"})
+    options = parsed({"commitGroupOffsets": "true", "kafka.group.id": "g"})
+    options.refuse_for_streaming()
+    with pytest.raises(OptionError, match="'commitGroupOffsets' is for streaming queries"):
+        options.refuse_for_batch()
+
+
 def test_a_minimum_beyond_the_maximum_is_refused() -> None:
     with pytest.raises(OptionError, match=r"\(20\) is more than maxOffsetsPerTrigger \(15\)"):
         parsed({"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "15"})
@@ -90,10 +99,9 @@ def test_options_that_need_a_broker_are_ignored() -> None:
             "kafka.ssl.keystore.location": "/k",
             "groupidprefix": "g",
             "kafkaconsumer.polltimeoutms": "1",
-            "kafka.group.id": "g",
         }
     )
-    assert len(options.ignored) == 5
+    assert len(options.ignored) == 4
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp"])

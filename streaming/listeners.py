@@ -1,0 +1,96 @@
+"""Listeners for streaming queries over the source; add them with ``spark.streams.addListener``."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from kafkalog.streaming.options import PATHS
+from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.source.lag import offsets_behind_latest, partition_lags
+from kafkalog.streaming.source.offsets import from_json_text
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["GroupOffsetsListener", "LagListener"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.progress")
+
+
+class _ProgressListener(StreamingQueryListener):
+    """Looks at one query's progress: of the query with this name or id, or of all without one."""
+
+    def __init__(self, query: str | None) -> None:
+        self._query = query
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        """Nothing is to be done."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Nothing is to be done."""
+
+    def _is_meant(self, event: QueryProgressEvent) -> bool:
+        progress = event.progress
+        return self._query is None or self._query in {progress.name, str(progress.id)}
+
+
+class GroupOffsetsListener(_ProgressListener):
+    """Writes a group's positions when a micro-batch has ended.
+
+    ``commitGroupOffsets`` writes them when Spark confirms the batch to the source: one batch late,
+    and the last batch of a run only in the next one. With this listener they are up to date, and
+    the last one is not left out.
+    """
+
+    def __init__(self, path: str, group: str, *, query: str | None = None, source: int = 0) -> None:
+        """Take what to write where; ``source`` is the number of the source in the query's progress.
+
+        Raises:
+            LogDirectoryError, CheckpointError: directories that may not be written.
+        """
+        super().__init__(query)
+        self._writer = GroupWriter(PATHS.read(path), group)
+        self._source = source
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Write where the batch has ended."""
+        if self._is_meant(event):
+            end = event.progress.sources[self._source].endOffset
+            self._writer.try_to_commit(from_json_text(end))
+
+
+class LagListener(_ProgressListener):
+    """Keeps, and logs, how far the sources of queries are behind."""
+
+    def __init__(self, *, query: str | None = None) -> None:
+        """Follow one query, or all."""
+        super().__init__(query)
+        self.lags: dict[str, list[dict[TopicPartition, int]]] = {}
+        """By the query's id: for each of its sources the lag of each partition, in offsets."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Take the lags as of the end of a micro-batch."""
+        if not self._is_meant(event):
+            return
+        progress = event.progress
+        self.lags[str(progress.id)] = [partition_lags(source) for source in progress.sources]
+        for number, source in enumerate(progress.sources):
+            behind = offsets_behind_latest(source)
+            if behind:
+                _LOGGER.info(
+                    "query %s, batch %d, source %d is behind by %s to %s offsets a partition, %s "
+                    "on average",
+                    progress.name or progress.id,
+                    progress.batchId,
+                    number,
+                    *behind.values(),
+                )

@@ -1,0 +1,80 @@
+"""How far queries are behind: what Spark's Kafka source reports as metrics.
+
+Spark's Python API has no place for a source's metrics. The same numbers follow from a query's
+progress, which has the offsets that were read and those that were there, or from offsets and the
+log directories as they are now.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kafkalog.streaming.options import PATHS
+from kafkalog.streaming.source.offsets import from_json_text
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["lag", "offsets_behind_latest", "partition_lags"]
+
+
+def partition_lags(source: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """Give per partition how many offsets a source was behind at the end of its last micro-batch.
+
+    Args:
+        source: one of ``sources`` of a query's progress, such as
+            ``query.lastProgress["sources"][0]``.
+
+    Returns:
+        nothing if the progress does not say; a partition that was not read yet counts from 0, as in
+        Spark.
+    """
+    end, latest = (
+        from_json_text(source.get("endOffset")),
+        from_json_text(source.get("latestOffset")),
+    )
+    if not end or not latest:
+        return {}
+    return {key: max(0, offset - end.get(key, 0)) for key, offset in sorted(latest.items())}
+
+
+def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:
+    """Give the three metrics of Spark's Kafka source, under its names and as text like there.
+
+    ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest`` over the
+    partitions; nothing if the progress does not say. ``source`` is as for :func:`partition_lags`.
+    """
+    lags = partition_lags(source).values()
+    if not lags:
+        return {}
+    return {
+        "minOffsetsBehindLatest": str(min(lags)),
+        "maxOffsetsBehindLatest": str(max(lags)),
+        "avgOffsetsBehindLatest": str(sum(lags) / len(lags)),
+    }
+
+
+def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """Give per partition how many offsets lie between what was read and what is committed now.
+
+    Args:
+        path: the log directories, as for reading.
+        offsets: the next offsets to read, as Spark writes them down: ``{"flights":{"0":23}}``.
+
+    Returns:
+        of all partitions of the topics that are named; one that is not named counts from its log
+        start, one that is gone is left out.
+
+    Raises:
+        LogDirectoryError: a log directory cannot be listed.
+    """
+    read = from_json_text(offsets)
+    topics = {key.topic for key in read}
+    tail = LogTail(PATHS.read(path), lambda key: key.topic in topics)
+    return {
+        key: max(0, end - (read[key] if key in read else tail.log_start(key)))
+        for key, end in tail.look().items()
+    }

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+
+from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.group_offsets import partition_for_group
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.source.group_start import read_positions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give a log directory that the sink has written two records to."""
+    directory = tmp_path / "log"
+    directory.mkdir()
+    Writer(directory, topic="t").write(0, rows(["a", "b"]))
+    return directory
+
+
+def positions(log: Path, group: str = "g") -> dict[TopicPartition, int]:
+    return read_positions([str(log)], group, to_log_end=False)
+
+
+def test_positions_are_read_back_as_they_were_committed(log: Path) -> None:
+    writer = GroupWriter([str(log)], "g")
+    assert writer.commit({T0: 1, T1: 7})
+    assert positions(log) == {T0: 1, T1: 7}
+    assert writer.commit({T0: 2, T1: 7})
+    assert GroupWriter([str(log)], "other").commit({T0: 9})
+    assert positions(log) == {T0: 2, T1: 7}
+    assert values_of([log], "t") == {0: ["a", "b"]}
+
+
+def test_only_what_has_changed_is_written(log: Path) -> None:
+    writer = GroupWriter([str(log)], "g")
+    writer.commit({T0: 1, T1: 7})
+    assert not writer.commit({T0: 1, T1: 7})
+    writer.commit({T0: 2, T1: 7})
+    number = partition_for_group("g")
+    file = log / f"__consumer_offsets-{number}" / f"{0:020d}.log"
+    assert file.read_bytes().count(b"\0\1g\0\1t") == 3
+
+
+def test_the_topic_is_made_as_a_broker_makes_it_or_kept_as_it_is(log: Path, tmp_path: Path) -> None:
+    GroupWriter([str(log)], "g").commit({T0: 1})
+    folders = [key for key in LogDirs([log]).partitions() if key.topic == "__consumer_offsets"]
+    assert len(folders) == 50
+    small = tmp_path / "small"
+    small.mkdir()
+    made = {"topic": "__consumer_offsets", "allowInternalTopics": "true", "numPartitions": "3"}
+    Writer(small, **made).write(0, rows([b""], keys=[b"\0\2"], partitions=[1]))
+    GroupWriter([str(small)], "g").commit({T0: 1})
+    assert positions(small) == {T0: 1}
+    assert len(LogDirs([small]).partitions()) == 3
+
+
+def test_directories_that_are_not_the_sinks_are_refused(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(log / "t-0", other / "t-0")
+    with pytest.raises(LogDirectoryError, match="the directories are not the sink's"):
+        GroupWriter([str(other)], "g")
+    (log / "meta.properties").write_text("version=1\n")
+    with pytest.raises(LogDirectoryError, match="a broker lived here"):
+        GroupWriter([str(log)], "g")
+
+
+def test_a_failure_is_said_and_the_next_commit_makes_up_for_it(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = GroupWriter([str(log)], "g")
+    writer.commit({T0: 1})
+    (log / "meta.properties").write_text("version=1\n")
+    with pytest.raises(KafkaLogError):
+        writer.commit({T0: 2})
+    writer.try_to_commit({T0: 2})
+    assert "positions of group 'g' were not committed" in caplog.text
+    (log / "meta.properties").unlink()
+    writer.try_to_commit({T0: 2})
+    assert positions(log) == {T0: 2}
