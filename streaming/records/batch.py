@@ -43,6 +43,7 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
+from kafkalog.streaming.records.jit import for_small_work
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -90,6 +91,9 @@ DELETE_HORIZON_MASK: Final = 0x40
 _LEGACY_CRC_START: Final = 16
 _SMALL: Final = 1024
 """Bytes below which a call of the CRC library costs more than the loop of our own kernel."""
+
+_SMALL_SCAN: Final = 16 * 1024
+"""Bytes around an index entry: what a process that only plans what is read looks at."""
 
 _FIRST_TABLE: Final = 512
 
@@ -241,12 +245,13 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
         file_position: where in the file ``data`` starts.
         path: the file, for ``invalid``.
     """
+    walk = for_small_work(kernels.walk) if len(data) <= _SMALL_SCAN else kernels.walk
     parts = []
     stopped = np.zeros(4, np.int64)
     rows = _FIRST_TABLE
     while True:
         facts = np.empty((rows, kernels.FIELDS), np.int64)
-        found = kernels.walk(data, int(stopped[1]), file_position, facts, stopped)
+        found = walk(data, int(stopped[1]), file_position, facts, stopped)
         parts.append(facts[:found])
         reason, consumed, size, about = stopped.tolist()
         if reason != kernels.TABLE_FULL:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.jit import INTERPRETED, inlined
+from kafkalog.streaming.records.jit import compiled_later, inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,6 +135,6 @@ def _compiled_copy() -> Any:  # noqa: ANN401
     return copy_bytes
 
 
-copy_bytes: Callable[[Bytes, int, Bytes, int, int], None] = (
-    _copy_bytes if INTERPRETED else _compiled_copy()
+copy_bytes: Callable[[Bytes, int, Bytes, int, int], None] = compiled_later(
+    _copy_bytes, _compiled_copy
 )

@@ -6,7 +6,8 @@ access itself, because compiled code does not. Its signature is explicit, so tha
 one compilation; ``const`` arrays take read-only and writable arrays alike.
 
 Compiled code is kept and shared between processes by ``kernel_cache``; numba is imported when the
-first kernel is called.
+first kernel is called. That and loading the code takes a process a third of a second, which is why
+work of a few kilobytes that many processes do once may run as Python: see ``for_small_work``.
 
 With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
 refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import os
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
@@ -24,7 +26,15 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["COMPILER_OPTIONS", "INTERPRETED", "inlined", "kernel"]
+__all__ = [
+    "COMPILER_OPTIONS",
+    "INTERPRETED",
+    "compiled_later",
+    "for_small_work",
+    "inlined",
+    "kernel",
+    "linked",
+]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -55,11 +65,47 @@ def kernel(result: str, *arguments: str) -> Callable[[_F], _F]:
 
 def inlined(function: _F) -> _F:
     """Make a function that kernels call: it is compiled into each of them, never on its own."""
+
+    def make() -> Any:  # noqa: ANN401
+        import numba  # noqa: PLC0415 - 400 ms: only where records are coded
+
+        return numba.njit(forceinline=True, **COMPILER_OPTIONS)(linked(function))
+
+    return compiled_later(function, make)
+
+
+def compiled_later(function: _F, make: Callable[[], Any]) -> _F:
+    """Let kernels call what ``make`` gives, which is made with the first one that does.
+
+    Called from Python it is ``function``.
+    """
     if INTERPRETED:
         return function
-    import numba  # noqa: PLC0415 - 400 ms: only where records are coded
+    return cast("_F", functools.update_wrapper(_Inlined(function, make), function))
 
-    return cast("_F", numba.njit(forceinline=True, **COMPILER_OPTIONS)(function))
+
+def linked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a copy of a function that calls what is to be compiled in, for the compiler."""
+    names = dict(function.__globals__)
+    for name in function.__code__.co_names:
+        called = names.get(name)
+        if isinstance(called, _Inlined):
+            names[name] = called.made()
+    return functools.update_wrapper(FunctionType(function.__code__, names), function)
+
+
+def for_small_work(function: _F) -> _F:
+    """Give the kernel if its code is loaded, else what does the same as Python."""
+    return cast("_F", function.for_small_work) if isinstance(function, _Kernel) else function
+
+
+class _Inlined:
+    def __init__(self, function: Callable[..., Any], make: Callable[[], Any]) -> None:
+        self._function = function
+        self.made = functools.cache(make)
+
+    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401
+        return self._function(*arguments)
 
 
 class _Kernel:
@@ -74,6 +120,12 @@ class _Kernel:
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401
         return self._entry(*arguments)
+
+    @property
+    def for_small_work(self) -> Callable[..., Any]:
+        if self._entry == self._first_call:
+            return _interpreted(self._function)
+        return self._entry
 
     def _first_call(self, *arguments: Any) -> Any:  # noqa: ANN401
         from kafkalog.streaming.records.kernel_cache import compiled  # noqa: PLC0415

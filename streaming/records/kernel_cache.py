@@ -34,7 +34,7 @@ import numba
 from numba.core import caching, types
 
 import kafkalog
-from kafkalog.streaming.records.jit import COMPILER_OPTIONS
+from kafkalog.streaming.records.jit import COMPILER_OPTIONS, linked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,6 +47,7 @@ _logger = logging.getLogger(__name__)
 
 def compiled(function: Callable[..., Any], result: str, arguments: tuple[str, ...]) -> Any:  # noqa: ANN401
     """Load the machine code of a kernel, or compile and keep it; see ``jit.kernel`` for types."""
+    function = linked(function)
     dispatcher: Any = numba.njit(**COMPILER_OPTIONS)(function)
     signature = _numba_type(result)(*(_numba_type(argument) for argument in arguments))
     if _usable_directory() is None:
