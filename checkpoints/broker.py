@@ -38,7 +38,7 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.atomic_file import write_atomically
+from kafkalog.checkpoints.atomic_file import prepare, publish, write_atomically
 from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
 from kafkalog.checkpoints.regular_file import fsync_directory, open_regular, read_regular
 from kafkalog.errors import CheckpointError
@@ -212,8 +212,10 @@ def _labelled(label: str, line: str, path: Path) -> str:
     return found[1]
 
 
-def write_topic_id(directory: Path, topic_id: str, *, fsync: bool = True) -> None:
-    """Write ``partition.metadata``.
+def write_topic_id(directory: Path, topic_id: str) -> None:
+    """Write ``partition.metadata``, whole or not at all whatever happens.
+
+    Its name is durable once the caller has fsynced the folder.
 
     Raises:
         CheckpointError: ``topic_id`` is none.
@@ -221,7 +223,8 @@ def write_topic_id(directory: Path, topic_id: str, *, fsync: bool = True) -> Non
     path = directory / PARTITION_METADATA
     if not _TOPIC_ID.fullmatch(topic_id) or topic_id == _ZERO_TOPIC_ID:
         raise CheckpointError(f"{path}: {topic_id[:40]!r} is no topic id of 22 characters")
-    write_atomically(path, f"version: 0\ntopic_id: {topic_id}".encode(), fsync=fsync)
+    prepare(path, f"version: 0\ntopic_id: {topic_id}".encode())
+    publish(path, fsync=False)
 
 
 # The directory as a whole

@@ -40,7 +40,7 @@ from kafkalog.streaming.log.segment_growth import SegmentState
 from kafkalog.streaming.log.segment_state import load_state
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -249,8 +249,15 @@ class PartitionAppender:
             return ()
         return tuple(b for b in bases if not (self.directory / file_name(b, SNAPSHOT)).exists())
 
-    def apply(self, plan: AppendPlan, sources: Sequence[Source]) -> None:
+    def apply(
+        self,
+        plan: AppendPlan,
+        sources: Sequence[Source],
+        finish: Callable[[int], None] = os.close,
+    ) -> None:
         """Do what ``plan``, the last one that :meth:`plan` gave, says; ``sources[i]`` is run i.
+
+        ``finish`` takes over the descriptor of each ``.log`` file that got bytes or was made.
 
         Raises:
             OSError: as the system says; the caller undoes the plan.
@@ -262,7 +269,11 @@ class PartitionAppender:
             self._epochs = [plan.starts_leader_epoch]
             write_leader_epochs(self.directory, self._epochs, fsync=False)
         for segment in plan.segments:
-            self._apply_segment(segment, sources)
+            self._apply_log(segment, sources, finish)
+            self._apply_index(segment, OFFSET_INDEX, segment.index_position, segment.index_entries)
+            self._apply_index(
+                segment, TIME_INDEX, segment.time_index_position, segment.time_index_entries
+            )
         for offset in plan.snapshots:
             with _closing(_create(self.directory / file_name(offset, SNAPSHOT))) as target:
                 write_all(target, EMPTY_SNAPSHOT, 0)
@@ -284,30 +295,38 @@ class PartitionAppender:
         # Nobody may find a torn one, and readers of a whole log directory look into each.
         write_topic_id(self.directory, self._topic_id)
 
-    def _apply_segment(self, segment: SegmentAppend, sources: Sequence[Source]) -> None:
-        self._apply_log(segment, sources)
-        for suffix, position, entries in (
-            (OFFSET_INDEX, segment.index_position, segment.index_entries),
-            (TIME_INDEX, segment.time_index_position, segment.time_index_entries),
-        ):
-            path = self._file(segment, suffix)
-            if segment.creates:
-                # Kafka removes them too: without a log they are nobody's.
-                path.unlink(missing_ok=True)
-            with _closing(_open(path) if path.exists() else _create(path)) as target:
-                replace_end(target, position, entries)
-
-    def _apply_log(self, segment: SegmentAppend, sources: Sequence[Source]) -> None:
+    def _apply_log(
+        self, segment: SegmentAppend, sources: Sequence[Source], finish: Callable[[int], None]
+    ) -> None:
         path, parts, position = self._file(segment, LOG), segment.parts, segment.position
         creates = segment.creates
         if segment.adopts is not None and _adopt(sources[segment.adopts], path):
             parts, position, creates = parts[1:], position + parts[0].size, False
-        if not parts and not creates:
+        elif not parts and not creates:
             return
-        with _closing(_create(path) if creates else _open(path)) as target:
+        target = _create(path) if creates else _open(path)
+        try:
             for part in parts:
                 sources[part.run].copy(part.source_position, part.size, target, position)
                 position += part.size
+        except BaseException:
+            os.close(target)
+            raise
+        finish(target)
+
+    def _apply_index(
+        self, segment: SegmentAppend, suffix: str, position: int, entries: bytes
+    ) -> None:
+        path = self._file(segment, suffix)
+        size = _size_of(path)
+        if segment.creates and size is not None:
+            # Kafka removes them too: without a log they are nobody's.
+            path.unlink()
+            size = None
+        if size == position and not entries:
+            return
+        with _closing(_create(path) if size is None else _open(path)) as target:
+            replace_end(target, position, entries)
 
     def _file(self, segment: SegmentAppend, suffix: str) -> Path:
         return self.directory / file_name(segment.base_offset, suffix)
@@ -323,6 +342,13 @@ def _closing(descriptor: int) -> Iterator[int]:
 
 def _open(path: Path) -> int:
     return open_regular(path, os.O_RDWR)
+
+
+def _size_of(path: Path) -> int | None:
+    try:
+        return path.lstat().st_size
+    except FileNotFoundError:
+        return None
 
 
 def _create(path: Path) -> int:

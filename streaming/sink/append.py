@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.checkpoints.intent import (
     IntendedPartition,
     IntendedPiece,
@@ -14,11 +15,11 @@ from kafkalog.checkpoints.intent import (
 )
 from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
 from kafkalog.streaming.log.recovery import correct_indexes
-from kafkalog.streaming.sink.message_source import MessageSource
+from kafkalog.streaming.sink.message_source import LogTables, MessageSource
 from kafkalog.streaming.sink.staged_source import StagedSource
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender, Source
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.sink.topics import Topic
 
 __all__ = ["PartitionAppend"]
+
+_LONG_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,18 @@ class PartitionAppend:
 
     @classmethod
     def of(
-        cls, topic: Topic, appender: PartitionAppender, runs: Sequence[StagedRun], member_id: str
+        cls,
+        topic: Topic,
+        appender: PartitionAppender,
+        runs: Sequence[StagedRun],
+        member_id: str,
+        files: StagedFiles,
     ) -> PartitionAppend:
         """Give the batches of ``runs`` their offsets and plan where they go; touches nothing.
 
         Raises:
             RecordTooLargeError: a batch that exceeds ``segment.bytes``.
+            CommitError: a staged file of plain messages is gone or changed.
         """
         tables = []
         offset = appender.log_end_offset
@@ -57,7 +66,7 @@ class PartitionAppend:
             offset = int(table.last_offset[-1]) + 1
             tables.append(table)
         adoptable = [slot for slot, run in enumerate(runs) if run.whole_file and run.magic == 2]
-        plan = appender.plan(tables, adoptable=adoptable)
+        plan = appender.plan(LogTables(files, runs, tables), adoptable=adoptable)
         return cls(topic, appender, plan, tuple(runs), tuple(tables), member_id)
 
     def intended(self, staged_members: Sequence[str]) -> IntendedPartition:
@@ -95,8 +104,13 @@ class PartitionAppend:
             ),
         )
 
-    def apply(self, files: StagedFiles) -> None:
-        """Append.
+    @property
+    def is_long(self) -> bool:
+        """Whether appending takes so long that a thread is worth it: much to copy, a new log."""
+        return self.plan.creates_directory or sum(run.size for run in self.runs) > _LONG_BYTES
+
+    def apply(self, files: StagedFiles, finish: Callable[[int], None]) -> None:
+        """Append; ``finish`` takes over the descriptors of the ``.log`` files.
 
         Raises:
             CommitError: a staged file is gone, or its bytes are not what the task wrote.
@@ -107,24 +121,29 @@ class PartitionAppend:
             (StagedSource if run.magic == 2 else MessageSource)(files, run, table)
             for run, table in pairs
         ]
-        self.appender.apply(self.plan, sources)
+        self.appender.apply(self.plan, sources, finish)
+
+    @property
+    def makes_or_seals(self) -> bool:
+        """Whether :meth:`sync` has something to do."""
+        return len(self.plan.segments) > 1 or bool(self.plan.created_files())
 
     def sync(self) -> None:
-        """Make durable what was appended; of the indexes only those of sealed segments.
+        """Make durable what was made beside the ``.log`` files, and the indexes that were sealed.
 
         Those of the active segment are not, and a loss of power may tear them: what appends next
         mends their ends, readers check what they say, and here, before a segment is sealed for
         good, they are compared with its batches.
         """
         self._correct_sealed_indexes()
-        indexes = set(self.plan.index_files(sealed=False))
-        created = [path for path in self.plan.created_files() if path not in indexes]
-        files = dict.fromkeys(
-            [*self.plan.log_files(), *created, *self.plan.index_files(sealed=True)]
-        )
+        created = self.plan.created_files()
+        left = {*self.plan.index_files(sealed=False), *self.plan.log_files()}
+        left.add(self.plan.directory / PARTITION_METADATA)  # was made durable at once
+        files = dict.fromkeys([*created, *self.plan.index_files(sealed=True)])
         for path in files:
-            _fsync_file(path)
-        if self.plan.created_files():
+            if path not in left:
+                _fsync_file(path)
+        if created:
             fsync_directory(self.plan.directory)
 
     def _correct_sealed_indexes(self) -> None:

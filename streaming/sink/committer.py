@@ -17,8 +17,9 @@ Whatever ends a commit before 6, the log directories are as they were once the n
 from __future__ import annotations
 
 import logging
+import os
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -28,11 +29,12 @@ from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER, Co
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
 from kafkalog.errors import CommitError, KafkaLogError
+from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import clear_away, sweep, write_ends
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
-from kafkalog.streaming.sink.parallel import for_each
+from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.staged_source import StagedFiles
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.sink.append import PartitionAppend
     from kafkalog.streaming.sink.identity import BatchIdentity
     from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.sink.staged_run import StagedRun
@@ -190,13 +191,22 @@ class Committer:
     def _apply(self, appends: Sequence[PartitionAppend]) -> None:
         """Step 5, and the first half of 6."""
         with closing(StagedFiles(self._plan.directories)) as files:
-            for_each(lambda each: each.apply(files), appends)
+            self._apply_all(files, appends)
         if not self._durable:
             return
-        for_each(lambda each: each.sync(), appends)
+        for_each(PartitionAppend.sync, [each for each in appends if each.makes_or_seals])
         parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
         for folder in sorted(parents):
             fsync_directory(folder)
+
+    def _apply_all(self, files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
+        long = [each for each in appends if each.is_long]
+        finish = sync_and_close if self._durable else os.close
+        for_each(lambda each: each.apply(files, finish), long)
+        with FileSyncer() if self._durable else nullcontext() as syncer:
+            for each in appends:
+                if not each.is_long:
+                    each.apply(files, os.close if syncer is None else syncer.add)
 
     def _publish(self, log_set: LogSet, state: CommitState) -> None:
         if self._durable and self._checkpoint is not None:

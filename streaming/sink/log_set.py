@@ -116,8 +116,8 @@ class LogSet:
 
     def member_of(self, folder: Path) -> str:
         """Give the member id of a log directory."""
-        real = Path(os.path.realpath(folder))
-        return next(member for member, path in self.members.items() if path == real)
+        known = {path: member for member, path in self.members.items()}
+        return known.get(folder) or known[Path(os.path.realpath(folder))]
 
     def unfinished(self) -> list[Intent]:
         """List the intents that no state has published; more than one only after a crash in one."""

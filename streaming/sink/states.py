@@ -51,14 +51,14 @@ def _topics(
 ) -> dict[str, TopicState]:
     """Move the ends of what was appended; settings given now replace those given before."""
     topics = dict(known)
+    marks: dict[str, dict[int, int]] = {}
     for each in appends:
         topic = each.topic
-        before = topics.get(topic.key, TopicState(topic.name, {}))
-        marks = {
-            **before.high_watermarks,
-            each.plan.topic_partition.partition: each.plan.end_offset,
-        }
-        topics[topic.key] = TopicState(topic.name, marks, topic.settings)
+        if topic.key not in marks:
+            before = topics.get(topic.key, TopicState(topic.name, {}))
+            marks[topic.key] = dict(before.high_watermarks)
+            topics[topic.key] = TopicState(topic.name, marks[topic.key], topic.settings)
+        marks[topic.key][each.plan.topic_partition.partition] = each.plan.end_offset
     written = {each.topic.name: each.topic.key for each in appends}
     # A topic that was deleted and made anew has another key; the old one's offsets mean nothing.
     return {key: topic for key, topic in topics.items() if written.get(topic.name, key) == key}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -48,7 +49,7 @@ class Topic:
             OptionError: settings given now that do not go with those given before.
         """
         try:
-            return LogConfig.from_mapping(self.settings)
+            return _config_of(tuple(sorted(self.settings.items())))
         except OptionError as error:
             raise OptionError(f"topic {self.name!r}: {error}") from None
 
@@ -56,6 +57,11 @@ class Topic:
     def key(self) -> str:
         """Under which the commit state keeps it."""
         return topic_key(self.name, self.topic_id)
+
+
+@lru_cache(maxsize=64)
+def _config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
+    return LogConfig.from_mapping(dict(settings))
 
 
 def check_writable(name: str, *, allow_internal: bool) -> None:
