@@ -43,7 +43,7 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
-from kafkalog.streaming.records.jit import for_small_work
+from kafkalog.streaming.records.jit import as_python, is_loaded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -92,8 +92,8 @@ _LEGACY_CRC_START: Final = 16
 _SMALL: Final = 1024
 """Bytes below which a call of the CRC library costs more than the loop of our own kernel."""
 
-_SMALL_SCAN: Final = 16 * 1024
-"""Bytes around an index entry: what a process that only plans what is read looks at."""
+_FEW: Final = 32
+"""Batches that are looked at without a kernel: processes that only plan see no more."""
 
 _FIRST_TABLE: Final = 512
 
@@ -245,10 +245,10 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
         file_position: where in the file ``data`` starts.
         path: the file, for ``invalid``.
     """
-    walk = for_small_work(kernels.walk) if len(data) <= _SMALL_SCAN else kernels.walk
     parts = []
     stopped = np.zeros(4, np.int64)
-    rows = _FIRST_TABLE
+    loaded = is_loaded(kernels.walk)
+    rows, walk = (_FIRST_TABLE, kernels.walk) if loaded else (_FEW, as_python(kernels.walk))
     while True:
         facts = np.empty((rows, kernels.FIELDS), np.int64)
         found = walk(data, int(stopped[1]), file_position, facts, stopped)
@@ -256,7 +256,7 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
         reason, consumed, size, about = stopped.tolist()
         if reason != kernels.TABLE_FULL:
             break
-        rows = min(2 * rows, 1 << 16)
+        rows, walk = min(2 * rows, 1 << 16), kernels.walk
     table = BatchTable(parts[0] if len(parts) == 1 else np.concatenate(parts))
     needed = max(size, PREFIX_SIZE) if reason == kernels.INCOMPLETE else 0
     invalid = None
@@ -281,7 +281,8 @@ def invalid_checksums(
     bad = np.zeros(len(table), np.bool_)
     if not len(table):
         return bad
-    small = table.size < _SMALL
+    few = len(table) <= _FEW and not is_loaded(kernels.check_small)
+    small = table.size < (0 if few else _SMALL)
     tables = (CRC32_TABLES, CRC32C_TABLES)
     if small.all():
         facts = np.ascontiguousarray(table.facts)

@@ -7,7 +7,7 @@ one compilation; ``const`` arrays take read-only and writable arrays alike.
 
 Compiled code is kept and shared between processes by ``kernel_cache``; numba is imported when the
 first kernel is called. That and loading the code takes a process a third of a second, which is why
-work of a few kilobytes that many processes do once may run as Python: see ``for_small_work``.
+those that do little call ``as_python``.
 
 With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
 refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILER_OPTIONS",
     "INTERPRETED",
+    "as_python",
     "compiled_later",
-    "for_small_work",
     "inlined",
+    "is_loaded",
     "kernel",
     "linked",
 ]
@@ -94,9 +95,14 @@ def linked(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.update_wrapper(FunctionType(function.__code__, names), function)
 
 
-def for_small_work(function: _F) -> _F:
-    """Give the kernel if its code is loaded, else what does the same as Python."""
-    return cast("_F", function.for_small_work) if isinstance(function, _Kernel) else function
+def is_loaded(function: Callable[..., Any]) -> bool:
+    """Whether a kernel has been called in this process: before, the first call takes long."""
+    return not isinstance(function, _Kernel) or function.is_loaded
+
+
+def as_python(function: _F) -> _F:
+    """Give what does the same as a kernel, for as little work as is not worth loading its code."""
+    return cast("_F", function.as_python) if isinstance(function, _Kernel) else function
 
 
 class _Inlined:
@@ -117,20 +123,17 @@ class _Kernel:
         self._function = function
         self._signature = (result, arguments)
         self._entry: Callable[..., Any] = self._first_call
+        self.as_python = _interpreted(function)
+        self.is_loaded = False
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401
         return self._entry(*arguments)
-
-    @property
-    def for_small_work(self) -> Callable[..., Any]:
-        if self._entry == self._first_call:
-            return _interpreted(self._function)
-        return self._entry
 
     def _first_call(self, *arguments: Any) -> Any:  # noqa: ANN401
         from kafkalog.streaming.records.kernel_cache import compiled  # noqa: PLC0415
 
         self._entry = compiled(self._function, *self._signature)
+        self.is_loaded = True
         return self._entry(*arguments)
 
 

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from tests.support.logs import Row, batch_bytes, write_segment
+
+from kafkalog.streaming.records.jit import INTERPRETED
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PLANNING: Final = """
+import sys
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.stream_control import StreamControl
+
+given = {"path": sys.argv[1], "subscribe": "t", "startingOffsets": "earliest"}
+control = StreamControl(ReadOptions.parse(given))
+start = control.initial()
+end = control.next_end(start, take_all=False)
+(split,) = control.plan(start, end)
+print(split.slices[-1].end_offset, "numba" in sys.modules, "pandas" in sys.modules)
+"""
+
+
+@pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
+@pytest.mark.parametrize("length", [10, 2000])
+def test_planning_in_a_fresh_process_loads_no_compiler(tmp_path: Path, length: int) -> None:
+    batches = [batch_bytes(5 * n, [Row(b"x" * length)] * 5) for n in range(20)]
+    write_segment(tmp_path / "t-0", 0, b"".join(batches), index=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PLANNING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "100 False False\n", done.stderr
