@@ -34,6 +34,7 @@ from kafkalog.errors import CorruptIndexError, DataLossError, LogDirectoryError
 from kafkalog.streaming.log.files import TXN_INDEX
 from kafkalog.streaming.log.log_walk import following_segment, walk_batches
 from kafkalog.streaming.log.open_file import FileIdentity
+from kafkalog.streaming.log.salvage import Salvage
 from kafkalog.streaming.log.transactions import OpenTransactions, snapshot_transactions
 from kafkalog.streaming.log.txn_index import TxnIndex
 
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from kafkalog.streaming.log.salvage import Place
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.log.transactions import Aborted
     from kafkalog.streaming.records.batch import BatchTable
 
     Integers = npt.NDArray[np.int64]
@@ -64,8 +67,10 @@ class AbortedTransactions:
     longest transaction that is open there: 24 bytes each.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, around_damage: bool = False) -> None:
+        """Take a partition's folder; for ``around_damage`` see :class:`OpenTransactions`."""
         self._directory = directory
+        self._around_damage = around_damage
         self._source: _Source | None = None
         self._known = _none()
 
@@ -121,12 +126,20 @@ class AbortedTransactions:
         if lacking is not None and lacking > segment.base_offset:
             opened = snapshot_transactions(self._directory, lacking)
             if opened is not None:
-                return _LogSource(self._directory, lacking, opened)
-        return _LogSource(self._directory, start, {}, within=segment)
+                return _LogSource(
+                    self._directory, lacking, opened, around_damage=self._around_damage
+                )
+        return _LogSource(
+            self._directory, start, {}, within=segment, around_damage=self._around_damage
+        )
 
 
 def _none() -> Integers:
     return np.empty((0, 3), np.int64)
+
+
+def _rows(aborted: list[Aborted]) -> Integers:
+    return np.array(aborted, np.int64).reshape(-1, 3)
 
 
 def _covered(batches: BatchTable, transactions: Integers) -> Mask:
@@ -242,23 +255,32 @@ class _LogSource:
         opened: dict[int, int],
         *,
         within: LogSegment | None = None,
+        around_damage: bool,
     ) -> None:
         self._directory = directory
         self._next = offset
-        self._open = OpenTransactions(opened)
-        self._batches = walk_batches(directory, offset, within=within)
+        self._salvage = Salvage(None, check_records=False) if around_damage else None
+        self._open = OpenTransactions(opened, self._salvage)
+        self._batches = walk_batches(directory, offset, within=within, salvage=self._salvage)
+        self._segment = within
 
     def up_to(self, end: int) -> Iterator[Integers]:
         while self._next < end or self._is_open_below(end):
             try:
                 segment, chunk = next(self._batches)
             except StopIteration:
+                if self._segment is not None and self._places():
+                    yield _rows(self._open.doubt(self._next, self._segment))
                 self._refuse_open(end)
                 return
-            aborted = self._open.apply(chunk, str(segment.path))
+            self._segment = segment
+            aborted = self._open.apply(segment, chunk, self._places())
             self._next = int(chunk.table.last_offset[-1]) + 1
             if aborted:
-                yield np.array(aborted, np.int64)
+                yield _rows(aborted)
+
+    def _places(self) -> list[Place]:
+        return [] if self._salvage is None else self._salvage.take_places()
 
     def _is_open_below(self, end: int) -> bool:
         first = self._open.first_offset()

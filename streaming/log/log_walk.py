@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.streaming.log.open_file import FileIdentity
+    from kafkalog.streaming.log.salvage import Salvage
     from kafkalog.streaming.log.segment import LogSegment
 
 __all__ = ["following_segment", "walk_batches"]
@@ -29,7 +30,11 @@ _ATTEMPTS: Final = 5
 
 
 def walk_batches(
-    directory: Path, offset: int, *, within: LogSegment | None = None
+    directory: Path,
+    offset: int,
+    *,
+    within: LogSegment | None = None,
+    salvage: Salvage | None = None,
 ) -> Iterator[tuple[LogSegment, Chunk]]:
     """Read the batches from the one that holds ``offset`` on, to the end of the log.
 
@@ -37,6 +42,7 @@ def walk_batches(
         directory: the partition's folder.
         offset: the first one wanted; batches that end below it are left out.
         within: begin in this segment, which stays open, though another may have its name by now.
+        salvage: what leads around damage, instead of an error.
 
     Yields:
         batches, about 1 MiB at a time, and the segment that they lie in, open until the next turn.
@@ -48,7 +54,11 @@ def walk_batches(
     segment = _segment_of(directory, offset, None) if within is None else within
     while segment is not None:
         with nullcontext(segment) if segment is within else segment:
-            for chunk in segment.chunks(segment.floor_position(offset)):
+            position = segment.floor_position(offset)
+            chunks = (
+                segment.chunks(position) if salvage is None else salvage.chunks(segment, position)
+            )
+            for chunk in chunks:
                 first = int(np.searchsorted(chunk.table.last_offset, offset))
                 if first < len(chunk.table):
                     yield segment, Chunk(chunk.data, chunk.table[first:], chunk.file_position)

@@ -9,7 +9,7 @@ Everything left out is said in a warning, with its place and what is wrong.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -28,11 +28,18 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["Salvage"]
+__all__ = ["Place", "Salvage"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+class Place(NamedTuple):
+    """Where something was left out: the base offset of its segment, and a position in that."""
+
+    base_offset: int
+    position: int
 
 
 class Salvage:
@@ -40,7 +47,7 @@ class Salvage:
 
     def __init__(
         self,
-        topic_partition: TopicPartition,
+        topic_partition: TopicPartition | None,
         *,
         check_records: bool = True,
         max_decompressed_bytes: int = DEFAULT_LIMIT,
@@ -48,7 +55,8 @@ class Salvage:
         """Prepare.
 
         Args:
-            topic_partition: whose segments are read, for warnings.
+            topic_partition: whose segments are read, for warnings; None for no warnings, where
+                others read the same and say what they leave out.
             check_records: whether batches with a wrong checksum, or records that cannot be decoded,
                 are left out; without, only bytes and offsets that are no batch's are.
             max_decompressed_bytes: a batch that holds more counts as damaged.
@@ -65,6 +73,12 @@ class Salvage:
         self.position = 0
         self.places = 0
         self.bytes = 0
+        self._untold: list[Place] = []
+
+    def take_places(self) -> list[Place]:
+        """Give the places that were found since this was last asked, in their order."""
+        untold, self._untold = self._untold, []
+        return untold
 
     def chunks(
         self, segment: LogSegment, start_position: int, end_position: int | None = None
@@ -97,12 +111,7 @@ class Salvage:
     def report(self) -> None:
         """Say in one line how much was left out, if anything was."""
         if self.places:
-            _LOGGER.warning(
-                "%s: skipped damage at %d places, %d bytes in all",
-                self._topic_partition,
-                self.places,
-                self.bytes,
-            )
+            self._warn("%s: skipped damage at %d places, %d bytes in all", self.places, self.bytes)
 
     # Batches
 
@@ -163,11 +172,10 @@ class Salvage:
         return fits
 
     def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
-        self._count(int(table.size[row]))
-        _LOGGER.warning(
+        self._count(segment, int(table.position[row]), int(table.size[row]))
+        self._warn(
             "%s: skipped the batch at position %d of %s (offsets %d to %d as its header says, "
             "%d bytes), since onCorruptRecord is skip: %s",
-            self._topic_partition,
             table.position[row],
             segment.path,
             table.base_offset[row],
@@ -182,11 +190,10 @@ class Salvage:
         """Go on where the index knows a batch, behind bytes that tell no size."""
         start, first = self.position, self._last_offset + 1
         self.position, follower = self._next_known(segment, start)
-        self._count(self.position - start)
-        _LOGGER.warning(
+        self._count(segment, start, self.position - start)
+        self._warn(
             "%s: skipped %d bytes at positions %d to %d of %s, with whatever was in them of the "
             "offsets from %d on and below %s, since onCorruptRecord is skip: %s",
-            self._topic_partition,
             self.position - start,
             start,
             self.position,
@@ -209,10 +216,15 @@ class Salvage:
         try:
             entries = None if index is None else index.between(position, segment.size)
         except CorruptIndexError as error:
-            _LOGGER.warning("%s: of no help behind damage: %s", segment.path, error)
+            self._warn("%s: %s is of no help behind damage: %s", segment.path, error)
             entries = None
         return [] if entries is None else entries[:, 1].tolist()
 
-    def _count(self, size: int) -> None:
+    def _count(self, segment: LogSegment, position: int, size: int) -> None:
         self.places += 1
         self.bytes += size
+        self._untold.append(Place(segment.base_offset, position))
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        if self._topic_partition is not None:
+            _LOGGER.warning(text, self._topic_partition, *arguments)

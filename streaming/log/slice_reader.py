@@ -97,7 +97,11 @@ def read_slice(
         CorruptRecordError: bytes that are no batch, a wrong checksum, offsets that do not ascend.
         TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
     """
-    aborted = AbortedTransactions(Path(planned.path).parent) if committed_only else None
+    aborted = (
+        AbortedTransactions(Path(planned.path).parent, around_damage=salvage is not None)
+        if committed_only
+        else None
+    )
     reader = _SliceReader(topic_partition, planned, decoder, committed_end, aborted, salvage)
     return reader.batches()
 
@@ -295,7 +299,9 @@ class _SliceReader:
         first = int(np.searchsorted(table.last_offset, self._next))
         # The batches behind the first one that reaches the end have nothing for us.
         end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1
-        wanted = self._committed(segment, table[first:end])
+        wanted = table[first:end]
+        # Nor has that one, if the last offsets before the end are in no batch.
+        wanted = self._committed(segment, wanted[wanted.base_offset < self._end])
         if len(wanted):
             yield from self._decoder.feed(
                 chunk.data,

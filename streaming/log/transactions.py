@@ -16,25 +16,39 @@ Source: Kafka ``ProducerStateManager``, ``ProducerAppendInfo``, ``UnifiedLog.las
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
-from kafkalog.errors import CheckpointError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    CheckpointError,
+    CorruptRecordError,
+    LogDirectoryError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.model import NO_PRODUCER_ID
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.log_walk import walk_batches
 from kafkalog.streaming.log.producer_state import list_snapshots, open_transactions
+from kafkalog.streaming.log.salvage import Salvage
 from kafkalog.streaming.records.control import MarkerReader, MarkerType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    import numpy.typing as npt
 
     from kafkalog.streaming.log.open_file import FileIdentity
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.log.salvage import Place
     from kafkalog.streaming.log.segment import BatchHeader, Chunk, LogSegment
+    from kafkalog.streaming.records.batch import BatchTable
+
+    Integers = npt.NDArray[np.int64]
 
 __all__ = [
+    "Aborted",
     "OpenTransactions",
     "StableOffset",
     "last_stable_offset",
@@ -45,36 +59,92 @@ _LOGGER = logging.getLogger("kafkalog.log")
 
 _ENDS: Final = frozenset(MarkerType)
 
+Aborted: TypeAlias = tuple[int, int, int]
+"""Producer id, first offset, and the offset of the marker."""
+
 
 class OpenTransactions:
     """The transactions that are open behind the batches seen so far.
 
     ``first_offsets`` maps producer ids to where their transactions begin.
+
+    With a ``salvage``, through which the batches come, damage is no error. It may have been a
+    marker, of any of the transactions that are open there: nobody can tell any more how they ended.
+    Their records before the damage then count as aborted, those behind it as a new transaction's.
     """
 
-    def __init__(self, first_offsets: dict[int, int] | None = None) -> None:
+    def __init__(
+        self, first_offsets: dict[int, int] | None = None, salvage: Salvage | None = None
+    ) -> None:
         self.first_offsets = first_offsets or {}
+        self._salvage = salvage
         self._markers = MarkerReader()
 
     def first_offset(self) -> int | None:
         """Give the first offset of the oldest one; None without any."""
         return min(self.first_offsets.values(), default=None)
 
-    def apply(self, chunk: Chunk, path: str) -> list[tuple[int, int, int]]:
-        """Go on over the next batches, in offset order; only markers are decoded.
+    def apply(
+        self, segment: LogSegment, chunk: Chunk, places: Sequence[Place] = ()
+    ) -> list[Aborted]:
+        """Go on over the next batches of a segment, in offset order; only markers are decoded.
+
+        ``places`` are those of damage behind the batches before and in front of the last one here.
 
         Returns:
-            the transactions that an ABORT marker ended: producer id, first offset, marker's offset.
+            the transactions that an ABORT marker ended, or whose end is not known.
 
         Raises:
-            CorruptRecordError: a marker that cannot be decoded.
+            CorruptRecordError: a marker that cannot be decoded, without a salvage.
         """
+        aborted: list[Aborted] = []
+        table, done = chunk.table, 0
+        for place in places:
+            of_this = place.base_offset == segment.base_offset
+            cut = int(np.searchsorted(table.position, place.position)) if of_this else 0
+            aborted += self._apply(segment, chunk._replace(table=table[done:cut]))
+            aborted += self.doubt(_offset_of(table, cut), segment)
+            done = cut
+        return aborted + self._apply(segment, chunk._replace(table=table[done:]))
+
+    def doubt(self, offset: int, segment: LogSegment) -> list[Aborted]:
+        """Let what is open end below ``offset``, where there is damage; give those transactions."""
+        doubtful = [(producer, first, offset) for producer, first in self.first_offsets.items()]
+        if doubtful:
+            _LOGGER.warning(
+                "%s: damage before offset %d may have been the end of the transactions of "
+                "producers %s, which began at offsets %s: their records before it count as "
+                "aborted, since onCorruptRecord is skip",
+                segment.path,
+                offset,
+                *map(
+                    list, zip(*[(producer, first) for producer, first, _ in doubtful], strict=True)
+                ),
+            )
+        self.first_offsets.clear()
+        return doubtful
+
+    def _apply(self, segment: LogSegment, chunk: Chunk) -> list[Aborted]:
         table = chunk.table
         concerns = (table.is_transactional | table.is_control) & (table.count > 0)
         table = table[concerns & (table.producer_id != NO_PRODUCER_ID)]
         if not len(table):
             return []
-        types = self._markers.types(chunk.data, table, file_position=chunk.file_position, path=path)
+        try:
+            types = self._markers.types(
+                chunk.data, table, file_position=chunk.file_position, path=str(segment.path)
+            )
+        except CorruptRecordError as error:
+            if self._salvage is None:
+                raise
+            bad = int(np.searchsorted(table.position, error.position))
+            before = self._apply(segment, chunk._replace(table=table[:bad]))
+            doubtful = self.doubt(_offset_of(table, bad) + 1, segment)
+            behind = self._apply(segment, chunk._replace(table=table[bad + 1 :]))
+            return before + doubtful + behind
+        return self._go_over(table, types)
+
+    def _go_over(self, table: BatchTable, types: Integers) -> list[Aborted]:
         aborted = []
         for producer_id, offset, is_control, kind in zip(
             table.producer_id.tolist(),
@@ -90,6 +160,13 @@ class OpenTransactions:
                 if first is not None and kind == MarkerType.ABORT:
                     aborted.append((producer_id, first, offset))
         return aborted
+
+
+def _offset_of(table: BatchTable, row: int) -> int:
+    """Give an offset at which the batch of a row begins, or that the batches before have ended."""
+    if row < len(table):
+        return max(int(table.base_offset[row]), 0)
+    return int(table.last_offset[-1]) + 1
 
 
 def last_stable_offset(log: PartitionLog, high_watermark: int) -> int:
@@ -112,11 +189,13 @@ class StableOffset:
     by the size of a snapshot.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, around_damage: bool = False) -> None:
+        """Follow the log in a partition's folder; ``around_damage`` as with a ``Salvage``."""
         self._directory = directory
+        self._salvage = Salvage(None, check_records=False) if around_damage else None
         self._high_watermark = -1
         self._next = 0
-        self._open = OpenTransactions()
+        self._open = OpenTransactions(salvage=self._salvage)
         self._read_last: tuple[LogSegment, FileIdentity, BatchHeader | None] | None = None
 
     def find(self, high_watermark: int) -> int:
@@ -157,24 +236,33 @@ class StableOffset:
             if offset <= high_watermark:
                 found = snapshot_transactions(self._directory, offset)
                 if found is not None:
-                    self._next, self._open = offset, OpenTransactions(found)
+                    self._next, self._open = offset, OpenTransactions(found, self._salvage)
                     return
-        self._next, self._open = 0, OpenTransactions()
+        self._next, self._open = 0, OpenTransactions(salvage=self._salvage)
 
     def _walk_to(self, high_watermark: int) -> None:
-        for segment, chunk in walk_batches(self._directory, self._next):
+        segment = None
+        for segment, chunk in walk_batches(self._directory, self._next, salvage=self._salvage):
             table = chunk.table
             end = int(np.searchsorted(table.last_offset, high_watermark))
             # A batch of records may straddle the end; a marker never does.
             if end < len(table) and table.base_offset[end] < high_watermark:
                 end += 1
             if end:
-                self._open.apply(chunk._replace(table=table[:end]), str(segment.path))
+                places = self._places_below(segment, int(table.end_position[end - 1]))
+                self._open.apply(segment, chunk._replace(table=table[:end]), places)
                 self._next = int(table.last_offset[end - 1]) + 1
                 last = int(table.position[end - 1])
                 self._read_last = segment, segment.identity, segment.header_at(last)
             if end < len(table) or self._next >= high_watermark:
                 return
+        if segment is not None and self._places_below(segment, segment.size):
+            self._open.doubt(self._next, segment)
+
+    def _places_below(self, segment: LogSegment, position: int) -> list[Place]:
+        """Give the places of damage since the last look, up to a position of a segment."""
+        places = [] if self._salvage is None else self._salvage.take_places()
+        return [place for place in places if place < (segment.base_offset, position)]
 
 
 def snapshot_transactions(directory: Path, offset: int) -> dict[int, int] | None:

@@ -37,6 +37,8 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         subscription.selects,
         to_log_end=options.read_up_to == "logEnd",
         committed_only=options.committed_only,
+        every_batch=options.shallow,
+        around_damage=options.on_corrupt_record == "skip",
     )
     available = tail.look()
     tail.report()

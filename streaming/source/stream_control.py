@@ -62,6 +62,8 @@ class StreamControl:
             self._subscription.selects,
             to_log_end=options.read_up_to == "logEnd",
             committed_only=options.committed_only,
+            every_batch=options.shallow,
+            around_damage=options.on_corrupt_record == "skip",
         )
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._pacer = IdlePacer()

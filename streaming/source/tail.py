@@ -64,7 +64,8 @@ class LogTail:
 
     ``selects`` tells which of the existing partitions are meant; new ones are found at every look.
     With ``every_batch`` logs start where their first segment does, though a broker has moved the
-    log start offset since.
+    log start offset since. With ``around_damage``, damage does not keep the last stable offset from
+    being found.
     """
 
     def __init__(
@@ -75,12 +76,14 @@ class LogTail:
         to_log_end: bool = False,
         committed_only: bool = False,
         every_batch: bool = False,
+        around_damage: bool = False,
     ) -> None:
         self._log_dirs = LogDirs(paths)
         self._selects = selects
         self._to_log_end = to_log_end
         self._committed_only = committed_only
         self._every_batch = every_batch
+        self._around_damage = around_damage
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._directories: list[Path] = []
@@ -235,7 +238,7 @@ class LogTail:
             elif end != partition.log_end:
                 end = self._clamped(partition, end)
             if self._committed_only:
-                end = partition.last_stable(end)
+                end = partition.last_stable(end, around_damage=self._around_damage)
             ends[topic_partition] = max(end, self._start(partition))
         return ends, walked
 
@@ -334,13 +337,13 @@ class _Partition:
         if looks_new or stamp is None or stamp != self._stamp:
             self._read(verify_from)
 
-    def last_stable(self, end: int) -> int:
+    def last_stable(self, end: int, *, around_damage: bool) -> int:
         """Find the last stable offset below an end; the one found last, if nothing has changed."""
         known = self._stable_ends
         if known is not None and known[:2] == (end, self._stamp):
             return known[2]
         if self._stable is None:
-            self._stable = StableOffset(self.where.path)
+            self._stable = StableOffset(self.where.path, around_damage=around_damage)
         found = self._stable.find(end)
         self._stable_ends = (end, self._stamp, found)
         return found

@@ -178,6 +178,14 @@ def test_an_aborted_transaction_between_committed_ones_is_left_out(tmp_path: Pat
     assert committed_offsets(tmp_path, 3, 8) == []
 
 
+def test_an_open_transaction_behind_a_gap_at_the_end_is_not_looked_into(tmp_path: Path) -> None:
+    """Compaction may leave no batch with the last offset below the last stable one."""
+    batches = producer_batch(0, 2, 8, transactional=False) + producer_batch(5, 2, 7)
+    write_segment(tmp_path, 0, batches)
+    assert stable(tmp_path, 7) == 5
+    assert committed_offsets(tmp_path, 0, 5) == [0, 1]
+
+
 def test_interleaved_producers_are_told_apart(tmp_path: Path) -> None:
     steps = [("send", 7), ("send", 8), ("send", 7), ("abort", 7), ("send", 8), ("send", 7)]
     BrokerLog(tmp_path).play([*steps, ("commit", 8), ("abort", 7)])
