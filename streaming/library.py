@@ -1,0 +1,225 @@
+"""Append and read without Spark: thin functions over the sink's commit and the source's reader.
+
+What the sink promises holds here too: rows are visible all at once or not at all, an append with an
+identity is there once however often it is tried, and readers see what is committed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from kafkalog.errors import KafkaLogError, OptionError
+from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.sink.committer import Committer, Outcome
+from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["Outcome", "Paths", "append", "read", "tail"]
+
+
+Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
+"""One log directory, or those that belong together (Kafka's ``log.dirs``)."""
+
+_OURS: Final = frozenset({"path", "topic", "transactional.id", "txnappid", "txnversion"})
+
+
+def append(
+    path: Paths,
+    topic: str | None,
+    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    *,
+    transactional_id: str | None = None,
+    version: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Append rows to the logs of a topic and return once they are committed.
+
+    Args:
+        path: the log directories; those that do not exist are made.
+        topic: where all rows go; None to take it from a column ``topic``.
+        data: rows with a column ``value`` (string or binary) and, if wanted, ``key``, ``partition``
+            (int32), ``headers`` (list<struct<key: string, value: binary>>) and ``timestamp``
+            (timestamp, or int64 of ms). Other columns are left alone.
+        transactional_id: the name under which appends are told apart. Spark's batch writes with
+            ``txnAppId`` use the same names.
+        version: number of this append under that name, at least 0, with or without gaps. One that
+            is not above the last committed is skipped.
+        options: the sink's other options and the topic's settings, as for Spark; see
+            ``docs/options.md``.
+
+    Returns:
+        whether the rows were appended or there already, and the ends of the partitions written.
+
+    Raises:
+        OptionError: options that cannot be used.
+        RowError: rows that cannot become records.
+        CommitError: nothing of the rows is visible; trying again with the same ``version`` is safe.
+        KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
+    """
+    if (transactional_id is None) != (version is None):
+        raise OptionError("give both transactional_id and version, or none")
+    given = {"path": _joined(path), **_checked(options or {})}
+    if topic is not None:
+        given["topic"] = topic
+    parsed = WriteOptions.parse(given)
+    warn_ignored(parsed.ignored)
+    identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
+    if transactional_id is not None and version is not None:
+        if version < 0:
+            raise OptionError(f"version is {version}, expected a number from 0")
+        identity = BatchIdentity(f"app:{transactional_id}", version)
+    plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
+    staged = TaskWriter(plan, identity).write(_batches(data))
+    committer = Committer(plan, identity)
+    try:
+        return committer.commit(staged.runs)
+    except BaseException:
+        with suppress(KafkaLogError, OSError):
+            committer.abort(staged.runs)
+        raise
+
+
+def read(
+    path: Paths,
+    topic: str | Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    strings: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> pa.RecordBatchReader:
+    """Read what is committed in the logs of topics, as of now.
+
+    Args:
+        path: the log directories, or the folder of one partition.
+        topic: one topic, or several.
+        columns: which of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
+            ``timestampType`` and ``headers`` to read, in this order; default: the first seven.
+        strings: those of ``key`` and ``value`` to give as string instead of binary. The bytes are
+            taken as they are, and not checked.
+        options: the source's other options, as for Spark: ``startingOffsets`` (default
+            ``earliest``), ``endingOffsets``, and so on; see ``docs/options.md``.
+
+    Returns:
+        a reader to iterate over, or to take a table from by ``read_all()``. Rows of a partition
+        come in the order of their offsets, one partition after the other. What goes wrong while
+        reading is raised from there.
+
+    Raises:
+        OptionError: options or columns that cannot be used.
+        KafkaLogError: topics that do not exist, directories that cannot be read.
+    """
+    from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
+    from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+
+    parsed, rows = _reading(path, topic, columns, strings, options)
+    splits = plan_batch(parsed)
+    batches = (batch for split in splits for batch in read_split(split, parsed, rows))
+    return pa.RecordBatchReader.from_batches(rows.to_arrow(), batches)
+
+
+def tail(
+    path: Paths,
+    topic: str | Sequence[str],
+    *,
+    columns: Sequence[str] = (),
+    strings: Sequence[str] = (),
+    idle_timeout: float | None = None,
+    options: Mapping[str, str] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read what is committed from a start on, and go on with what is committed later.
+
+    Args:
+        path: as in :func:`read`.
+        topic: as in :func:`read`.
+        columns: as in :func:`read`.
+        strings: as in :func:`read`.
+        idle_timeout: seconds without new rows after which it ends; None to go on for ever.
+        options: as in :func:`read`; ``startingOffsets`` is ``latest`` by default.
+
+    Yields:
+        record batches, each of one partition, in the order of its offsets.
+
+    Raises:
+        OptionError, KafkaLogError: as in :func:`read`; raised when the first batch is asked for.
+    """
+    from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+    from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
+
+    parsed, rows = _reading(path, topic, columns, strings, options)
+    control = StreamControl(parsed)
+    position = control.initial()
+    last_seen = time.monotonic()
+    while True:
+        end = control.next_end(position, take_all=True)
+        if end != position:
+            for split in control.plan(position, end):
+                yield from read_split(split, parsed, rows)
+            position, last_seen = end, time.monotonic()
+        elif idle_timeout is not None and time.monotonic() - last_seen >= idle_timeout:
+            return
+
+
+def _reading(
+    path: Paths,
+    topic: str | Sequence[str],
+    columns: Sequence[str],
+    strings: Sequence[str],
+    options: Mapping[str, str] | None,
+) -> tuple[ReadOptions, RowSchema]:
+    from pyspark.sql.types import StringType, StructType  # noqa: PLC0415
+
+    from kafkalog.streaming.schema import RowSchema, source_schema  # noqa: PLC0415
+    from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+
+    topics = [topic] if isinstance(topic, str) else list(topic)
+    given = {"path": _joined(path), "subscribe": ",".join(topics), **(options or {})}
+    parsed = ReadOptions.parse(given)
+    warn_ignored(parsed.ignored)
+    if parsed.shallow or parsed.decode:
+        raise OptionError("options shallow and decode are for Spark: rows here are records")
+    offered = source_schema(include_headers=parsed.include_headers or "headers" in columns)
+    unknown = [name for name in (*columns, *strings) if name not in offered.names]
+    if unknown:
+        raise OptionError(f"no column {unknown[0]!r}, expected some of {', '.join(offered.names)}")
+    schema = StructType()
+    for name in columns or offered.names:
+        field = offered[name]
+        schema.add(name, StringType() if name in strings else field.dataType, field.nullable)
+    return parsed, RowSchema.of(schema)
+
+
+def _joined(path: Paths) -> str:
+    paths = path if isinstance(path, list) else [path]
+    return ",".join(os.fspath(each) for each in paths)
+
+
+def _checked(options: Mapping[str, str]) -> Mapping[str, str]:
+    """Refuse options that are arguments here, or that only mean something in a query."""
+    for name in options:
+        plain = name.lower().removeprefix("kafka.")
+        if plain in _OURS or plain == "checkpointlocation":
+            raise OptionError(f"option {name!r} is none of this function's: use its arguments")
+    return options
+
+
+def _batches(
+    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+) -> Iterable[pa.RecordBatch]:
+    if isinstance(data, pa.RecordBatch):
+        return [data]
+    return data.to_batches() if isinstance(data, pa.Table) else data

@@ -1,0 +1,209 @@
+"""The functions that append and read without Spark."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+import kafkalog
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.errors import CommitError, OptionError, RowError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.sink.committer import Committer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+def values(path: Path, topic: str = "t", **options: str) -> list[Any]:
+    reader = kafkalog.read(path, topic, columns=["value"], strings=["value"], options=options)
+    return reader.read_all().column("value").to_pylist()
+
+
+def table(*rows: str) -> pa.Table:
+    return pa.table({"value": list(rows)})
+
+
+def test_what_is_appended_is_read(tmp_path: Path) -> None:
+    outcome = kafkalog.append(
+        tmp_path,
+        "t",
+        pa.table(
+            {
+                "key": pa.array([b"k", None]),
+                "value": pa.array(["a", None]),
+                "partition": pa.array([1, 0], pa.int32()),
+                "timestamp": pa.array([1_700_000_000_000, 5], pa.timestamp("ms")),
+                "headers": pa.array(
+                    [[{"key": "h", "value": b"1"}], None],
+                    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+                ),
+            }
+        ),
+        options={"numPartitions": "2", "compression.type": "lz4"},
+    )
+    ends = {TopicPartition("t", 0): 1, TopicPartition("t", 1): 1}
+    assert (outcome.appended, outcome.end_offsets) == (True, ends)
+    found = kafkalog.read(tmp_path, "t", options={"includeHeaders": "true"}).read_all()
+    assert found.drop_columns(["timestamp", "headers"]).to_pylist() == [
+        {"key": None, "value": None, "topic": "t", "partition": 0, "offset": 0, "timestampType": 0},
+        {"key": b"k", "value": b"a", "topic": "t", "partition": 1, "offset": 0, "timestampType": 0},
+    ]
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [5000, 1_700_000_000_000_000]
+    assert found.column("headers").to_pylist()[1] == [{"key": "h", "value": b"1"}]
+
+
+@pytest.mark.parametrize("kind", ["table", "batch", "generator", "reader"])
+def test_tables_batches_and_streams_of_batches_are_taken(tmp_path: Path, kind: str) -> None:
+    rows = table("a", "b", "c")
+    data = {
+        "table": rows,
+        "batch": rows.combine_chunks().to_batches()[0],
+        "generator": (batch for batch in rows.to_batches(max_chunksize=1)),
+        "reader": rows.to_reader(max_chunksize=2),
+    }[kind]
+    kafkalog.append(tmp_path, "t", data)
+    assert values(tmp_path) == ["a", "b", "c"]
+
+
+def test_columns_come_in_the_order_asked_for(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", table("a"))
+    found = kafkalog.read(tmp_path, "t", columns=["offset", "value"], strings=["value"])
+    assert found.schema.names == ["offset", "value"]
+    assert found.schema.field("value").type == pa.string()
+    assert found.read_all().to_pylist() == [{"offset": 0, "value": "a"}]
+
+
+def test_rows_may_name_their_topics(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, None, pa.table({"value": ["a", "b"], "topic": ["x", "y"]}))
+    found = kafkalog.read(tmp_path, ["x", "y"], columns=["topic", "value"], strings=["value"])
+    assert [tuple(row.values()) for row in found.read_all().to_pylist()] == [
+        ("x", "a"),
+        ("y", "b"),
+    ]
+    with pytest.raises(RowError, match="no topic"):
+        kafkalog.append(tmp_path, None, table("a"))
+
+
+def test_an_append_with_a_version_is_there_once(tmp_path: Path) -> None:
+    for version, row, appended in [
+        (3, "a", True),
+        (3, "b", False),
+        (1, "c", False),
+        (7, "d", True),
+    ]:
+        outcome = kafkalog.append(tmp_path, "t", table(row), transactional_id="me", version=version)
+        assert outcome.appended is appended
+    assert kafkalog.append(tmp_path, "t", table("e"), transactional_id="you", version=0).appended
+    assert values(tmp_path) == ["a", "d", "e"]
+
+
+def test_an_append_without_a_version_is_always_a_new_one(tmp_path: Path) -> None:
+    for _ in range(3):
+        kafkalog.append(tmp_path, "t", table("a"))
+    assert values(tmp_path) == ["a"] * 3
+
+
+def test_bounds_and_other_options_mean_what_they_mean_in_spark(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", table(*"abcde"))
+    assert values(tmp_path, startingOffsets='{"t":{"0":1}}', endingOffsets='{"t":{"0":3}}') == [
+        "b",
+        "c",
+    ]
+
+
+def test_several_directories_are_one_set(tmp_path: Path) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    kafkalog.append(folders, "t", table("x", "y"), options={"numPartitions": "2"})
+    assert sorted(path.name for path in tmp_path.glob("*/t-*")) == ["t-0", "t-1"]
+    assert kafkalog.read(folders, "t").read_all().num_rows == 2
+
+
+def test_a_failed_append_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafkalog.append(tmp_path, "t", table("a"))
+
+    def fail(*_: object) -> None:
+        raise CommitError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "commit", fail)
+        with pytest.raises(CommitError):
+            kafkalog.append(tmp_path, "t", table("b"))
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(STAGED_PREFIX)] == []
+    assert values(tmp_path) == ["a"]
+
+
+def test_a_tail_gives_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", table("a"))
+    found: list[str] = []
+    seen = threading.Semaphore(0)
+
+    def follow() -> None:
+        for batch in kafkalog.tail(tmp_path, "t", strings=["value"], options=EARLIEST):
+            for value in batch.column("value").to_pylist():
+                found.append(value)
+                seen.release()
+            if found[-1] == "end":
+                return
+
+    follower = threading.Thread(target=follow, daemon=True)
+    follower.start()
+    assert seen.acquire(timeout=60)
+    assert found == ["a"]
+    for row in ("b", "c", "end"):
+        kafkalog.append(tmp_path, "t", table(row))
+        assert seen.acquire(timeout=60)
+    follower.join(60)
+    assert found == ["a", "b", "c", "end"]
+
+
+def test_a_tail_starts_at_the_end_and_may_end_when_nothing_comes(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", table("a"))
+    assert list(kafkalog.tail(tmp_path, "t", idle_timeout=0)) == []
+    (batch,) = kafkalog.tail(tmp_path, "t", idle_timeout=0, options=EARLIEST)
+    assert batch.num_rows == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"transactional_id": "x"}, "both transactional_id and version"),
+        ({"transactional_id": "x", "version": -1}, "version is -1"),
+        ({"options": {"txnVersion": "1"}}, "use its arguments"),
+        ({"options": {"kafka.transactional.id": "x"}}, "use its arguments"),
+        ({"options": {"segment.byte": "1"}}, "segment.bytes"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_nothing_made(
+    tmp_path: Path, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(OptionError, match=message):
+        kafkalog.append(tmp_path / "log", "t", table("a"), **arguments)
+    assert not (tmp_path / "log").exists()
+
+
+def test_an_unknown_column_is_refused_by_name(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", table("a"))
+    with pytest.raises(OptionError, match="no column 'worth'"):
+        kafkalog.read(tmp_path, "t", columns=["worth"])
+
+
+def test_appending_needs_no_spark_and_importing_nothing_at_all(tmp_path: Path) -> None:
+    program = (
+        "import sys, kafkalog\n"
+        "print(*({'numba', 'numpy', 'pyarrow', 'pyspark'} & set(sys.modules)))\n"
+        "import pyarrow as pa\n"
+        f"kafkalog.append({str(tmp_path)!r}, 't', pa.table({{'value': ['a']}}))\n"
+        "print(*({'pyspark', 'py4j'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines() == ["", ""]
