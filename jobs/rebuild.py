@@ -1,0 +1,95 @@
+"""Make the indexes of log directories anew: ``python -m kafkalog.jobs.rebuild PATH``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+import typer
+
+from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.index_rebuild import RebuiltSegment, rebuild_partition
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.sink.locks import DirectoryLocks
+
+__all__ = ["command", "rebuild"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_WAIT_MS: Final = 60_000
+
+
+def rebuild(
+    path: str,
+    topic_partition: TopicPartition | None = None,
+    *,
+    index_interval_bytes: int = 4096,
+    timeout_ms: int = _WAIT_MS,
+) -> list[RebuiltSegment]:
+    """Rebuild the offset and time indexes of a partition, or of all that live in the directories.
+
+    Both locks of the directories are held meanwhile.
+
+    Args:
+        path: log directories with commas between them, or one partition's folder.
+        topic_partition: the only one to rebuild.
+        index_interval_bytes: bytes of log between entries, as ``index.interval.bytes``.
+        timeout_ms: how long to wait for another writer.
+
+    Raises:
+        LogDirectoryError: a broker holds one of the directories.
+        LockTimeoutError: another writer held one of them for too long.
+        UnknownTopicOrPartitionError: there is no such partition.
+    """
+    found = LogDirs(path.split(",")).partitions()
+    if topic_partition is not None:
+        if topic_partition not in found:
+            raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {path}")
+        found = {topic_partition: found[topic_partition]}
+    directories = {where.log_dir for where in found.values()}
+    with DirectoryLocks(directories, holder="kafkalog rebuild", timeout_ms=timeout_ms):
+        return [
+            segment
+            for where in found.values()
+            for segment in rebuild_partition(where.path, index_interval_bytes=index_interval_bytes)
+        ]
+
+
+@app.command()
+def command(
+    log: LOG,
+    topic: Annotated[str, typer.Option(help="Rebuild one partition of this topic only.")] = "",
+    partition: Annotated[int, typer.Option(min=0, help="Which one.")] = 0,
+    index_interval_bytes: Annotated[
+        int, typer.Option(min=0, help="Bytes of log between entries: index.interval.bytes.")
+    ] = 4096,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per segment.")] = False,
+) -> None:
+    """Make offset and time indexes anew from the logs; exit 1 if a log ends in damage."""
+    wanted = TopicPartition(topic, partition) if topic else None
+    try:
+        segments = rebuild(log, wanted, index_interval_bytes=index_interval_bytes)
+    except KafkaLogError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from error
+    for segment in segments:
+        typer.echo(_as_json(segment) if as_json else _as_text(segment))
+    raise typer.Exit(int(any(segment.problem is not None for segment in segments)))
+
+
+def _as_json(segment: RebuiltSegment) -> str:
+    problem = None if segment.problem is None else str(segment.problem)
+    replaced = [path.name for path in segment.replaced]
+    return json.dumps({"log": str(segment.log), "replaced": replaced, "problem": problem})
+
+
+def _as_text(segment: RebuiltSegment) -> str:
+    done = ", ".join(path.name for path in segment.replaced) or "nothing to do"
+    problem = "" if segment.problem is None else f"; but {segment.problem}"
+    return f"{segment.log}: {done}{problem}"
+
+
+if __name__ == "__main__":
+    app()
