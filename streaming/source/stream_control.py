@@ -118,13 +118,14 @@ class StreamControl:
         """
         first, self._asked = not self._asked, True
         ends = self._ends_after(start)
-        if first and start == self._initial and self._pins_first_batch(take_all=take_all):
-            return start
+        is_fresh = first and start == self._initial
+        if is_fresh and self._start.moves and not take_all:
+            return start  # an empty batch keeps a start that may mean other offsets later
         if not ends:
             return start
         begin = {key: start[key] if key in start else self._tail.log_start(key) for key in ends}
         if take_all:
-            return ends
+            return self._without_latest(start, ends) if is_fresh else ends
         if self._gate is not None and not self._available_now and not self._gate.opens(begin, ends):
             return start
         limit = self._options.max_offsets_per_trigger
@@ -149,13 +150,18 @@ class StreamControl:
         ranges = readable_ranges(start, end, available, self._tail, self._policy)
         return plan_splits(ranges, self._options, self._tail, self._policy)
 
-    def _pins_first_batch(self, *, take_all: bool) -> bool:
-        """Whether the first batch is to be empty, to keep a start that may mean another later.
+    def _without_latest(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Let partitions that start at ``latest`` end where they start, which keeps their start.
 
-        ``Trigger.Once`` has only this batch: it is given up for ``latest``, where there is next to
-        nothing to read, and for nothing else.
+        For ``Trigger.Once``, which has no batch but its first: there is next to nothing to read of
+        them.
         """
-        return self._start.names(LATEST) or (self._start.moves and not take_all)
+        if not self._start.names(LATEST):
+            return ends
+        return {
+            key: start[key] if key in start and self._start.of(key) == LATEST else end
+            for key, end in ends.items()
+        }
 
     def _ends_after(self, start: PartitionOffsets) -> PartitionOffsets:
         """Give the ends to read up to; what seems lost is looked at again before it counts."""

@@ -98,6 +98,10 @@ def test_trigger_once_takes_all_but_never_moves_a_start_at_latest(log: Path) -> 
     start = stream.initial()
     put(log, 0, 10, 3)
     assert stream.next_end(start, take_all=True) == start
+    stream = control(log, startingOffsets='{"t":{"0":-1,"1":1}}')
+    start = stream.initial()
+    put(log, 0, 13, 2)
+    assert stream.next_end(start, take_all=True) == {T0: 13, T1: 4}
 
 
 def test_a_limit_cuts_batches_in_proportion(tmp_path: Path) -> None:
