@@ -24,9 +24,16 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from kafkalog.errors import RecordTooLargeError
 from kafkalog.streaming.log.offset_index import OFFSET_ENTRY
-from kafkalog.streaming.log.segment_growth import SegmentGrowth, SegmentState, facts_of
+from kafkalog.streaming.log.segment_growth import (
+    Messages,
+    SegmentGrowth,
+    SegmentState,
+    facts_of,
+)
 from kafkalog.streaming.log.time_index import TIME_ENTRY
 
 if TYPE_CHECKING:
@@ -107,12 +114,32 @@ class _Planning:
 
     def append(self, run: int, table: BatchTable) -> None:
         """Add the batches of a run, and roll where one does not belong to the segment."""
+        if len(table) and table.magic[0] < 2:
+            self._append_messages(run, table)
+            return
         for batch in facts_of(table):
-            if self._rules.must_roll(batch):
-                self._planned.append(self._growth.close(seals=True))
-                base = _new_base_offset(batch, self._growth.state)
-                self.begin(SegmentState.empty(base, self._now_ms), creates=True)
-            self._growth.append(run, batch)
+            self._append_one(run, batch)
+
+    def _append_messages(self, run: int, table: BatchTable) -> None:
+        """Do the same for many small messages: together what neither rolls nor is indexed."""
+        messages = Messages.of(table)
+        row = 0
+        while row < len(table):
+            end = self._growth.uneventful(messages, row)
+            end = self._rules.end_of_fitting(messages, row, end)
+            if end - row > 1:
+                self._growth.append_many(run, messages, row, end)
+                row = end
+            else:
+                self._append_one(run, messages.facts(row))
+                row += 1
+
+    def _append_one(self, run: int, batch: BatchFacts) -> None:
+        if self._rules.must_roll(batch):
+            self._planned.append(self._growth.close(seals=True))
+            base = _new_base_offset(batch, self._growth.state)
+            self.begin(SegmentState.empty(base, self._now_ms), creates=True)
+        self._growth.append(run, batch)
 
     def adopt(self, run: int, table: BatchTable) -> bool:
         """Let the file of a run be the next segment, if that is worth it and Kafka could do it."""
@@ -197,6 +224,31 @@ class _RollRules:
             or state.index_entries >= self._max_index_entries
             or state.time_entries >= self._max_time_entries
         )
+
+    def end_of_fitting(self, messages: Messages, first: int, end: int) -> int:
+        """Give the end of the messages ``[first, end)`` that surely belong to the segment.
+
+        That is ``first`` where it is empty, full, or as old as it may be by the clock.
+        """
+        state = self._state
+        if (
+            state.size == 0
+            or state.first_timestamp < 0 < self._age_ms - self._max_age_ms
+            or state.index_entries >= self._max_index_entries
+            or state.time_entries >= self._max_time_entries
+        ):
+            return first
+        largest_end = int(messages.position[first]) + self._segment_bytes - state.size
+        last_offset = state.base_offset + _MAX_RELATIVE_OFFSET
+        end = min(
+            end,
+            int(np.searchsorted(messages.end_position[:end], largest_end, side="right")),
+            int(np.searchsorted(messages.offset[:end], last_offset, side="right")),
+        )
+        if state.first_timestamp >= 0:
+            too_young = messages.timestamp[first:end] > state.first_timestamp + self._max_age_ms
+            end = first + int(too_young.argmax()) if too_young.any() else end
+        return end
 
     def _waited_ms(self, batch: BatchFacts) -> int:
         if self._state.first_timestamp >= 0:

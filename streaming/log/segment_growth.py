@@ -16,10 +16,8 @@ one go or in pieces, with the log closed between them, makes the same files. Two
   there. The next append writes over it, so that many small appends do not fill the index. It is
   told from the others by its offset, which lies beyond the last entry of the offset index.
 
-Before magic 2 each plain message is a batch of its own. A writer may put many into one row of its
-table, a *stretch*: base offset to last offset, no codec, a count above 1, and the largest timestamp
-that of the last one, unless an earlier message has a larger one. An index entry names one message,
-so none is made where a stretch begins.
+Before magic 2 each plain message is a batch of its own. They are small and many, so those that call
+for no index entry are added together.
 
 Source: Kafka 4.1 ``LogSegment.append``, ``LogSegment.recover``.
 """
@@ -38,10 +36,12 @@ from kafkalog.streaming.log.time_index import TIME_ENTRY
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = [
     "BatchFacts",
+    "Messages",
     "RunPart",
     "SegmentAppend",
     "SegmentGrowth",
@@ -101,7 +101,6 @@ class BatchFacts(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
-    is_stretch: bool
 
 
 def facts_of(table: BatchTable) -> Iterator[BatchFacts]:
@@ -113,10 +112,30 @@ def facts_of(table: BatchTable) -> Iterator[BatchFacts]:
         table.base_offset,
         table.last_offset,
         table.max_timestamp,
-        (table.magic < 2) & (table.codec == 0) & (table.count > 1),
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return (BatchFacts(number, *row) for number, row in enumerate(rows))
+
+
+class Messages(NamedTuple):
+    """The messages of a table by columns, int64[n] each, to be searched: so not strided."""
+
+    position: Integers
+    end_position: Integers
+    offset: Integers
+    timestamp: Integers
+
+    @classmethod
+    def of(cls, table: BatchTable) -> Self:
+        """Take those of a table of magic 0 or 1; a wrapper counts as one."""
+        columns = (table.position, table.end_position, table.last_offset, table.max_timestamp)
+        return cls(*map(np.ascontiguousarray, columns))
+
+    def facts(self, row: int) -> BatchFacts:
+        """Give one as a batch."""
+        position, offset = int(self.position[row]), int(self.offset[row])
+        size = int(self.end_position[row]) - position
+        return BatchFacts(row, position, size, 1, offset, offset, int(self.timestamp[row]))
 
 
 class RunPart(NamedTuple):
@@ -185,15 +204,35 @@ class SegmentGrowth:
     def append(self, run: int, batch: BatchFacts) -> None:
         """Add a batch of a run."""
         state = self.state
-        self._extend_parts(run, batch)
+        self._extend_parts(run, batch.number, batch.number + 1, batch.position, batch.size)
         if state.size == 0:
             state.first_timestamp = batch.max_timestamp
         if batch.max_timestamp > state.max_timestamp:
             state.max_timestamp, state.offset_of_max = batch.max_timestamp, batch.last_offset
-        if state.size - state.indexed_position > self._interval and not batch.is_stretch:
+        if state.size - state.indexed_position > self._interval:
             self._add_index_entries(batch.last_offset)
         state.size += batch.size
         state.next_offset = batch.last_offset + 1
+
+    def uneventful(self, messages: Messages, first: int) -> int:
+        """Give the end of the messages from ``first`` on that call for no index entry."""
+        room = self._interval - (self.state.size - self.state.indexed_position)
+        start = messages.position[first]
+        return int(np.searchsorted(messages.position, start + room, side="right"))
+
+    def append_many(self, run: int, messages: Messages, first: int, end: int) -> None:
+        """Add the messages ``[first, end)``, of which :meth:`uneventful` said so, to a segment."""
+        state = self.state
+        start = int(messages.position[first])
+        size = int(messages.end_position[end - 1]) - start
+        self._extend_parts(run, first, end, start, size)
+        times = messages.timestamp[first:end]
+        slot = int(times.argmax())
+        if times[slot] > state.max_timestamp:
+            state.max_timestamp = int(times[slot])
+            state.offset_of_max = int(messages.offset[first + slot])
+        state.size += size
+        state.next_offset = int(messages.offset[end - 1]) + 1
 
     def close(self, *, seals: bool) -> SegmentAppend:
         """Give what was added, with the final time index entry."""
@@ -222,13 +261,12 @@ class SegmentGrowth:
             lost_time_entries=tuple(self._time_entries),
         )
 
-    def _extend_parts(self, run: int, batch: BatchFacts) -> None:
+    def _extend_parts(self, run: int, first: int, end: int, position: int, size: int) -> None:
         part = self._parts[-1] if self._parts else None
         if part is not None and part.run == run:
-            self._parts[-1] = part._replace(end_batch=batch.number + 1, size=part.size + batch.size)
+            self._parts[-1] = part._replace(end_batch=end, size=part.size + size)
         else:
-            begun = RunPart(run, batch.number, batch.number + 1, batch.position, batch.size)
-            self._parts.append(begun)
+            self._parts.append(RunPart(run, first, end, position, size))
 
     def _add_index_entries(self, last_offset: int) -> None:
         state = self.state

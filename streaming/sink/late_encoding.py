@@ -71,10 +71,10 @@ class LateEncoding:
         for run in runs:
             for batch in self._batches(run):
                 try:
-                    encoded = list(batch_format.with_offsets(batch, offset))
+                    encoded = batch_format.with_offsets(batch, offset)
                 except RecordTooLargeError as error:
                     raise RecordTooLargeError(f"{key}, offset {offset}: {error}") from error
-                self._staging.add(key, encoded, home)
+                self._staging.add(key, [encoded], home)
                 offset += batch.last_offset_delta + 1
 
     def finish(self) -> dict[TopicPartition, list[StagedRun]]:

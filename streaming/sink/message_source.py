@@ -1,20 +1,23 @@
-"""A staged run of message sets (formats v0 and v1) on its way into a log.
+"""Staged runs of message sets (formats v0 and v1) on their way into a log.
 
-Each message has an offset of its own, so the bytes pass through a buffer, where they are numbered:
-no file of them becomes a segment as it is. Runs whose offsets are final are only copied.
+Each plain message is a batch of its own to a log, and has an offset of its own. So what a task
+reports of a set, one row, is not enough to plan with: the messages are looked up in the staged
+file. And no such file becomes a segment as it is: the bytes pass through a buffer, where they are
+numbered. Runs whose offsets are final are only copied.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, overload
 
-import numpy as np
 from crc32c import crc32c
 
 from kafkalog.checkpoints.regular_file import write_all
-from kafkalog.errors import CommitError
+from kafkalog.errors import CommitError, CorruptRecordError
 from kafkalog.model import NO_EPOCH
 from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.records.batch import BatchTable, scan_batches
 from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
@@ -22,17 +25,65 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.streaming.records.arrow_buffers import Bytes
-    from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.staged_source import StagedFiles
 
-__all__ = ["MessageSource"]
+__all__ = ["LogTables", "MessageSource"]
 
 _PIECE_BYTES: Final = 1 << 20
 
 
+class LogTables(Sequence[BatchTable]):
+    """The tables of runs as a log sees them: where sets are plain, with a row for each message.
+
+    Those are read from the staged files each time they are asked for, and not kept.
+    """
+
+    def __init__(
+        self, files: StagedFiles, runs: Sequence[StagedRun], tables: Sequence[BatchTable]
+    ) -> None:
+        self._files = files
+        self._runs = runs
+        self._tables = tables
+
+    def __len__(self) -> int:
+        """Give the number of runs."""
+        return len(self._runs)
+
+    @overload
+    def __getitem__(self, index: int) -> BatchTable: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[BatchTable]: ...
+
+    def __getitem__(self, index: int | slice) -> BatchTable | list[BatchTable]:
+        """Give the table of one run, or of some.
+
+        Raises:
+            CommitError: a staged file is gone, or holds something else than what was staged.
+        """
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        run, table = self._runs[index], self._tables[index]
+        return self._messages(run, int(table.base_offset[0])) if run.is_plain else table
+
+    def _messages(self, run: StagedRun, first_offset: int) -> BatchTable:
+        path = self._files.path_of(run)
+        with self._files.opened(path) as source:
+            data = read_at(source, run.position, run.size)
+        try:
+            if run.first_offset < 0:
+                assign_offsets(data, first_offset, NO_EPOCH)
+        except CorruptRecordError as error:
+            raise _changed(path, run) from error
+        scan = scan_batches(data, file_position=run.position)
+        if scan.consumed != run.size:
+            raise _changed(path, run)
+        return scan.table
+
+
 class MessageSource:
-    """An ``appender.Source``, for one thread; ``table`` has the wrappers and stretches of the run.
+    """An ``appender.Source``, for one thread; its bytes are copied once, from front to back.
 
     The checksum of the whole run is compared before the first byte of it is written anywhere.
     """
@@ -41,8 +92,7 @@ class MessageSource:
         self._files = files
         self._path = files.path_of(run)
         self._run = run
-        self._base_offsets = table.base_offset
-        self._ends = table.end_position
+        self._next_offset = int(table.base_offset[0])
         self._checked = False
 
     def copy(self, position: int, size: int, target: int, target_position: int) -> None:
@@ -53,9 +103,9 @@ class MessageSource:
         """
         with self._files.opened(self._path) as source:
             self._check(source)
-            for row, data in self._pieces(source, position, position + size):
+            for data in self._pieces(source, position, position + size):
                 if self._run.first_offset < 0:
-                    assign_offsets(data, int(self._base_offsets[row]), NO_EPOCH)
+                    self._next_offset = assign_offsets(data, self._next_offset, NO_EPOCH)
                 write_all(target, data.data, target_position)
                 target_position += len(data)
 
@@ -67,28 +117,36 @@ class MessageSource:
     def _check(self, source: int) -> None:
         if self._checked:
             return
-        start, end = self._run.position, self._run.position + self._run.size
+        position, end = self._run.position, self._run.position + self._run.size
         crc = 0
-        for _, data in self._pieces(source, start, end):
+        while position < end:
+            data = read_at(source, position, min(_PIECE_BYTES, end - position))
+            if not len(data):
+                break
             crc = crc32c(data.data, crc)
+            position += len(data)
         if crc != self._run.crc32c:
-            raise CommitError(
-                f"{self._path}: bytes {start} to {end} have the checksum {crc:08x}, the task that "
-                f"staged them said {self._run.crc32c:08x}"
-            )
+            raise _changed(self._path, self._run)
         self._checked = True
 
-    def _pieces(self, source: int, position: int, end: int) -> Iterator[tuple[int, Bytes]]:
-        """Read rows of the table, some at a time: the number of the first one, and their bytes."""
+    def _pieces(self, source: int, position: int, end: int) -> Iterator[Bytes]:
+        """Read whole messages, some at a time."""
+        length = _PIECE_BYTES
         while position < end:
-            row = int(np.searchsorted(self._ends, position, side="right"))
-            limit = min(end, position + _PIECE_BYTES)
-            last = max(int(np.searchsorted(self._ends, limit, side="right")) - 1, row)
-            size = int(self._ends[last]) - position
-            data = read_at(source, position, size)
-            if len(data) < size:
-                raise CommitError(
-                    f"the staged file {self._path} ends at byte {position + len(data)}, in a run"
-                )
-            yield row, data
-            position += size
+            data = read_at(source, position, min(length, end - position))
+            scan = scan_batches(data)
+            if scan.consumed:
+                yield data[: scan.consumed]
+                position += scan.consumed
+                length = _PIECE_BYTES
+            elif scan.needed > length:
+                length = scan.needed
+            else:
+                raise _changed(self._path, self._run)
+
+
+def _changed(path: Path, run: StagedRun) -> CommitError:
+    return CommitError(
+        f"the staged file {path}: bytes {run.position} to {run.position + run.size} are not what "
+        f"was staged there, with the checksum {run.crc32c:08x}"
+    )

@@ -165,9 +165,9 @@ class OpenPartition:
         self._last_offset = int(offsets[-1])
 
     def _keep(self, batches: list[EncodedBatch]) -> None:
-        staged = [piece for batch in batches for piece in self._format.staged(batch)]
+        staged = [self._format.staged(batch) for batch in batches]
         self._finished += staged
-        self._finished_bytes += sum(len(piece.data) for piece in staged)
+        self._finished_bytes += sum(len(batch.data) for batch in staged)
 
     def _take(self) -> list[EncodedBatch]:
         taken, self._finished, self._finished_bytes = self._finished, [], 0

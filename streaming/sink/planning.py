@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.kept_offsets import in_offset_order
 from kafkalog.streaming.sink.late_encoding import LateEncoding, must_wait
+from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
@@ -66,12 +68,17 @@ def plan_appends(
             if must_wait(each.runs, each.topic.config):
                 late.add(each.key, each.runs, each.topic.config, each.appender.log_end_offset)
         encoded = late.finish()
-        return [
-            PartitionAppend.of(
-                each.topic, each.appender, encoded.get(each.key, each.runs), each.member_id
-            )
-            for each in opened
-        ]
+        with closing(StagedFiles(plan.directories)) as files:
+            return [
+                PartitionAppend.of(
+                    each.topic,
+                    each.appender,
+                    encoded.get(each.key, each.runs),
+                    each.member_id,
+                    files,
+                )
+                for each in opened
+            ]
     except BaseException:
         late.discard()
         raise

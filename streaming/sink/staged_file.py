@@ -6,12 +6,13 @@ import os
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
 from kafkalog.checkpoints.regular_file import create_exclusive, write_all
 from kafkalog.errors import CommitError
+from kafkalog.streaming.records.batch import MAGIC_POSITION
 from kafkalog.streaming.sink.staged_run import StagedRun
 
 if TYPE_CHECKING:
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.builder import EncodedBatch
 
 __all__ = ["OpenRun", "StagedFile"]
+
+LONGEST_MESSAGE_RUN: Final = 16 << 20
+"""Bytes after which a run of magic 0 or 1 ends: the commit looks at each message of a run at once,
+and holds about as many bytes for that."""
 
 
 @dataclass(slots=True)
@@ -34,6 +39,11 @@ class OpenRun:
     size: int = 0
     crc32c: int = 0
     batches: bytearray = field(default_factory=bytearray)
+
+    def goes_on_with(self, topic_partition: TopicPartition, batch: EncodedBatch) -> bool:
+        """Whether a batch belongs to it. Runs of message sets are kept short: see above."""
+        is_long = self.size >= LONGEST_MESSAGE_RUN and batch.data[MAGIC_POSITION] < 2
+        return self.topic_partition == topic_partition and not is_long
 
     def close(self) -> StagedRun:
         """Give the run as the commit gets to know it."""
@@ -82,7 +92,7 @@ class StagedFile:
         except OSError as error:
             raise self._failed("written", error) from error
         begun = None
-        if self._last is None or self._last.topic_partition != topic_partition:
+        if self._last is None or not self._last.goes_on_with(topic_partition, batches[0]):
             begun = self._last = OpenRun(topic_partition, self, self.size)
         run = self._last
         run.size += len(data)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from kafkalog.streaming.records import batch_kernels as fields
-from kafkalog.streaming.records.batch import BatchTable
+from kafkalog.streaming.records.batch import CODEC_MASK, BatchTable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ _BATCH: Final = np.dtype(
         ("attributes", "u1"),  # of magic 2: 0, nobody asks
     ]
 )
-"""One batch, wrapper or stretch of plain messages (see ``formats``) of a run: 30 bytes."""
+"""One batch, wrapper, or set of plain messages of a run: 30 bytes."""
 
 _MAGIC: Final = 16
 _LEGACY_ATTRIBUTES: Final = 17
@@ -77,6 +77,12 @@ class StagedRun:
         return int(self._rows()["magic"][0])
 
     @property
+    def is_plain(self) -> bool:
+        """Whether it has sets of plain messages, each of which a log treats as a batch."""
+        rows = self._rows()
+        return bool(((rows["magic"] < 2) & (rows["attributes"] & CODEC_MASK == 0)).any())
+
+    @property
     def first_offset(self) -> int:
         """The offset of its first record where offsets are final, else -1."""
         return int(self._rows()["base_offset"][0])
@@ -96,7 +102,7 @@ class StagedRun:
         """Give the headers that the batches have once they start at ``first_offset``.
 
         Final offsets stay. Positions count in the staged file. What planning an append does not
-        look at is 0.
+        look at is 0. A set of plain messages has one row, see ``message_source`` for its messages.
         """
         rows = self._rows()
         facts = np.zeros((len(rows), fields.FIELDS), np.int64)

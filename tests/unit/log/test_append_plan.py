@@ -321,6 +321,19 @@ def test_the_plan_is_what_a_broker_does(batches: Batches, config: LogConfig) -> 
     assert [segment.times for segment in expected] == [_times(segment) for segment in planned]
 
 
+@settings(max_examples=200)
+@given(_batches, _configs)
+def test_plain_messages_are_placed_as_batches_of_one_record_are(
+    batches: Batches, config: LogConfig
+) -> None:
+    table = make_table([(size, 1, time) for size, _, time in batches])
+    messages = make_table([(size, 1, time) for size, _, time in batches])
+    messages.magic[:] = 1
+    start = SegmentState.empty(0, NOW_MS)
+    expected = plan_append(FLIGHTS, config, start, [table], now_ms=NOW_MS)
+    assert plan_append(FLIGHTS, config, start, [messages], now_ms=NOW_MS) == expected
+
+
 @settings(max_examples=150)
 @given(_batches, _configs, st.lists(st.integers(0, 60), max_size=6))
 def test_one_plan_or_several_after_each_other_come_to_the_same(

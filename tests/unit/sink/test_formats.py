@@ -16,10 +16,12 @@ from kafkalog.errors import CommitError, OptionError, RecordTooLargeError, RowEr
 from kafkalog.model import TimestampType, TopicPartition
 from kafkalog.streaming.log.offset_index import OFFSET_ENTRY
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.segment_growth import index_segment
 from kafkalog.streaming.log.time_index import TIME_ENTRY
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.sink.task_writer import TaskWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,11 +117,11 @@ def test_indexes_name_batches_and_are_as_dense_as_was_asked_for(
         assert [ends[position] for position in entries["position"].tolist()] == [
             base + offset for offset in entries["offset"].tolist()
         ]
-        positions = [0, *entries["position"].tolist(), int(table.end_position[-1])]
-        largest = int(table.size.max())
-        # A stretch of plain messages is at most as long as the interval.
-        assert np.diff(positions).max() <= 2 * (interval + largest)
-        _check_times(base, table, np.fromfile(path.with_suffix(".timeindex"), TIME_ENTRY))
+        rebuilt = index_segment(base, [table], interval)
+        assert path.with_suffix(".index").read_bytes() == rebuilt.index_entries
+        times = np.fromfile(path.with_suffix(".timeindex"), TIME_ENTRY)
+        assert times.tobytes() == rebuilt.time_index_entries
+        _check_times(base, table, times)
 
 
 def _check_times(base: int, table: BatchTable, entries: np.ndarray[Any, Any]) -> None:
@@ -220,9 +222,16 @@ def test_sets_of_v0_that_wait_for_their_offsets_are_checked_again(tmp_path: Path
     assert values_of([tmp_path], "t") == {}
 
 
-def test_many_plain_messages_are_reported_in_few_rows(tmp_path: Path) -> None:
+def test_many_plain_messages_are_reported_in_few_rows_and_short_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkalog.streaming.sink.staged_file.LONGEST_MESSAGE_RUN", 1_000_000)
     writer = Writer(tmp_path, topic="t", message__format="v1")
-    (run,) = writer.stage(0, rows([f"{n:0100}" for n in range(5000)], timestamps=[START_MS] * 5000))
-    assert run.records == 5000
-    assert len(run.table(0, 0)) < 500
-    assert len(run.batches) < run.size // 40
+    values = [f"{number:0100}" for number in range(30_000)]
+    task = TaskWriter(writer.plan(), writer.identity(0))
+    runs = task.write([rows(values[start : start + 5000]) for start in range(0, 30_000, 5000)]).runs
+    assert sum(run.records for run in runs) == 30_000
+    assert sum(len(run.batches) for run in runs) < 30_000 * 134 // 5000
+    assert 2 <= len(runs) <= 4
+    writer.commit(0, runs)
+    assert values_of([tmp_path], "t") == {0: values}
