@@ -13,6 +13,7 @@ import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import LogDirectoryError
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ def read_regular(path: Path, *, limit: int) -> bytes:
         FileNotFoundError: nothing has that name.
         LogDirectoryError: not a regular file, not readable, or longer than ``limit`` bytes.
     """
+    if isinstance(path, RemotePath):
+        return path.read_small(limit)
     descriptor = open_regular(path)
     try:
         size = os.fstat(descriptor).st_size

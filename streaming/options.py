@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from kafkalog.errors import OptionError
+from kafkalog.streaming.log.storage import RemoteRoot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,7 @@ __all__ = [
     "BOOLEAN",
     "DURATION_MS",
     "PATHS",
+    "READABLE_PATHS",
     "SIZE",
     "SPARK_OPTIONS",
     "TEXT",
@@ -81,6 +83,7 @@ _DURATION_UNITS_MS: Final = {
 }
 _QUANTITY = re.compile(r"(-?[0-9]+)\s*([a-z]*)", re.ASCII)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
 
@@ -213,16 +216,18 @@ def option(
     default: T | _MISSING_TYPE = MISSING,
     unit: str = "",
     kafka: bool = False,
+    secret: bool = False,
 ) -> T:
     """Declare one option as a field of an :class:`Options` dataclass; no default = required.
 
-    ``kafka`` also accepts the name behind Kafka's ``kafka.`` prefix.
+    ``kafka`` also accepts the name behind Kafka's ``kafka.`` prefix. A ``secret`` is not shown by
+    ``repr``.
     """
     metadata = {_METADATA: (name, kind, unit, doc, kafka)}
     declared: Any = (
-        field(metadata=metadata)
+        field(metadata=metadata, repr=not secret)
         if default is MISSING
-        else field(default=default, metadata=metadata)
+        else field(default=default, metadata=metadata, repr=not secret)
     )
     value: T = declared
     return value
@@ -358,8 +363,34 @@ def choice(*values: str) -> Kind[str]:
     return Kind("one of " + ", ".join(values), read)
 
 
-def _read_paths(text: str) -> tuple[str, ...]:
-    paths = tuple(_local_path(item.strip()) for item in text.split(",") if item.strip())
+def _local_path(item: str) -> str:
+    """Give the absolute local path of a path or a ``file:`` URI."""
+    if _SCHEME.match(item) is None:
+        return os.path.abspath(item)  # noqa: PTH100 - Path.absolute() keeps '..'
+    uri = urlsplit(item)
+    if uri.scheme.lower() != "file":
+        shown = item.partition("?")[0].rpartition("@")[2]  # the rest may hold secrets
+        raise OptionError(
+            f"{shown!r} is not on a local file system: logs are written with locks, renames and "
+            "fsync, which stores have not; write to a local path (or a file: URI) and copy it"
+        )
+    if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
+        raise OptionError(f"{item!r} is no local file: URI; write file:///folder")
+    return os.path.abspath(unquote(uri.path))  # noqa: PTH100
+
+
+def _place(item: str) -> str:
+    """Give the absolute local path of a path or ``file:`` URI, or the root that another names."""
+    found = _SCHEME.match(item)
+    if found is None or found[1].lower() == "file":
+        return _local_path(item)
+    if not item[found.end() :].startswith("//"):
+        raise OptionError(f"{found[0]!r} begins no path and no URI with //")
+    return RemoteRoot.parse(item)
+
+
+def _read_paths(text: str, read: Callable[[str], str] = _local_path) -> tuple[str, ...]:
+    paths = tuple(read(item.strip()) for item in text.split(",") if item.strip())
     if not paths:
         raise ValueError
     repeated = sorted({path for path in paths if paths.count(path) > 1})
@@ -368,24 +399,14 @@ def _read_paths(text: str) -> tuple[str, ...]:
     return paths
 
 
-def _local_path(item: str) -> str:
-    """Give the absolute local path of a path or a ``file:`` URI."""
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", item) is None:
-        return os.path.abspath(item)  # noqa: PTH100 - Path.absolute() keeps '..'
-    uri = urlsplit(item)
-    if uri.scheme.lower() != "file":
-        raise OptionError(
-            f"{item!r} is not on a local file system: only paths and file: URIs can be opened"
-        )
-    if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
-        raise OptionError(f"{item!r} is no local file: URI; write file:///folder")
-    return os.path.abspath(unquote(uri.path))  # noqa: PTH100
-
-
 TEXT: Final = Kind("a text that is not empty", _read_text)
 BOOLEAN: Final = Kind("true or false", _read_boolean)
 SIZE: Final = size()
 DURATION_MS: Final = duration_ms()
 PATHS: Final = Kind(
     "one log directory or a comma-separated list of them (paths or file: URIs)", _read_paths
+)
+READABLE_PATHS: Final = Kind(
+    "one log directory or a comma-separated list of them (paths or URIs)",
+    functools.partial(_read_paths, read=_place),
 )

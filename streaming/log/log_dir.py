@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import read_offset_checkpoint
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.log.files import (
@@ -19,9 +19,13 @@ from kafkalog.streaming.log.files import (
     parse_partition_directory,
     parse_retired_directory,
 )
+from kafkalog.streaming.log.storage import as_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.remote_path import RemoteEntry
 
 __all__ = ["LogDirs", "PartitionDirectory", "choose_directory"]
 
@@ -46,7 +50,7 @@ class LogDirs:
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
-        self.paths = [Path(path) for path in paths]
+        self.paths = [as_path(path) for path in paths]
 
     def partitions(self) -> dict[TopicPartition, PartitionDirectory]:
         """Find the live partitions, in order.
@@ -137,12 +141,14 @@ def _has_segments(path: Path) -> bool:
     return any(parse_base_offset(entry.name, LOG) is not None for entry in _scan(path))
 
 
-def _scan(path: Path) -> list[os.DirEntry[str]]:
+def _scan(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
     try:
+        if isinstance(path, RemotePath):
+            return path.entries()
         with os.scandir(path) as entries:
             return list(entries)
     except OSError as error:
         raise LogDirectoryError(
-            f"log directory {path} cannot be listed: {error.strerror}; where several machines "
-            "work, it must be mounted on each"
+            f"log directory {path} cannot be listed: {error.strerror or error}; where several "
+            "machines work, it must be mounted on each"
         ) from error

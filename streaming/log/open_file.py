@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalog.checkpoints.regular_file import open_regular
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.streaming.log.page_reader import read_at
 
 if TYPE_CHECKING:
@@ -65,8 +66,13 @@ def open_file(path: Path) -> OpenFile:
 
     Raises:
         FileNotFoundError: nothing has that name.
-        LogDirectoryError: a link, FIFO, device, socket or folder has it, or it may not be opened.
+        LogDirectoryError: a link, FIFO, device, socket or folder has it, it may not be opened, or
+            the store that it lies in fails.
     """
+    if isinstance(path, RemotePath):
+        from kafkalog.streaming.log.remote_file import open_remote  # noqa: PLC0415
+
+        return open_remote(path)
     return LocalFile(open_regular(path))
 
 

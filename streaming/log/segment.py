@@ -367,6 +367,7 @@ class LogSegment:
             CorruptRecordError: bytes that cannot be a batch; the batches before them were yielded.
         """
         position, needed, last_offset = start_position, 0, self.base_offset - 1
+        self.opened.will_read(position, self._readable_end(end_position))
         while position < (end := self._readable_end(end_position)):
             # At least a header, though it may lie beyond the end asked for.
             length = needed or max(min(chunk_bytes, end - position), _HEADER_BYTES)

@@ -15,6 +15,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import CLEANED, LOG, SWAP, parse_base_offset
@@ -82,6 +83,8 @@ def _names(directory: Path) -> list[str]:
     A file that is renamed meanwhile may be in no listing at all: list until two agree.
     """
     try:
+        if isinstance(directory, RemotePath):  # a listing of a store is of one moment
+            return [entry.name for entry in directory.entries() if entry.name.endswith(_KINDS)]
         before = directory.stat().st_mtime_ns
         names = _list(directory)
         if directory.stat().st_mtime_ns == before < time.time_ns() - _SETTLED_NS:

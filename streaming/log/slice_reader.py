@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +24,7 @@ from kafkalog.errors import (
 from kafkalog.streaming.log.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slices import open_planned
+from kafkalog.streaming.log.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def read_slice(
         TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
     """
     aborted = (
-        AbortedTransactions(Path(planned.path).parent, around_damage=salvage is not None)
+        AbortedTransactions(as_path(planned.path).parent, around_damage=salvage is not None)
         if committed_only
         else None
     )
@@ -126,7 +126,7 @@ class _SliceReader:
     ) -> None:
         self._topic_partition = topic_partition
         self._planned = planned
-        self._directory = Path(planned.path).parent
+        self._directory = as_path(planned.path).parent
         self._decoder = decoder
         self._committed_end = committed_end
         self._aborted = aborted

@@ -8,13 +8,14 @@ and inode. Everything here comes from listings and offset indexes: no log is sca
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.streaming.log.files import SWAP
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +30,7 @@ class SegmentSlice(NamedTuple):
     numbers and text: it travels to tasks.
     """
 
-    path: str
+    path: str | RemotePath
     base_offset: int
     device: int
     inode: int
@@ -56,7 +57,7 @@ def slice_segment(segment: LogSegment, start: int, end: int, *, sealed_end: bool
     start_position = segment.floor_position(start) if start > segment.base_offset else 0
     end_position = segment.size if sealed_end else segment.end_position(end)
     return SegmentSlice(
-        str(segment.path),
+        segment.path if isinstance(segment.path, RemotePath) else str(segment.path),
         segment.base_offset,
         identity.device,
         identity.inode,
@@ -72,7 +73,7 @@ def open_planned(planned: SegmentSlice) -> LogSegment | None:
 
     A file that was planned under its ``.swap`` name has its final one by now.
     """
-    directory = Path(planned.path).parent
+    directory = as_path(planned.path).parent
     for suffix in ("", SWAP):
         segment = LogSegment(directory, planned.base_offset, suffix)
         with suppress(FileNotFoundError):

@@ -7,9 +7,10 @@ from typing import ClassVar, Final
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
+from kafkalog.streaming.log.storage import RemoteRoot
 from kafkalog.streaming.options import (
     BOOLEAN,
-    PATHS,
+    READABLE_PATHS,
     TEXT,
     Options,
     Rules,
@@ -48,7 +49,10 @@ class ReadOptions(Options):
     )
 
     paths: tuple[str, ...] = option(
-        "path", PATHS, doc="the log directories to read, or one partition's folder"
+        "path",
+        READABLE_PATHS,
+        doc="the log directories to read, or one partition's folder; URIs that pyarrow or fsspec "
+        "opens, such as s3://bucket/folder, too",
     )
     subscribe: str | None = option(
         "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
@@ -258,6 +262,58 @@ class ReadOptions(Options):
         unit="bytes",
         doc="the most that one record batch may grow to when it is decompressed",
     )
+    storage_endpoint: str | None = option(
+        "storage.endpoint",
+        TEXT,
+        default=None,
+        doc="of s3:// paths: where the store answers, such as http://localhost:9000; AWS if not "
+        "given",
+    )
+    storage_region: str | None = option(
+        "storage.region", TEXT, default=None, doc="of s3:// paths: the bucket's region"
+    )
+    storage_access_key: str | None = option(
+        "storage.accessKey",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="of s3:// paths: the key's id; if not given, credentials are looked for as AWS' own "
+        "tools do",
+    )
+    storage_secret_key: str | None = option(
+        "storage.secretKey", TEXT, default=None, secret=True, doc="of s3:// paths: the key"
+    )
+    storage_session_token: str | None = option(
+        "storage.sessionToken",
+        TEXT,
+        default=None,
+        secret=True,
+        doc="of s3:// paths: the token that belongs to a temporary key",
+    )
+    storage_anonymous: bool | None = option(
+        "storage.anonymous", BOOLEAN, default=None, doc="of s3:// paths: ask without credentials"
+    )
+    storage_tries: int | None = option(
+        "storage.tries",
+        integer(minimum=1, maximum=1000),
+        default=None,
+        doc="of paths that are URIs: how often a request is made before it counts as failed, with "
+        "rests between of 0.1 s that double up to 5 s; default 5",
+    )
+    storage_timeout_ms: int | None = option(
+        "storage.timeout",
+        duration_ms(minimum=1),
+        default=None,
+        unit="ms",
+        doc="of s3:// paths: how long a try may wait for the store; default 30s",
+    )
+    storage_list_interval_ms: int | None = option(
+        "storage.listInterval",
+        duration_ms(),
+        default=None,
+        unit="ms",
+        doc="of paths that are URIs: how old a listing may be; default 1s",
+    )
     fetch_retries: int = option(
         "fetchOffset.numRetries",
         integer(minimum=1),
@@ -293,10 +349,26 @@ class ReadOptions(Options):
         if self.commit_group_offsets and self.group_id is None:
             raise OptionError("option 'commitGroupOffsets' needs kafka.group.id, the group's name")
         self._refuse_mixed_views()
+        self._tell_roots_how_to_open()
         if self.filter_pushdown and self.has_view:
             raise OptionError(
                 "option 'filterPushdown' is for records: leave it out with shallow and decode"
             )
+
+    def _tell_roots_how_to_open(self) -> None:
+        given = {
+            "endpoint": self.storage_endpoint,
+            "region": self.storage_region,
+            "access_key": self.storage_access_key,
+            "secret_key": self.storage_secret_key,
+            "session_token": self.storage_session_token,
+            "anonymous": self.storage_anonymous,
+            "tries": self.storage_tries,
+            "timeout_ms": self.storage_timeout_ms,
+            "list_interval_ms": self.storage_list_interval_ms,
+        }
+        paths = (p.with_options(given) if isinstance(p, RemoteRoot) else p for p in self.paths)
+        object.__setattr__(self, "paths", tuple(paths))
 
     @property
     def cuts_by_offsets(self) -> bool:

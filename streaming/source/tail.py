@@ -28,12 +28,13 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPart
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.transactions import StableOffset
-from kafkalog.streaming.source.watch import Watch, Watched, stamp_of
+from kafkalog.streaming.source.watch import Watch, Watched, stamp_of, watchable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from kafkalog.checkpoints.remote_path import RemotePath
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.source.offsets import PartitionOffsets
@@ -318,7 +319,7 @@ class _Partition:
         self.walked = True
         """Whether the log end alone tells, as of the last look, where the partition ends."""
         self._directory = Watch(where.path)
-        self._active = ""
+        self._active: str | RemotePath = ""
         self._stamp: Stamp | None = None
         self._looked_for = -1
         self._stable: StableOffset | None = None
@@ -361,7 +362,7 @@ class _Partition:
         self.topic_id = read_topic_id(folder)
         with PartitionLog(folder, self.where.topic_partition) as log:
             # a folder that has no segment yet will have one soon, and is read until then
-            self._active = str(log.segments[-1].path) if log.segments else ""
+            self._active = watchable(log.segments[-1].path) if log.segments else ""
             self._stamp = stamp_of(self._active)
             self.first_offset = log.log_start_offset
             unverified = verify_from(self)

@@ -9,11 +9,13 @@ import os
 import time
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
+from kafkalog.checkpoints.remote_path import RemotePath
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Stamp", "Watch", "Watched", "stamp_of"]
+__all__ = ["Stamp", "Watch", "Watched", "stamp_of", "watchable"]
 
 T = TypeVar("T")
 
@@ -27,8 +29,15 @@ _TICK_NS: Final = 50_000_000
 _COARSE_NS: Final = 2_500_000_000
 
 
-def stamp_of(path: str) -> Stamp | None:
+def watchable(path: str | Path) -> str | RemotePath:
+    """Give what :func:`stamp_of` looks at soonest."""
+    return path if isinstance(path, RemotePath) else str(path)
+
+
+def stamp_of(path: str | RemotePath) -> Stamp | None:
     """Give what changes when a file or folder does; None if there is none."""
+    if isinstance(path, RemotePath):
+        return path.stamp()
     try:
         status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -48,7 +57,7 @@ class Watch:
     __slots__ = ("_path", "_settled", "_stamp")
 
     def __init__(self, path: str | Path) -> None:
-        self._path = str(path)
+        self._path = watchable(path)
         self._stamp: Stamp | None = None
         self._settled = False
 

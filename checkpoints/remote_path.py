@@ -1,0 +1,177 @@
+"""Paths to what lies in an object store or another remote file system, for readers.
+
+Readers know folders and files by ``pathlib.Path``. A :class:`RemotePath` answers to the part of
+that interface that they use, so that they need not care where a log lies; to a type checker it is a
+``Path``. It names no local file: handing it to ``os`` functions is a TypeError, and what only
+writers ask for (``unlink``, ``mkdir``, ``open``) is not there at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+
+    _ReadAsPath = Path
+else:
+    _ReadAsPath = object
+
+__all__ = ["OpenObject", "RemoteEntry", "RemotePath", "RemoteStatus", "Store"]
+
+
+class RemoteEntry(NamedTuple):
+    """What a folder holds, as ``os.DirEntry`` shows it."""
+
+    name: str
+    folder: bool
+    size: int
+    modified_ns: int
+    """-1 where the store does not tell."""
+
+    def is_dir(self) -> bool:
+        """Whether it is a folder."""
+        return self.folder
+
+
+class RemoteStatus(NamedTuple):
+    """What ``os.stat_result`` tells of a file, as far as a store knows it."""
+
+    st_dev: int
+    st_ino: int
+    st_size: int
+    st_mtime_ns: int
+
+
+class OpenObject(Protocol):
+    """An open file of a store, such as pyarrow's ``NativeFile``."""
+
+    def read_at(self, nbytes: int, offset: int) -> bytes:
+        """Read from a position; OSError if that fails."""
+        ...
+
+    def close(self) -> None:
+        """Close it."""
+        ...
+
+
+class Store(Protocol):
+    """Where remote paths lead; ``key`` is a name in it. Equal to another one with its options."""
+
+    def entries(self, key: str) -> list[RemoteEntry] | None:
+        """List a folder, as of a moment ago; None if there is nothing under that name."""
+        ...
+
+    def status(self, key: str) -> RemoteStatus:
+        """Ask for one file now; raises FileNotFoundError."""
+        ...
+
+    def open(self, key: str) -> tuple[OpenObject, RemoteStatus]:
+        """Open a file, and tell which one it is; raises FileNotFoundError, LogDirectoryError."""
+        ...
+
+    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
+        """Fetch a range of an open file, all of it; raises LogDirectoryError."""
+        ...
+
+    def read_small(self, key: str, uri: str, limit: int) -> bytes:
+        """Read a small file whole; raises FileNotFoundError, LogDirectoryError."""
+        ...
+
+
+class RemotePath(_ReadAsPath):
+    """A path in a store; ``uri`` is how a person knows it, and holds no secret. Picklable.
+
+    The store goes along as its options, and is opened anew where the path arrives.
+    """
+
+    __slots__ = ("key", "store", "uri")
+
+    store: Store
+    uri: str
+    key: str
+
+    def __init__(self, store: Store, uri: str, key: str) -> None:
+        self.store = store
+        self.uri = uri.rstrip("/")
+        self.key = key.rstrip("/")
+
+    def __reduce__(self) -> tuple[type[RemotePath], tuple[Store, str, str]]:
+        return RemotePath, (self.store, self.uri, self.key)
+
+    def __str__(self) -> str:
+        return self.uri
+
+    def __repr__(self) -> str:
+        return f"RemotePath({self.uri!r})"
+
+    def __hash__(self) -> int:
+        return hash(self.uri)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotePath) and (self.uri, self.store) == (other.uri, other.store)
+
+    def __lt__(self, other: object) -> bool:
+        return self.uri < str(other)
+
+    def __gt__(self, other: object) -> bool:
+        return self.uri > str(other)
+
+    def __truediv__(self, name: object) -> RemotePath:
+        return RemotePath(self.store, f"{self.uri}/{name}", f"{self.key}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> RemotePath:
+        """The folder around it."""
+        return RemotePath(self.store, self.uri.rpartition("/")[0], self.key.rpartition("/")[0])
+
+    def samefile(self, other: object) -> bool:
+        """Whether another path is the same one: a store knows no links."""
+        return self == other
+
+    def stat(self, *, follow_symlinks: bool = True) -> Any:  # noqa: ANN401, ARG002
+        """Ask the store for what it knows of a file now: a :class:`RemoteStatus`.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        return self.store.status(self.key)
+
+    def entries(self) -> list[RemoteEntry]:
+        """List the folder, as of a moment ago.
+
+        Raises:
+            FileNotFoundError: nothing lies under that name.
+        """
+        found = self.store.entries(self.key)
+        if found is None:
+            raise FileNotFoundError(f"{self.uri}: there is no such folder")
+        return found
+
+    def iterdir(self) -> Generator[RemotePath, None, None]:
+        """Walk over the paths of what the folder holds."""
+        return (self / entry.name for entry in self.entries())
+
+    def stamp(self) -> tuple[int, int, int, int, int] | None:
+        """Give what changes when a file or folder does, as of a moment ago; None without one."""
+        siblings = self.store.entries(self.key.rpartition("/")[0])
+        for entry in siblings or ():
+            if entry.name == self.name and not entry.folder:
+                return (0, 0, entry.size, entry.modified_ns, 0)
+        inside = self.store.entries(self.key)
+        return None if inside is None else (0, hash(tuple(inside)), len(inside), 0, 0)
+
+    def read_small(self, limit: int) -> bytes:
+        """Read a file of at most ``limit`` bytes.
+
+        Raises:
+            FileNotFoundError: there is none.
+            LogDirectoryError: it is longer, or the store fails.
+        """
+        return self.store.read_small(self.key, self.uri, limit)
