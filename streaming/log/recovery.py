@@ -8,11 +8,17 @@ Source: Kafka ``LogSegment.recover``, ``LogSegment.truncateTo``.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import write_atomically
-from kafkalog.checkpoints.regular_file import open_regular, read_regular, replace_end
-from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX
+from kafkalog.checkpoints.regular_file import (
+    create_exclusive,
+    open_regular,
+    read_regular,
+    replace_end,
+)
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_growth import SegmentGrowth, index_segment
@@ -29,6 +35,7 @@ __all__ = [
     "rebuild_indexes",
     "recover_segment",
     "remove_segment",
+    "start_segment",
 ]
 
 
@@ -127,6 +134,13 @@ def remove_segment(directory: Path, base_offset: int) -> None:
     segment = LogSegment(directory, base_offset)
     for suffix in (TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG):
         segment.file(suffix).unlink(missing_ok=True)
+
+
+def start_segment(directory: Path, base_offset: int) -> None:
+    """Make the files of an empty segment, those that are not there yet; its log last."""
+    for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
+        with suppress(FileExistsError):
+            os.close(create_exclusive(directory / file_name(base_offset, suffix)))
 
 
 def _replace_end(path: Path, position: int, entries: bytes, *, fsync: bool) -> None:

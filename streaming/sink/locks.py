@@ -31,6 +31,7 @@ from kafkalog.checkpoints.broker import LOCK, broker_holds
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.checkpoints.regular_file import create_exclusive, open_regular
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
+from kafkalog.streaming.sink.file_systems import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,6 +61,7 @@ class DirectoryLocks:
         self._directories = sorted(Path(os.path.realpath(folder)) for folder in directories)
         self._holder = holder
         self._timeout_ms = timeout_ms
+        self._text = b""
         self._held: list[_Held] = []
         self._undo = ExitStack()
 
@@ -102,6 +104,22 @@ class DirectoryLocks:
                     f"{held.path} was deleted or replaced while it was locked, by a broker that "
                     "stopped or by hand: nothing was written; try again"
                 )
+            if held.path.name == LOCK_FILE and is_shared(held.path.parent):
+                self._prove(held)
+
+    def _prove(self, held: _Held) -> None:
+        """Write to a locked file: a server that has given the lock to another host refuses that.
+
+        A host that the server has not heard of for a while, be it asleep, loses its locks.
+        """
+        try:
+            os.pwrite(held.descriptor, self._text[:1], 0)
+            os.fsync(held.descriptor)
+        except OSError as error:
+            raise LogDirectoryError(
+                f"the lock on {held.path} was lost: its server has not heard of this machine for "
+                f"too long ({error.strerror}). Nothing was written; try again"
+            ) from error
 
     def _take_mutex(self, folder: Path, deadline: float, undo: ExitStack) -> None:
         mutex = _mutex_of(folder)
@@ -139,10 +157,11 @@ class DirectoryLocks:
     def _sign(self, held: _Held) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         text = f"{self._holder}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+        self._text = text.encode()[:_HOLDER_BYTES]
         # A full disk is no reason not to hold a lock.
         with suppress(OSError):
             os.ftruncate(held.descriptor, 0)
-            os.pwrite(held.descriptor, text.encode()[:_HOLDER_BYTES], 0)
+            os.pwrite(held.descriptor, self._text, 0)
 
     def _timed_out(self, folder: Path, holder: str) -> LockTimeoutError:
         return LockTimeoutError(

@@ -27,6 +27,7 @@ from kafkalog.checkpoints.commit_state import (
 from kafkalog.checkpoints.regular_file import make_directory
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.sink.file_systems import check_file_system
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def ensure_set(options: WriteOptions) -> str:
     directories = [Path(os.path.realpath(path)) for path in options.paths]
     for folder in directories:
         _make_with_parents(folder)
+        check_file_system(folder)
         _check_no_broker_lived(folder, options)
         check_no_broker(folder)
     states = {folder: load_state(folder) for folder in directories}

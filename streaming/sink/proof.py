@@ -77,13 +77,25 @@ def check_ours(log_set: LogSet, intended: IntendedPartition, folder: Path) -> No
 
 def _check_no_other_segments(intended: IntendedPartition, folder: Path) -> None:
     ours = [segment.base_offset for segment in intended.segments]
-    others = [base for base in list_base_offsets(folder) if base > ours[0] and base not in ours]
+    others = [
+        base
+        for base in list_base_offsets(folder)
+        if base > ours[0] and base not in ours and not _was_started(intended, folder, base)
+    ]
     if others:
         raise LogDirectoryError(
             f"{folder / file_name(others[0], LOG)} was not made by the commit that was cut off "
             "before it: another writer or a broker has appended. Nothing was changed; move that "
             "segment away, or give the directory up to its writer"
         )
+
+
+def _was_started(intended: IntendedPartition, folder: Path, base_offset: int) -> bool:
+    """Whether a segment is the empty one in which a recovery lets the log go on."""
+    return (
+        base_offset == intended.start_offset
+        and (folder / file_name(base_offset, LOG)).lstat().st_size == 0
+    )
 
 
 def _check_segment(

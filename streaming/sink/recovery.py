@@ -5,6 +5,9 @@ folders that it made, bytes behind the former end of a log. They go. Before that
 batch by batch, with the staged runs: bytes that are ours, or no valid batch at all (a torn write),
 may go; a valid batch that is not ours was written by somebody else since, and then nothing is
 touched. Every step may be cut off itself and done again.
+
+On a file system that hosts share, the log goes on in a new segment then. A host that was taken for
+dead may still have bytes on their way: they land in the segment before, behind its end.
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
-from kafkalog.streaming.log.recovery import cut_segment, remove_segment
+from kafkalog.streaming.log.recovery import cut_segment, remove_segment, start_segment
 from kafkalog.streaming.sink.clearing import clear_away, write_ends
+from kafkalog.streaming.sink.file_systems import is_shared
 from kafkalog.streaming.sink.parallel import for_each
 from kafkalog.streaming.sink.proof import check_ours
 
@@ -105,8 +109,12 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
         _unlink_with_temporary(folder / LEADER_EPOCHS)
     if intended.created:
         _remove_folder(folder)
-    else:
-        fsync_directory(folder)
+        return
+    active = intended.segments[0]
+    if is_shared(folder) and intended.start_offset > active.base_offset and active.size_before:
+        # Should its writer wake up on another host, what it writes late lands behind what is read.
+        start_segment(folder, intended.start_offset)
+    fsync_directory(folder)
 
 
 def _index_interval(log_set: LogSet, intended: IntendedPartition) -> int:
