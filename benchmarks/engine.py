@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
     InputPartition,
+    WriterCommitMessage,
 )
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
@@ -22,8 +24,16 @@ if TYPE_CHECKING:
     from benchmarks.rows import Shape
     from pyspark.sql.types import StructType
 
-__all__ = ["EMPTY_SOURCE", "READY_SOURCE", "empty_source", "ready_source"]
+__all__ = [
+    "DROPPING_SINK",
+    "EMPTY_SOURCE",
+    "READY_SOURCE",
+    "dropping_sink",
+    "empty_source",
+    "ready_source",
+]
 
+DROPPING_SINK: Final = "Python sink that drops its rows"
 EMPTY_SOURCE: Final = "empty Python source"
 READY_SOURCE: Final = "Python source of ready batches"
 
@@ -123,3 +133,24 @@ def empty_source(partitions: int) -> type[DataSource]:
             return EmptyReader(int(self.options["triggers"]))
 
     return EmptySource
+
+
+def dropping_sink() -> type[DataSource]:
+    """Give the batch sink ``dropping``, which takes rows and does nothing with them."""
+
+    class DroppingWriter(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class DroppingSink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "dropping"
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+            del schema, overwrite
+            return DroppingWriter()
+
+    return DroppingSink

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.rows import Shape, make_rows
 from benchmarks.session import scratch, spark_session
 from confluent_kafka.admin import AdminClient
-from tests.support.kafka import Broker, Topic
+from tests.support.kafka import Broker, Topic, ZooKeeperBroker
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 
@@ -33,6 +33,8 @@ _BROKER_SETTINGS: Final = {
 }
 """A broker that shares its cores with Spark may be slow to say that it lives."""
 
+_OLD_BROKER_SETTINGS: Final = {"replica.high.watermark.checkpoint.interval.ms": "1000"}
+
 _CHECKPOINT_SECONDS: Final = 60
 
 
@@ -45,13 +47,27 @@ class Environment:
     """
 
     def __init__(
-        self, spark: SparkSession, broker: Broker, work: Path, shape: Shape, *, quick: bool
+        self,
+        spark: SparkSession,
+        broker: Broker,
+        work: Path,
+        shape: Shape,
+        closing: contextlib.ExitStack,
+        *,
+        quick: bool,
     ) -> None:
+        self._closing = closing
         self.spark = spark
         self.broker = broker
         self.work = work
         self.shape = shape
         self.quick = quick
+
+    @cached_property
+    def old_broker(self) -> Broker:
+        """A broker of release 2.8, whose topics may have the formats of old."""
+        home = self.work / "old-broker"
+        return self._closing.enter_context(ZooKeeperBroker(home, settings=_OLD_BROKER_SETTINGS))
 
     @cached_property
     def rows(self) -> DataFrame:
@@ -109,9 +125,9 @@ class Environment:
         """Give a path in the scratch folder at which nothing is."""
         return self.work / f"{what}-{uuid.uuid4().hex[:8]}"
 
-    def wait_for_high_watermarks(self, topic: str, rows: int) -> None:
+    def wait_for_high_watermarks(self, topic: str, rows: int, broker: Broker | None = None) -> None:
         """Wait until the broker's checkpoint covers the topic: readers of its files go by it."""
-        (directory,) = self.broker.log_dirs
+        (directory,) = (broker or self.broker).log_dirs
         deadline = time.monotonic() + _CHECKPOINT_SECONDS
         while time.monotonic() < deadline:
             known = read_offset_checkpoint(directory, HIGH_WATERMARK)
@@ -131,4 +147,4 @@ def environment(shape: Shape, cores: int, *, quick: bool) -> Iterator[Environmen
         broker = Broker(home, settings=_BROKER_SETTINGS, quick_start=quick)
         closing.enter_context(broker)
         spark = closing.enter_context(spark_session(cores, work))
-        yield Environment(spark, broker, work, shape, quick=quick)
+        yield Environment(spark, broker, work, shape, closing, quick=quick)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import indexes, machine, reading, report, tailing, triggers, writing
+from benchmarks import indexes, machine, reading, report, shapes, tailing, triggers, writing
 from benchmarks.environment import Environment, environment
 from benchmarks.measure import measure, noise_probe
 from benchmarks.rows import Shape
@@ -41,6 +41,7 @@ WORKLOADS: Final = {
     **triggers.WORKLOADS,
     **tailing.WORKLOADS,
     **indexes.WORKLOADS,
+    **shapes.WORKLOADS,
 }
 """What is measured, by the keys that ``--only`` takes."""
 

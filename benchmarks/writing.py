@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Final
 
+from benchmarks.engine import DROPPING_SINK, dropping_sink
 from benchmarks.measure import Contender, Goal, Workload, timed
 
 if TYPE_CHECKING:
@@ -22,11 +23,13 @@ _FLUSH_COMMIT: Final = "kafkalog, flush=commit"
 
 def _sink(env: Environment) -> Workload:
     env.rows.count()
+    env.spark.dataSource.register(dropping_sink())
     return Workload(
         title="batch write",
         contenders=(
             Contender(_KAFKA_SINK, lambda: _to_kafka(env)),
             Contender(_PARQUET_SINK, lambda: _to_parquet(env)),
+            Contender(DROPPING_SINK, lambda: _dropped(env)),
             Contender(_FLUSH_OS, lambda: _to_kafkalog(env, "os")),
             Contender(_FLUSH_COMMIT, lambda: _to_kafkalog(env, "commit")),
         ),
@@ -35,7 +38,8 @@ def _sink(env: Environment) -> Workload:
         notes=(
             "the same rows, cached in Spark's memory, into a new topic (Kafka's is created before"
             " the clock starts) or folder. Neither peer waits for the disk: flush=os compares with"
-            " them, flush=commit is what a crash of the machine does not undo."
+            " them, flush=commit is what a crash of the machine does not undo. The sink that drops"
+            " its rows is what Spark takes to hand them to Python."
         ),
     )
 
@@ -57,6 +61,10 @@ def _to_parquet(env: Environment) -> float:
     seconds = timed(lambda: write.parquet(str(folder)))
     shutil.rmtree(folder)
     return seconds
+
+
+def _dropped(env: Environment) -> float:
+    return timed(env.rows.write.format("dropping").mode("append").save)
 
 
 def _to_kafkalog(env: Environment, flush: str) -> float:
