@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kafkalog.checkpoints.remote_path import RemotePath
+from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.files import SWAP
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.storage import as_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["SegmentSlice", "open_planned", "slice_segment", "split_slice"]
+__all__ = ["SegmentSlice", "cut_slice", "open_planned", "slice_segment", "split_slice"]
 
 
 class SegmentSlice(NamedTuple):
@@ -100,21 +100,30 @@ def split_slice(whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
     The boundaries are those that the offset index knows, so that there may be fewer pieces, down to
     the slice itself. Together they hold its offsets exactly once.
     """
-    segment = open_planned(whole) if pieces > 1 else None
+    return cut_slice(whole, [part * whole.size / pieces for part in range(1, pieces)])
+
+
+def cut_slice(whole: SegmentSlice, after: Sequence[float]) -> list[SegmentSlice]:
+    """Cut a slice near places, given in bytes from its start and ascending; see above."""
+    segment = open_planned(whole) if after else None
     if segment is None:
         return [whole]
     with segment:
         index = segment.offset_index()
         if index is None:
             return [whole]
-        entries = index.between(whole.start_position, whole.end_position)
+        try:
+            entries = index.between(whole.start_position, whole.end_position)
+        except CorruptIndexError:  # a hint that does not help; whoever seeks by it says so
+            return [whole]
     # An entry's offset is the last one of its batch: the boundary lies behind it.
     inside = (entries[:, 0] >= whole.start_offset) & (entries[:, 0] < whole.end_offset - 1)
     entries = entries[inside]
     if not len(entries):
         return [whole]
-    wanted = whole.start_position + np.arange(1, pieces) * (whole.size / pieces)
-    cuts = np.unique(np.minimum(np.searchsorted(entries[:, 1], wanted), len(entries) - 1))
+    wanted = whole.start_position + np.array(after)
+    # ... which is where the next entry points to, if that is not too far on.
+    cuts = np.unique(np.maximum(np.searchsorted(entries[:, 1], wanted) - 1, 0))
     return list(_pieces(whole, entries, cuts.tolist()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import OptionError
+from kafkalog.streaming.source.byte_splits import split_target
 from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
@@ -54,7 +55,10 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         return plan_splits(ranges, options, tail, policy)
     ranges = prune_ranges(ranges, selection, tail, disorder_ms=options.max_timestamp_disorder_ms)
     splits = plan_splits(ranges, options, tail, policy)
-    return splits if options.cuts_by_offsets else join_splits(splits, options.split_bytes)
+    if options.cuts_by_offsets:
+        return splits
+    total = sum(piece.size for split in splits for piece in split.slices)
+    return join_splits(splits, split_target(options.split_bytes, total))
 
 
 def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:

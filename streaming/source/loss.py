@@ -7,6 +7,7 @@ The codes are those of Spark's ``KAFKA_DATA_LOSS`` conditions. A gap between off
 from __future__ import annotations
 
 import logging
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.recreated import Recreated
 
-__all__ = ["LossPolicy"]
+__all__ = ["LossPolicy", "iso_time"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -60,6 +62,33 @@ class LossPolicy:
                 "The topic was made anew, its log was truncated, or the start lies beyond its end.",
             )
 
+    def topics_recreated(
+        self,
+        recreated: Mapping[TopicPartition, Recreated],
+        ends: Mapping[TopicPartition, int],
+        *,
+        ids_are_kept: bool,
+    ) -> None:
+        """Topics were deleted and made anew under their names: their offsets mean others now."""
+        if recreated:
+            shown = _listed(
+                f"{key} from {found.offset} to {ends[key]}{found.ids}"
+                for key, found in sorted(recreated.items())
+            )
+            by_ids = any(found.known is not None for found in recreated.values())
+            advice = (
+                " The query's next run cannot tell the topics apart without stateLocation: start "
+                "it with a new checkpoint to read all of the new topic."
+                if self.fails and by_ids and not ids_are_kept
+                else ""
+            )
+            self._lost(
+                "PARTITION_OFFSET_CHANGED",
+                f"The topics of these partitions were deleted and made anew: {shown}. What the old "
+                f"topic held from there on is gone; the new one has to be read from its start."
+                f"{advice}",
+            )
+
     def initial_offsets_not_found(self, missing: Iterable[TopicPartition]) -> None:
         """Partitions appeared in a batch and are gone before they were read."""
         names = sorted(missing)
@@ -89,6 +118,14 @@ class LossPolicy:
             f"Partition {topic_partition}: the {end - start} offsets [{start}, {end}) cannot be "
             f"read: {reason}.",
         )
+
+
+def iso_time(timestamp_ms: int) -> str:
+    """Give a time for a person; the number where it is none."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return f"{timestamp_ms} ms"
 
 
 def _listed(items: Iterable[str]) -> str:

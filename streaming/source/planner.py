@@ -10,12 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
+from kafkalog.streaming.source.byte_splits import by_bytes, split_target
+from kafkalog.streaming.source.loss import iso_time
 from kafkalog.streaming.source.ranges import cut_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.slices import SegmentSlice
@@ -36,6 +38,8 @@ class LogSplit:
 
     topic_partition: TopicPartition
     slices: tuple[SegmentSlice, ...]
+    topic_id: str | None = None
+    """The id of the topic whose offsets these are; None if it has none."""
 
 
 def readable_ranges(
@@ -77,13 +81,28 @@ def _clip(
     log_start = tail.log_start(key)
     if start < log_start:
         gone = min(log_start, end)
-        policy.range_not_readable(key, start, gone, f"the log starts at {log_start} now")
+        policy.range_not_readable(
+            key, start, gone, f"the log starts at {log_start} now{_first_time(tail, key)}"
+        )
         start = gone
     if end > available[key]:
         last = max(start, available[key])
         policy.range_not_readable(key, last, end, f"what is committed ends at {available[key]}")
         end = last
     return OffsetRange(key, start, end)
+
+
+def _first_time(tail: LogTail, key: TopicPartition) -> str:
+    """Say from when on a log has records: those that are gone were written before."""
+    try:
+        with tail.open(key) as log:
+            first = log.read(log.log_start_offset, MAX_OFFSET, 0)
+    except KafkaLogError:  # reading will say it
+        return ""
+    if first is None or first.table.max_timestamp[0] < 0:
+        return ""
+    time = iso_time(int(first.table.max_timestamp[0]))
+    return f", with records of {time}, so that what is gone was written before"
 
 
 def plan_splits(
@@ -94,20 +113,24 @@ def plan_splits(
     Raises:
         DataLossError: offsets have gone since the ranges were found, and the query fails then.
     """
-    by_rules = options.min_partitions is not None or options.max_records_per_partition is not None
-    if by_rules:
+    if options.cuts_by_offsets:
         ranges = cut_ranges(ranges, options.min_partitions, options.max_records_per_partition)
-    splits: list[LogSplit] = []
+    found: list[tuple[TopicPartition, list[SegmentSlice]]] = []
     for entry in ranges:
         try:
             with tail.open(entry.topic_partition) as log:
-                slices = _slices(log, entry, policy)
-                groups = [slices] if by_rules else _by_bytes(log, slices, options.split_bytes)
+                found.append((entry.topic_partition, _slices(log, entry, policy)))
         except UnknownTopicOrPartitionError:
             policy.partitions_deleted({entry.topic_partition: entry.start})
-            continue
-        splits.extend(LogSplit(entry.topic_partition, tuple(group)) for group in groups if group)
-    return splits
+    target = split_target(
+        options.split_bytes, sum(piece.size for _, part in found for piece in part)
+    )
+    return [
+        LogSplit(key, tuple(group), tail.topic_id(key))
+        for key, slices in found
+        for group in ([slices] if options.cuts_by_offsets else by_bytes(slices, target))
+        if group
+    ]
 
 
 def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
@@ -119,25 +142,3 @@ def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[
             gone = min(error.log_start_offset, wanted.end)
             policy.range_not_readable(log.topic_partition, start, gone, str(error))
             start = gone
-
-
-def _by_bytes(
-    log: PartitionLog, slices: list[SegmentSlice], target: int
-) -> Iterator[list[SegmentSlice]]:
-    """Group slices, cut where need be, into about equal parts of at most about ``target`` bytes."""
-    total = sum(entry.size for entry in slices)
-    parts = max(1, -(-total // target))
-    share = total / parts
-    group: list[SegmentSlice] = []
-    filled = 0
-    for entry in slices:
-        for piece in (
-            log.split_slice(entry, max(1, round(entry.size / share))) if share else [entry]
-        ):
-            if group and filled + piece.size / 2 > share:
-                yield group
-                group, filled = [], 0
-            group.append(piece)
-            filled += piece.size
-    if group:
-        yield group

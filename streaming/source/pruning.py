@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
 from kafkalog.streaming.log.time_pruning import offset_behind_older
-from kafkalog.streaming.source.planner import LogSplit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kafkalog.model import OffsetRange
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.selection import Selection
     from kafkalog.streaming.source.tail import LogTail
 
@@ -55,7 +56,7 @@ def join_splits(splits: list[LogSplit], target: int) -> list[LogSplit]:
         size = sum(entry.size for entry in split.slices)
         last = joined[-1] if joined else None
         if last and last.topic_partition == split.topic_partition and filled + size <= target:
-            joined[-1] = LogSplit(last.topic_partition, last.slices + split.slices)
+            joined[-1] = replace(last, slices=last.slices + split.slices)
             filled += size
         else:
             joined.append(split)

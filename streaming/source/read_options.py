@@ -12,6 +12,7 @@ from kafkalog.streaming.options import (
     BOOLEAN,
     READABLE_PATHS,
     TEXT,
+    Kind,
     Options,
     Rules,
     choice,
@@ -24,7 +25,6 @@ from kafkalog.streaming.options import (
 __all__ = ["ReadOptions"]
 
 _ALWAYS_BYTES: Final = "keys and values are always read as bytes; cast the columns instead"
-_NOT_YET: Final = "this release does not support it"
 
 _REFUSED: Final = {
     "kafka.auto.offset.reset": "use startingOffsets; where to go on after that is Spark's to keep",
@@ -32,12 +32,16 @@ _REFUSED: Final = {
     "kafka.value.deserializer": _ALWAYS_BYTES,
     "kafka.enable.auto.commit": "use commitGroupOffsets to have a group's positions written",
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
-    "stateLocation": _NOT_YET,
 }
 
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
 
 _LONG_MS: Final = integer(minimum=0)
+
+
+def _one_folder(text: str) -> str:
+    (folder,) = PATHS.read(text)
+    return folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +138,14 @@ class ReadOptions(Options):
         BOOLEAN,
         default=True,
         doc="fail when offsets that were to be read are gone; false goes on with a warning",
+    )
+    state_location: str | None = option(
+        "stateLocation",
+        Kind("a local folder (a path or file: URI)", _one_folder),
+        default=None,
+        doc="a folder of a streaming query's own, beside its checkpoint, in which it keeps the ids "
+        "of the topics that it reads: with it a topic that was made anew while the query was "
+        "stopped is told from the old one",
     )
     read_up_to: str = option(
         "readUpTo",
@@ -247,13 +259,14 @@ class ReadOptions(Options):
         unit="offsets",
         doc="the most offsets that one task reads",
     )
-    split_bytes: int = option(
+    split_bytes: int | None = option(
         "splitBytes",
         size(minimum=1),
-        default=64 << 20,
+        default=None,
         unit="bytes",
         doc="about how much of a segment file one task reads, where neither minPartitions nor "
-        "maxRecordsPerPartition is given",
+        "maxRecordsPerPartition is given; default a share for each core of the driver's machine, "
+        "from 8m to 64m",
     )
     max_decompressed_bytes: int = option(
         "maxDecompressedBytes",

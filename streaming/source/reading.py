@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import (
     DataLossError,
     OffsetOutOfRangeError,
@@ -71,6 +73,7 @@ def read_split(
         policy=LossPolicy(fail=options.fail_on_data_loss),
         committed_only=options.committed_only,
         salvage=salvage,
+        topic_id=split.topic_id,
     )
     for planned in split.slices:
         try:
@@ -118,9 +121,11 @@ class _Reader:
     policy: LossPolicy
     committed_only: bool
     salvage: Salvage | None
+    topic_id: str | None
 
     def read(self, planned: SegmentSlice) -> Iterator[pa.RecordBatch]:
         try:
+            self._check_topic(planned)
             yield from read_slice(
                 self.topic_partition,
                 planned,
@@ -136,6 +141,18 @@ class _Reader:
                 yield from self.read(planned._replace(start_offset=log_start))
         except (DataLossError, UnknownTopicOrPartitionError) as error:
             self._lost(planned.start_offset, planned.end_offset, error)
+
+    def _check_topic(self, planned: SegmentSlice) -> None:
+        """Refuse to read the offsets of another topic of the same name."""
+        if self.topic_id is None:
+            return
+        folder = Path(str(planned.path)).parent
+        found = read_topic_id(folder)
+        if found not in {None, self.topic_id}:
+            raise UnknownTopicOrPartitionError(
+                f"{folder} belongs to another topic of that name now (topic id {found}, planned "
+                f"was {self.topic_id})"
+            )
 
     def _lost(self, start: int, end: int, error: KafkaLogError) -> None:
         self.policy.range_not_readable(self.topic_partition, start, end, str(error))

@@ -29,14 +29,17 @@ from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.recreated import TopicIds
 from kafkalog.streaming.source.start import resolve_start, starting_bound
 from kafkalog.streaming.source.stream_end import StreamEnd
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.recreated import Recreated
 
 __all__ = ["StreamControl"]
 
@@ -65,6 +68,7 @@ class StreamControl:
             every_batch=options.shallow,
             around_damage=options.on_corrupt_record == "skip",
         )
+        self._ids = TopicIds(options.state_location)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._pacer = IdlePacer()
         self._gate = (
@@ -78,6 +82,7 @@ class StreamControl:
             else ByteLimit(options.max_bytes_per_trigger)
         )
         self._initial: PartitionOffsets | None = None
+        self._recreated: dict[TopicPartition, Recreated] = {}
         self._asked = False
         self._available_now = False
         self._targets: PartitionOffsets | None = None
@@ -116,14 +121,21 @@ class StreamControl:
         Raises:
             DataLossError: partitions are gone or end before ``start``, and the query fails then.
         """
-        first, self._asked = not self._asked, True
-        ends = self._ends_after(start)
-        is_fresh = first and start == self._initial
+        is_fresh = not self._asked and start == self._initial
+        self._asked = True
+        if is_fresh:
+            self._ids.start_anew()
+        ends = self._ends_after(start, is_fresh=is_fresh)
+        anew = {} if is_fresh else self._restarts(start, ends)
+        ids = self._tail.topic_ids()
+        self._ids.adopt({key: ids.get(key) for key in ends if key not in anew})
         if is_fresh and self._start.moves and not take_all:
             return start  # an empty batch keeps a start that may mean other offsets later
         if not ends:
             return start
-        begin = {key: start[key] if key in start else self._tail.log_start(key) for key in ends}
+        ends = {**ends, **anew}
+        known = {**start, **anew}
+        begin = {key: known[key] if key in known else self._tail.log_start(key) for key in ends}
         if take_all:
             return self._without_latest(start, ends) if is_fresh else ends
         if self._gate is not None and not self._available_now and not self._gate.opens(begin, ends):
@@ -145,8 +157,12 @@ class StreamControl:
             # behind the end that was kept, or name partitions that are new since.
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
         available = self._tail.look()
+        gone = self._made_anew(start, end)
         if self._targets is not None and not replayed:
-            self._check_targets(end, available)
+            self._check_targets(end, available, gone)
+        for key, offset in gone.items():
+            self._policy.range_not_readable(key, offset, end[key], "its topic was made anew")
+        start = {key: end[key] if key in gone else offset for key, offset in start.items()}
         ranges = readable_ranges(start, end, available, self._tail, self._policy)
         return plan_splits(ranges, self._options, self._tail, self._policy)
 
@@ -163,7 +179,7 @@ class StreamControl:
             for key, end in ends.items()
         }
 
-    def _ends_after(self, start: PartitionOffsets) -> PartitionOffsets:
+    def _ends_after(self, start: PartitionOffsets, *, is_fresh: bool) -> PartitionOffsets:
         """Give the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
@@ -174,6 +190,8 @@ class StreamControl:
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
             ends = self._look(start)
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
+            if not is_fresh:
+                self._restarts(start, ends)
             self._policy.partitions_deleted({key: start[key] for key in start if key not in ends})
             self._policy.ends_before_start(start, ends)
         if self._end is not None:
@@ -181,6 +199,31 @@ class StreamControl:
         if self._available_now:
             self._targets = ends
         return ends
+
+    def _restarts(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Give where partitions start whose topics were made anew, of those not there yet.
+
+        A micro-batch that ends there reads nothing of them. It writes down, in the only place there
+        is, that the offsets are those of the new topic from then on.
+        """
+        recreated = self._ids.find_recreated(start, ends, self._tail.topic_ids())
+        log_starts = {key: self._tail.log_start(key) for key in recreated}
+        recreated = {key: recreated[key] for key in recreated if start[key] != log_starts[key]}
+        if recreated != self._recreated:  # said once, not at each look
+            self._policy.topics_recreated(recreated, ends, ids_are_kept=self._ids.are_kept)
+            self._recreated = recreated
+        if self._end is not None:
+            self._end.forget(recreated)
+        return {key: log_starts[key] for key in recreated}
+
+    def _made_anew(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
+        """Find offsets to read whose topic has been made anew since the batch was decided on."""
+        ids = self._tail.topic_ids()
+        return {
+            key: offset
+            for key, offset in start.items()
+            if offset < end.get(key, offset) and self._ids.is_other(key, ids.get(key))
+        }
 
     def _look(self, known: PartitionOffsets | None = None) -> PartitionOffsets:
         self._pacer.before_look()
@@ -191,9 +234,11 @@ class StreamControl:
             self._tail.report()
         return self.latest
 
-    def _check_targets(self, end: PartitionOffsets, available: PartitionOffsets) -> None:
+    def _check_targets(
+        self, end: PartitionOffsets, available: PartitionOffsets, gone: PartitionOffsets
+    ) -> None:
         """Hold a batch of ``Trigger.AvailableNow`` against what is there now."""
-        lost = [str(key) for key in end if key not in available]
+        lost = [str(key) for key in end if key not in available or key in gone]
         if lost:
             raise DataLossError(
                 "[LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] these partitions "

@@ -14,7 +14,7 @@ from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.streaming.source.offsets import parse_partition_longs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
@@ -68,6 +68,12 @@ class StreamEnd:
             _LOGGER.info("all partitions are read up to where the query is to end: %s", bounds)
         return clipped
 
+    def forget(self, keys: Iterable[TopicPartition]) -> None:
+        """Search partitions whose topics were made anew again."""
+        for key in keys:
+            self._found.pop(key, None)
+            self._searched.pop(key, None)
+
     def _bound(self, key: TopicPartition, end: int, tail: LogTail) -> int:
         by_offset = self._offsets.get(key, end + 1)
         return min(by_offset, self._by_timestamp(key, end, tail))
@@ -77,8 +83,7 @@ class StreamEnd:
         if self._timestamp is None:
             return end + 1
         if end < max(self._found.get(key, 0), self._searched.get(key, 0)):  # made anew, or cut
-            self._found.pop(key, None)
-            self._searched.pop(key, None)
+            self.forget([key])
         if key not in self._found and end != self._searched.get(key):
             self._search(key, end, self._timestamp, tail)
         return self._found.get(key, end + 1)

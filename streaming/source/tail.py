@@ -141,6 +141,15 @@ class LogTail:
         """List all partitions that exist, chosen or not, as of the last look."""
         return self._listing.value.keys()
 
+    def topic_ids(self) -> dict[TopicPartition, str | None]:
+        """Give the ids of the partitions' topics, as of the last look; None for one without."""
+        return {key: partition.topic_id for key, partition in self._partitions.items()}
+
+    def topic_id(self, topic_partition: TopicPartition) -> str | None:
+        """Give the id of a partition's topic, as of the last look; None if it has none."""
+        partition = self._partitions.get(topic_partition)
+        return None if partition is None else partition.topic_id
+
     def open(self, topic_partition: TopicPartition) -> PartitionLog:
         """Open the log of a partition that the last look found.
 

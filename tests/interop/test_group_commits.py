@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import confluent_kafka
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
     from tests.support.kafka import Broker
 
 pytestmark = pytest.mark.interop
+
+_LOADING = {
+    confluent_kafka.KafkaError.NOT_COORDINATOR,
+    confluent_kafka.KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    confluent_kafka.KafkaError.COORDINATOR_NOT_AVAILABLE,
+}
 
 
 def test_a_broker_shows_the_positions_and_its_consumers_go_on_there(tmp_path: Path) -> None:
@@ -42,8 +49,17 @@ def test_a_broker_shows_the_positions_and_its_consumers_go_on_there(tmp_path: Pa
 def committed(broker: Broker, group: str) -> list[int]:
     places = [confluent_kafka.TopicPartition("t", partition) for partition in range(2)]
     consumer = confluent_kafka.Consumer(config(broker, group))
+    deadline = time.monotonic() + 120
     try:
-        return [place.offset for place in consumer.committed(places, timeout=60)]
+        while True:
+            try:
+                return [place.offset for place in consumer.committed(places, timeout=60)]
+            except confluent_kafka.KafkaException as error:  # the coordinator loads its partitions
+                if not error.args[0].retriable() and error.args[0].code() not in _LOADING:
+                    raise
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
     finally:
         consumer.close()
 

@@ -310,3 +310,22 @@ def test_a_stream_ends_at_its_ending_timestamp(
         "t-1"
     )
     assert finish(start(**bounds)).batches == []
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_topic_that_was_made_anew_between_runs_is_read_from_its_start(
+    start: Callable[..., tuple[StreamingQuery, Run]], log: Log, tmp_path: Path, count: int
+) -> None:
+    for partition in ("t-0", "t-1"):
+        log.name_topic(partition)
+    given = {"startingOffsets": "earliest", "stateLocation": str(tmp_path / "state")}
+    finish(start(**given))
+    log.delete("t-0")
+    log.delete("t-1")
+    log.append("t-0", count)
+    log.name_topic("t-0")
+    with pytest.raises(StreamingQueryException, match="were deleted and made anew: t-0 from 5 to"):
+        finish(start(**given))
+    run = finish(start(failOnDataLoss="false", **given))
+    assert run.values == log.values("t-0")
+    assert finish(start(**given)).batches == []

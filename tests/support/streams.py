@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 from tests.support.messages import offset_commit_key, offset_commit_value
 
+from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -39,6 +41,10 @@ class Log:
     def delete(self, partition: str) -> None:
         shutil.rmtree(self.path / partition)
         self._ends.pop(partition)
+
+    def name_topic(self, partition: str) -> None:
+        """Give a partition's topic an id that no other has."""
+        write_topic_id(self.path / partition, new_topic_id())
 
     def commit_position(self, group: str, partition: str, offset: int) -> None:
         """Have a consumer group commit a position, in a topic of one partition."""

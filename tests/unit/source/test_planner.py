@@ -67,11 +67,11 @@ def test_large_ranges_are_cut_by_bytes_at_batch_boundaries(tail: LogTail, split_
     ]
     assert (pieces[0].start_offset, pieces[-1].end_offset) == (0, 100)
     assert all(piece.end_offset % 5 == 0 for piece in pieces)
-    total = sum(piece.size for piece in pieces)
-    batches = 2 * 650  # a slice may begin and end inside the reach of an index entry
+    batch = len(batch_bytes(0, [Row(b"x" * 100)] * 5))
     for split in splits:
-        assert sum(piece.size for piece in split.slices) <= split_bytes * 1.5 + batches
-    assert len(splits) >= min(total // (split_bytes * 2), 18)
+        batches = sum(piece.end_offset - piece.start_offset for piece in split.slices) // 5
+        assert batches * batch <= split_bytes + 2 * batch  # cut at the next batch that is indexed
+    assert len(splits) >= min(20 * batch // (split_bytes * 2), 18)
 
 
 def test_limits_on_partitions_cut_by_offsets_as_spark_does(tail: LogTail) -> None:

@@ -72,7 +72,6 @@ def test_a_minimum_beyond_the_maximum_is_refused() -> None:
         "kafka.value.deserializer",
         "kafka.enable.auto.commit",
         "kafka.interceptor.classes",
-        "stateLocation",
     ],
 )
 def test_options_that_cannot_be_used_are_refused_with_a_reason(name: str) -> None:

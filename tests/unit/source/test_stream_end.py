@@ -94,6 +94,8 @@ def test_a_topic_that_was_made_anew_is_searched_anew(log: Path) -> None:
     end = control.next_end(control.initial(), take_all=False)
     shutil.rmtree(log / "t-0")
     put(log, 0, range(900, 905))
+    end = control.next_end(end, take_all=False)
+    assert end == {T0: 0, T1: 4}
     assert control.next_end(end, take_all=False) == {T0: 5, T1: 4}
 
 

@@ -1,0 +1,68 @@
+"""The topic ids that a streaming query knows its partitions by, kept between its runs.
+
+A query's checkpoint holds offsets only. A topic that is deleted and made anew under its old name
+has another id, and the offsets of the old one mean nothing in it. The file, in a folder that
+belongs to one query, is sealed (:mod:`kafkalog.checkpoints.sealed_file`); its one line is
+
+    {"topics":{"flights":{"0":"2nKGh3uGQ0a2qXfWc1kKTA","1":"2nKGh3uGQ0a2qXfWc1kKTA"}}}
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.atomic_file import write_atomically
+from kafkalog.checkpoints.regular_file import make_directory
+from kafkalog.checkpoints.sealed_file import read_sealed, seal
+from kafkalog.errors import CheckpointError
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["TOPIC_IDS_FILE", "load_topic_ids", "save_topic_ids"]
+
+TOPIC_IDS_FILE: Final = "kafkalog.topics"
+_FORMAT: Final = "kafkalog.topics"
+_VERSION: Final = 1
+
+
+def load_topic_ids(folder: Path) -> dict[TopicPartition, str]:
+    """Read the ids; none if there is no such file yet.
+
+    Raises:
+        CheckpointError: the file is damaged or from a newer release.
+    """
+    path = folder / TOPIC_IDS_FILE
+    try:
+        lines = read_sealed(path, _FORMAT, _VERSION)
+        return {} if lines is None else _parsed(lines[0])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path} does not hold topic ids: {error!r}") from error
+
+
+def save_topic_ids(folder: Path, ids: Mapping[TopicPartition, str]) -> None:
+    """Replace what is kept, durably; the folder is made if need be.
+
+    Raises:
+        CheckpointError: it cannot be written.
+    """
+    topics: dict[str, dict[str, str]] = {}
+    for key in sorted(ids):
+        topics.setdefault(key.topic, {})[str(key.partition)] = ids[key]
+    try:
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(folder)
+        write_atomically(folder / TOPIC_IDS_FILE, seal(_FORMAT, _VERSION, [{"topics": topics}]))
+    except OSError as error:
+        raise CheckpointError(f"{folder / TOPIC_IDS_FILE} cannot be written: {error}") from error
+
+
+def _parsed(line: Mapping[str, Mapping[str, Mapping[str, str]]]) -> dict[TopicPartition, str]:
+    return {
+        TopicPartition(topic, int(partition)): str(topic_id)
+        for topic, partitions in line["topics"].items()
+        for partition, topic_id in partitions.items()
+    }

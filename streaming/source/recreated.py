@@ -1,0 +1,101 @@
+"""Topics that were deleted and made anew under their old names: told by their ids.
+
+Each partition's folder carries the id of its topic (``partition.metadata``). Where it is another
+than the one that a query's offsets were counted in, these offsets mean nothing any more. Ids are
+known as long as the query runs, and beyond that from ``stateLocation``. Folders without an id, and
+runs that know no ids, leave what the offsets show: an end below what was read already.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.checkpoints.topic_ids import load_topic_ids, save_topic_ids
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["Recreated", "TopicIds"]
+
+
+class Recreated(NamedTuple):
+    """A partition whose topic was made anew: the next offset that was to be read, and the ids.
+
+    ``known`` is None where only the offsets show it.
+    """
+
+    offset: int
+    known: str | None
+    now: str | None
+
+    @property
+    def ids(self) -> str:
+        """The ids for a message, if they are what shows it."""
+        return "" if self.known is None else f" (topic id {self.known}, now {self.now})"
+
+
+class TopicIds:
+    """The ids that a query's offsets belong to; kept in the folder ``location``, if one is given.
+
+    An id is taken over before an offset of its topic is used, and a new one only when the query's
+    offsets are those of the new topic: whatever the process is stopped at, what is kept is not
+    ahead of the checkpoint.
+    """
+
+    def __init__(self, location: str | None) -> None:
+        """Read what is kept.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        self._folder = None if location is None else Path(location)
+        self._known = {} if self._folder is None else load_topic_ids(self._folder)
+
+    @property
+    def are_kept(self) -> bool:
+        """Whether they outlast the run."""
+        return self._folder is not None
+
+    def start_anew(self) -> None:
+        """Forget all: the query starts without a checkpoint, in topics as they are now."""
+        self._known = {}
+
+    def is_other(self, key: TopicPartition, now: str | None) -> bool:
+        """Whether a partition's id is known and another one now."""
+        known = self._known.get(key)
+        return known is not None and now is not None and known != now
+
+    def find_recreated(
+        self,
+        start: Mapping[TopicPartition, int],
+        ends: Mapping[TopicPartition, int],
+        now: Mapping[TopicPartition, str | None],
+    ) -> dict[TopicPartition, Recreated]:
+        """Find the partitions of ``start`` and ``ends`` whose offsets are those of another topic.
+
+        A log that ends below its offset and has the id that is known was cut, not made anew.
+        """
+        found: dict[TopicPartition, Recreated] = {}
+        for key, offset in start.items():
+            if key not in ends:
+                continue
+            known = self._known.get(key)
+            if self.is_other(key, now.get(key)) or (ends[key] < offset and known is None):
+                found[key] = Recreated(offset, known, now.get(key))
+        return found
+
+    def adopt(self, now: Mapping[TopicPartition, str | None]) -> None:
+        """Take over the ids of partitions whose offsets are used from now on; keep them.
+
+        Raises:
+            CheckpointError: they cannot be kept.
+        """
+        ids = {key: topic_id for key, topic_id in now.items() if topic_id is not None}
+        if ids.items() <= self._known.items():
+            return
+        self._known |= ids
+        if self._folder is not None:
+            save_topic_ids(self._folder, self._known)

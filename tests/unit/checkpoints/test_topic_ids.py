@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkalog.checkpoints.topic_ids import TOPIC_IDS_FILE, load_topic_ids, save_topic_ids
+from kafkalog.errors import CheckpointError
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IDS = {TopicPartition("t", 10): "b" * 22, TopicPartition("t", 2): "a" * 22}
+
+
+def test_ids_are_kept_in_a_folder_that_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "states" / "query"
+    assert load_topic_ids(folder) == {}
+    save_topic_ids(folder, IDS)
+    save_topic_ids(folder, IDS | {TopicPartition("u", 0): "c" * 22})
+    assert load_topic_ids(folder) == IDS | {TopicPartition("u", 0): "c" * 22}
+    assert [path.name for path in folder.iterdir()] == [TOPIC_IDS_FILE]
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    save_topic_ids(tmp_path, IDS)
+    path = tmp_path / TOPIC_IDS_FILE
+    path.write_bytes(path.read_bytes().replace(b"aaaa", b"aaab"))
+    with pytest.raises(CheckpointError, match="is damaged"):
+        load_topic_ids(tmp_path)
+
+
+def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        save_topic_ids(tmp_path / "file" / "state", IDS)

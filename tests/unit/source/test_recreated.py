@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+
+from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
+from kafkalog.errors import DataLossError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.stream_control import StreamControl
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog.streaming.source.planner import LogSplit
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give t-0 [0, 10) and t-1 [0, 4) of one topic with an id."""
+    make(tmp_path / "log", 10, 4)
+    return tmp_path / "log"
+
+
+def make(log: Path, *counts: int) -> str:
+    """Make topic t (anew): so many records in each partition."""
+    topic_id = new_topic_id()
+    for partition, count in enumerate(counts):
+        folder = log / f"t-{partition}"
+        shutil.rmtree(folder, ignore_errors=True)
+        write_segment(folder, 0, batch_bytes(0, [Row(topic_id.encode())] * count))
+        write_topic_id(folder, topic_id)
+    return topic_id
+
+
+def control(log: Path, *, fails: bool = False, **given: str) -> StreamControl:
+    defaults = {"path": str(log), "subscribe": "t", "startingOffsets": "earliest"}
+    more = {"failOnDataLoss": str(fails), "fetchOffset.retryIntervalMs": "0"}
+    return StreamControl(ReadOptions.parse(defaults | more | given))
+
+
+def kept(log: Path) -> dict[str, str]:
+    return {"stateLocation": str(log.parent / "state")}
+
+
+def spans(splits: list[LogSplit]) -> dict[str, tuple[int, int]]:
+    return {
+        str(split.topic_partition): (split.slices[0].start_offset, split.slices[-1].end_offset)
+        for split in splits
+    }
+
+
+def drain(
+    stream: StreamControl, offsets: dict[TopicPartition, int]
+) -> tuple[list[dict[str, tuple[int, int]]], dict[TopicPartition, int]]:
+    """Run micro-batches until there is nothing new: what they read, and where they end."""
+    read = []
+    while (end := stream.next_end(offsets, take_all=False)) != offsets:
+        found = spans(stream.plan(offsets, end))
+        read += [found] if found else []
+        offsets = end
+    return read, offsets
+
+
+@pytest.mark.parametrize("counts", [(3, 1), (10, 4), (50, 60)])
+def test_a_topic_made_anew_while_the_query_runs_is_read_from_its_start(
+    log: Path, counts: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = control(log)
+    _, offsets = drain(stream, stream.initial())
+    make(log, *counts)
+    read, offsets = drain(stream, offsets)
+    assert read == [{"t-0": (0, counts[0]), "t-1": (0, counts[1])}]
+    assert caplog.text.count("were deleted and made anew: t-0 from 10 to") == 1
+    append_batch(log / "t-0" / f"{0:020d}.log", batch_bytes(counts[0], [Row()]))
+    read, _ = drain(stream, offsets)
+    assert read == [{"t-0": (counts[0], counts[0] + 1)}]
+
+
+def test_with_fail_on_data_loss_the_query_says_what_is_gone_and_how_to_go_on(log: Path) -> None:
+    stream = control(log, fails=True)
+    _, offsets = drain(stream, stream.initial())
+    make(log, 50, 60)
+    with pytest.raises(DataLossError, match=r"made anew: t-0 from 10 to 50 \(topic id") as caught:
+        stream.next_end(offsets, take_all=False)
+    assert "new checkpoint" in str(caught.value)
+    stream = control(log, fails=True, **kept(log))
+    drain(stream, stream.initial())
+    make(log, 70, 60)
+    with pytest.raises(DataLossError, match="set failOnDataLoss to false") as caught:
+        stream.next_end({T0: 50, T1: 60}, take_all=False)
+    assert "new checkpoint" not in str(caught.value)
+
+
+@pytest.mark.parametrize("counts", [(3, 1), (50, 60)])
+def test_a_topic_made_anew_while_the_query_was_stopped_is_told_by_what_is_kept(
+    log: Path, counts: tuple[int, int]
+) -> None:
+    stream = control(log, **kept(log))
+    _, offsets = drain(stream, stream.initial())
+    make(log, *counts)
+    with pytest.raises(DataLossError, match="deleted and made anew"):
+        control(log, fails=True, **kept(log)).next_end(offsets, take_all=False)
+    again = control(log, **kept(log))
+    first = again.next_end(offsets, take_all=False)
+    assert first == {T0: 0, T1: 0}
+    for _ in range(2):  # killed before Spark has written the end down, or after
+        assert control(log, **kept(log)).next_end(offsets, take_all=False) == first
+    # ... or with the end logged and the batch not run: it is planned again first
+    replayed = control(log, **kept(log))
+    assert replayed.plan(offsets, first) == []
+    read, _ = drain(replayed, first)
+    assert read == [{"t-0": (0, counts[0]), "t-1": (0, counts[1])}]
+    assert drain(control(log, **kept(log)), {T0: counts[0], T1: counts[1]})[0] == []
+
+
+def test_without_what_is_kept_the_offsets_show_what_they_can(log: Path) -> None:
+    offsets = {T0: 10, T1: 4}
+    make(log, 3, 60)
+    read, _ = drain(control(log), offsets)
+    assert read == [{"t-1": (4, 60)}, {"t-0": (0, 3)}]
+
+
+def test_a_log_that_was_cut_goes_on_where_it_was_cut(log: Path) -> None:
+    stream = control(log)
+    _, offsets = drain(stream, stream.initial())
+    topic_log = log / "t-0" / f"{0:020d}.log"
+    topic_log.write_bytes(batch_bytes(0, [Row()] * 7))
+    read, offsets = drain(stream, offsets)
+    assert (read, offsets) == ([], {T0: 7, T1: 4})
+
+
+def test_a_batch_that_was_logged_of_the_old_topic_is_not_read_from_the_new_one(log: Path) -> None:
+    stream = control(log, maxOffsetsPerTrigger="6", **kept(log))
+    start = stream.initial()
+    end = stream.next_end(start, take_all=False)
+    make(log, 50, 60)
+    with pytest.raises(DataLossError, match=r"t-0: the 4 offsets \[0, 4\) .* made anew"):
+        control(log, fails=True, **kept(log)).plan(start, end)
+    again = control(log, **kept(log))
+    assert again.plan(start, end) == []
+    read, _ = drain(again, end)
+    assert read == [{"t-0": (0, 50), "t-1": (0, 60)}]
+
+
+def test_a_task_does_not_take_another_topics_records_for_those_that_were_planned(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = RowSchema.of(source_schema(include_headers=False))
+    given = {"path": str(log), "subscribe": "t", "startingOffsets": "earliest"}
+    stream = StreamControl(ReadOptions.parse(given))
+    start = stream.initial()
+    splits = stream.plan(start, stream.next_end(start, take_all=False))
+    assert (
+        sum(batch.num_rows for batch in read_split(splits[0], ReadOptions.parse(given), rows)) == 10
+    )
+    make(log, 50, 60)
+    with pytest.raises(DataLossError, match=r"\[0, 10\) cannot be read: .* another topic"):
+        list(read_split(splits[0], ReadOptions.parse(given), rows))
+    options = ReadOptions.parse(given | {"failOnDataLoss": "false"})
+    assert list(read_split(splits[0], options, rows)) == []
+    assert "[0, 10)" in caplog.text
+
+
+def test_available_now_fails_when_a_topic_is_made_anew_between_its_batches(log: Path) -> None:
+    stream = control(log, maxOffsetsPerTrigger="6")
+    stream.freeze_targets()
+    start = stream.initial()
+    middle = stream.next_end(start, take_all=False)
+    stream.plan(start, middle)
+    make(log, 50, 60)
+    end = stream.next_end(middle, take_all=False)
+    with pytest.raises(DataLossError, match=r"WITH_TRIGGER_AVAILABLENOW.*t-0"):
+        stream.plan(middle, end)
+
+
+def test_available_now_reads_a_topic_that_was_made_anew_before(log: Path) -> None:
+    stream = control(log, **kept(log))
+    _, offsets = drain(stream, stream.initial())
+    make(log, 20, 4)
+    stream = control(log, **kept(log))
+    stream.freeze_targets()
+    read, offsets = drain(stream, offsets)
+    assert (read, offsets) == ([{"t-0": (0, 20), "t-1": (0, 4)}], {T0: 20, T1: 4})
+
+
+def test_a_query_without_a_checkpoint_believes_nothing_that_was_kept(log: Path) -> None:
+    stream = control(log, **kept(log))
+    drain(stream, stream.initial())
+    make(log, 50, 60)
+    fresh = control(log, fails=True, startingOffsets="latest", **kept(log))
+    start = fresh.initial()
+    assert fresh.next_end(start, take_all=False) == start == {T0: 50, T1: 60}
+    assert fresh.next_end(start, take_all=False) == start
+
+
+def test_a_loss_says_from_when_on_records_are_left(log: Path) -> None:
+    stream = control(log, fails=True)
+    start = stream.initial()
+    end = stream.next_end(start, take_all=False)
+    write_checkpoint(log, "log-start-offset-checkpoint", {"t-0": 6})
+    with pytest.raises(DataLossError, match=r"\[0, 6\) .* records of 2023-11-14T22:13:20\+00:00"):
+        stream.plan(start, end)
+
+
+def test_a_start_beyond_the_end_of_a_log_is_no_topic_made_anew(log: Path) -> None:
+    given = {"startingOffsets": '{"t":{"0":100,"1":0}}'}
+    stream = control(log, fails=True, **given)
+    with pytest.raises(DataLossError, match="or the start lies beyond its end"):
+        stream.next_end(stream.initial(), take_all=False)
+    stream = control(log, **given)
+    assert stream.next_end(stream.initial(), take_all=False) == {T0: 10, T1: 4}
