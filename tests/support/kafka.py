@@ -217,7 +217,11 @@ class Broker:
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
         """Give log start offset and high watermark of every partition."""
         consumer = confluent_kafka.Consumer(
-            {"bootstrap.servers": self.bootstrap, "group.id": "kafkalog-tests"}
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "kafkalog-tests",
+                "isolation.level": "read_uncommitted",
+            }
         )
         with contextlib.closing(consumer):
             return {
@@ -341,7 +345,12 @@ class ZooKeeperBroker(Broker):
 
 
 @contextlib.contextmanager
-def serve(home: Path, sources: Sequence[Path], topics: Sequence[Topic]) -> Iterator[Broker]:
+def serve(
+    home: Path,
+    sources: Sequence[Path],
+    topics: Sequence[Topic],
+    kind: type[Broker] = Broker,
+) -> Iterator[Broker]:
     """Run a broker that has recovered, and serves, copies of the topics' partition folders.
 
     The topics are created first, so that the broker knows their ids; then, while it is stopped, the
@@ -352,8 +361,9 @@ def serve(home: Path, sources: Sequence[Path], topics: Sequence[Topic]) -> Itera
         home: a new folder for the broker.
         sources: log directories that together hold every partition of the topics once.
         topics: with the settings to create them with.
+        kind: which broker.
     """
-    broker = Broker(home)
+    broker = kind(home)
     with broker:
         broker.create_topics(*topics)
         broker.stop()
@@ -379,10 +389,13 @@ def free_port() -> int:
 
 def _replace_partition(folder: Path, sources: Sequence[Path]) -> None:
     (source,) = [found for place in sources if (found := place / folder.name).is_dir()]
-    kept = (folder / "partition.metadata").read_bytes()
+    metadata = folder / "partition.metadata"
+    kept = metadata.read_bytes() if metadata.exists() else None  # 2.8 writes it with the first data
     shutil.rmtree(folder)
     shutil.copytree(source, folder)
-    (folder / "partition.metadata").write_bytes(kept)
+    metadata.unlink(missing_ok=True)
+    if kept is not None:
+        metadata.write_bytes(kept)
 
 
 def _partitions(

@@ -1,0 +1,219 @@
+"""What a real broker's topics look like: the input of the tests against Spark's Kafka source.
+
+==============  ============================================================================
+topic           what it has
+==============  ============================================================================
+``many``        3 partitions of unequal length over several segments, every codec; null and
+                empty keys and values, headers, timestamps out of order; a fourth one is empty
+``txn``         committed, aborted, mixed and, at the end of partition 1, open transactions
+``cut``         partition 0 begins at offset 7, all records of partition 1 were deleted
+``compacted``   gaps, where records of the same key were
+``appended``    stamped by the broker (LogAppendTime)
+``empty``       nothing
+==============  ============================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from typing import TYPE_CHECKING, Final
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from tests.support.kafka import Topic
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_offset_checkpoint
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tests.support.kafka import Broker
+
+__all__ = [
+    "BROKER_SETTINGS",
+    "EPOCH_MS",
+    "SEGMENTS",
+    "TOPICS",
+    "delete_records",
+    "filled_topics",
+    "wait_until_on_disk",
+]
+
+EPOCH_MS: Final = 1_700_000_000_000
+"""The timestamp of the first record of ``many``; most come a second apart."""
+
+BROKER_SETTINGS: Final = {
+    "log.cleaner.backoff.ms": "100",
+    "log.flush.start.offset.checkpoint.interval.ms": "100",
+    "log.initial.task.delay.ms": "100",
+    "log.retention.check.interval.ms": "500",
+    "replica.high.watermark.checkpoint.interval.ms": "100",
+}
+"""A broker that writes down at once what readers of its files go by."""
+
+SEGMENTS: Final = {"internal.segment.bytes": "1200"}
+
+_COMPACTED: Final = {
+    **SEGMENTS,
+    "cleanup.policy": "compact",
+    "file.delete.delay.ms": "0",
+    "min.cleanable.dirty.ratio": "0.01",
+    "segment.ms": "3600000",
+}
+
+TOPICS: Final = (
+    Topic("many", 4, SEGMENTS),
+    Topic("txn", 2),
+    Topic("cut", 2, SEGMENTS),
+    Topic("compacted", 1, _COMPACTED),
+    Topic("appended", 1, {"message.timestamp.type": "LogAppendTime"}),
+    Topic("empty", 1),
+)
+
+_CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+_LENGTHS: Final = (61, 17, 3)
+"""Records of ``many`` by partition."""
+
+_WAIT_SECONDS: Final = 60
+
+
+@contextlib.contextmanager
+def filled_topics(broker: Broker) -> Iterator[None]:
+    """Create the topics and put the records there, and wait until all of it is on the disk.
+
+    One transaction is open until the end.
+    """
+    broker.create_topics(*TOPICS)
+    _fill_many(broker)
+    unfinished = _fill_transactions(broker)
+    for partition in range(2):
+        _send(broker, "cut", [(partition, n, EPOCH_MS + 1000 * n) for n in range(20)])
+    delete_records(broker, {TopicPartition("cut", 0): 7, TopicPartition("cut", 1): 20})
+    _fill_compacted(broker)
+    _send(broker, "appended", [(0, n, EPOCH_MS) for n in range(9)])
+    wait_until_on_disk(broker, *(topic.name for topic in TOPICS))
+    try:
+        yield
+    finally:
+        unfinished.abort_transaction(_WAIT_SECONDS)
+
+
+def delete_records(broker: Broker, starts: Mapping[TopicPartition, int]) -> None:
+    """Move log starts forward, as ``kafka-delete-records`` does."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = [confluent_kafka.TopicPartition(*key, offset) for key, offset in starts.items()]
+    for future in admin.delete_records(asked).values():
+        future.result()
+
+
+def wait_until_on_disk(broker: Broker, *topics: str) -> None:
+    """Wait until the broker's checkpoint files say what the broker says of the topics."""
+    deadline = time.monotonic() + _WAIT_SECONDS
+    (folder,) = broker.log_dirs
+    for topic in topics:
+        said = {TopicPartition(topic, n): ends for n, ends in broker.offsets(topic).items()}
+        while True:
+            starts = read_offset_checkpoint(folder, LOG_START_OFFSET)
+            ends = read_offset_checkpoint(folder, HIGH_WATERMARK)
+            # a log that begins with its first segment has no line among the starts
+            if all(
+                ends.get(key) == end and starts.get(key, start) == start
+                for key, (start, end) in said.items()
+            ):
+                break
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: the broker says {said}, its files {starts} {ends}")
+            time.sleep(0.05)
+
+
+def _fill_many(broker: Broker) -> None:
+    for number, codec in enumerate(_CODECS):
+        records = [
+            # every seventh is an hour late, so that the order of timestamps is not that of offsets
+            (partition, n, EPOCH_MS + 1000 * n - (3_600_000 if n % 7 == 6 else 0))
+            for partition, length in enumerate(_LENGTHS)
+            for n in range(length)
+            if n * len(_CODECS) // length == number
+        ]
+        _send(broker, "many", records, codec=codec)
+
+
+def _fill_transactions(broker: Broker) -> confluent_kafka.Producer:
+    """Fill ``txn``, and give the producer whose transaction is still open."""
+    for name, count, commits in [
+        ("first", 8, True),
+        ("second", 5, False),
+        ("third", 6, True),
+        ("fourth", 4, False),
+        ("fifth", 2, True),
+    ]:
+        producer = _transaction(broker, name, count)
+        if commits:
+            producer.commit_transaction(_WAIT_SECONDS)
+        else:
+            producer.abort_transaction(_WAIT_SECONDS)
+    unfinished = _transaction(broker, "open", 3, partitions=(1,))
+    _send(broker, "txn", [(partition, n, EPOCH_MS + n) for partition in range(2) for n in range(4)])
+    return unfinished
+
+
+def _transaction(
+    broker: Broker, name: str, count: int, *, partitions: tuple[int, ...] = (0, 1)
+) -> confluent_kafka.Producer:
+    settings = {"transactional.id": name, "transaction.timeout.ms": 800_000, "log_level": 3}
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, **settings})
+    producer.init_transactions(_WAIT_SECONDS)
+    producer.begin_transaction()
+    for partition in partitions:
+        for n in range(count):
+            producer.produce(
+                *("txn", f"{name} {n}", str(n)), partition=partition, timestamp=EPOCH_MS + n
+            )
+    assert producer.flush(_WAIT_SECONDS) == 0
+    return producer
+
+
+def _fill_compacted(broker: Broker) -> None:
+    """Write the same ten keys again and again, until the cleaner has taken the older ones out."""
+    for _ in range(8):
+        _send(broker, "compacted", [(0, n, EPOCH_MS + n) for n in range(10)], codec="none")
+    folder = broker.log_dirs[0] / "compacted-0"
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while len(broker.consume_all("compacted")) > 50 or any(folder.glob("*.deleted")):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nothing was compacted in {folder}")
+        time.sleep(0.2)
+
+
+def _send(
+    broker: Broker, topic: str, records: list[tuple[int, int, int]], codec: str = "none"
+) -> None:
+    """Send records of partition, number and timestamp; what a record holds comes from its number.
+
+    Few to a batch, so that a batch ends near every offset that a test names.
+    """
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "compression.type": codec,
+            "batch.num.messages": 4,
+            "linger.ms": 20,
+        }
+    )
+    for partition, n, timestamp in records:
+        producer.produce(
+            topic,
+            value=None if n % 11 == 10 else b"" if n % 9 == 8 else b"value %d " % n * (1 + n % 3),
+            key=str(n).encode() if topic == "compacted" else _key(n),
+            partition=partition,
+            timestamp=timestamp,
+            headers=[("h", str(n)), ("é", None), ("h", b"\x00")] if n % 3 == 0 else None,
+        )
+        producer.poll(0)
+    assert producer.flush(_WAIT_SECONDS) == 0
+
+
+def _key(n: int) -> bytes | None:
+    return None if n % 5 == 4 else b"" if n % 13 == 12 else b"key %d" % (n % 6)
