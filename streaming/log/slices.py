@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.files import SWAP
 from kafkalog.streaming.log.segment import LogSegment

@@ -10,6 +10,7 @@ from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURI
 from kafkalog.streaming.log.storage import RemoteRoot
 from kafkalog.streaming.options import (
     BOOLEAN,
+    PATHS,
     READABLE_PATHS,
     TEXT,
     Kind,
