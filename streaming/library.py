@@ -18,6 +18,7 @@ from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.known_tails import PROCESS_TAILS
 from kafkalog.streaming.sink.log_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -85,7 +86,7 @@ def append(
         identity = BatchIdentity(f"app:{transactional_id}", version)
     plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
-    committer = Committer(plan, identity)
+    committer = Committer(plan, identity, tails=PROCESS_TAILS)
     try:
         return committer.commit(staged.runs)
     except BaseException:

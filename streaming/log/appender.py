@@ -201,6 +201,21 @@ class PartitionAppender:
             with self._log.segments[-1] as active:
                 self._state = load_state(active, config.index_interval_bytes)
 
+    def resume(self, config: LogConfig, *, now_ms: int) -> None:
+        """Go on after :meth:`apply`, with settings and a time as when it was made."""
+        self.config = config
+        self._now_ms = now_ms
+
+    @property
+    def topic_id(self) -> str | None:
+        """The topic id it was given."""
+        return self._topic_id
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the segment that the log ends in."""
+        return self._state.base_offset
+
     @property
     def log_end_offset(self) -> int:
         """The next offset to write."""

@@ -32,6 +32,7 @@ from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import clear_away, sweep, write_ends
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
+from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_close
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.known_tails import TailsOfSet
     from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.write_plan import WritePlan
@@ -67,7 +69,8 @@ class Outcome:
 class Committer:
     """Commits or drops one batch. Knows no Spark; used once, by one thread.
 
-    ``checkpoint`` is that of the query, where it can be read.
+    ``checkpoint`` is that of the query, where it can be read. ``tails`` is what the process knows
+    from the commits before.
     """
 
     def __init__(
@@ -76,11 +79,13 @@ class Committer:
         identity: BatchIdentity,
         *,
         checkpoint: QueryCheckpoint | None = None,
+        tails: KnownTails | None = None,
     ) -> None:
         self._plan = plan
         self._options = plan.options
         self._identity = identity
         self._checkpoint = checkpoint
+        self._tails = tails or KnownTails()
         self._durable = plan.options.flush == "commit"
 
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -105,8 +110,9 @@ class Committer:
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
                 return self._skip(log_set)
-            appends = self._append(log_set, locks, runs)
-            self._finish(log_set, appends)
+            tails = self._tails.begin(log_set.state)
+            appends = self._append(log_set, locks, runs, tails)
+            self._finish(log_set, appends, tails)
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
             return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
 
@@ -150,12 +156,21 @@ class Committer:
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
 
     def _append(
-        self, log_set: LogSet, locks: DirectoryLocks, runs: Sequence[StagedRun]
+        self,
+        log_set: LogSet,
+        locks: DirectoryLocks,
+        runs: Sequence[StagedRun],
+        tails: TailsOfSet,
     ) -> list[PartitionAppend]:
         """Steps 4 to 6; what fails is taken back at once where that can be done."""
         now_ms = time.time_ns() // 1_000_000
         appends = plan_appends(
-            log_set, self._plan, runs, now_ms=now_ms, staged_prefix=self._identity.staged_prefix
+            log_set,
+            self._plan,
+            runs,
+            now_ms=now_ms,
+            staged_prefix=self._identity.staged_prefix,
+            tails=tails,
         )
         state = next_state(log_set.state, self._identity, self._options, appends, now_ms=now_ms)
         if appends:
@@ -220,9 +235,12 @@ class Committer:
         except (OSError, KafkaLogError) as error:
             _LOG.warning("%s is left for the next commit to take back: %s", self._identity, error)
 
-    def _finish(self, log_set: LogSet, appends: Sequence[PartitionAppend]) -> None:
+    def _finish(
+        self, log_set: LogSet, appends: Sequence[PartitionAppend], tails: TailsOfSet
+    ) -> None:
         """Step 7: nothing here can undo the commit."""
         try:
+            tails.keep(log_set.state, [each.appender for each in appends])
             if appends:
                 written = ((each.plan.directory.parent, each.plan) for each in appends)
                 write_ends(

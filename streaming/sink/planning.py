@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.sink.known_tails import TailsOfSet
     from kafkalog.streaming.sink.log_set import LogSet
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.write_plan import WritePlan
@@ -43,10 +44,12 @@ def plan_appends(
     *,
     now_ms: int,
     staged_prefix: str,
+    tails: TailsOfSet,
 ) -> list[PartitionAppend]:
     """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
-    A topic that is new gets all of its partitions, those without rows too. What can only be
+    A topic that is new gets all of its partitions, those without rows too. The ends of logs that
+    ``tails`` knows are not read. What can only be
     compressed now goes into new staged files, whose names begin with ``staged_prefix``.
 
     Raises:
@@ -61,7 +64,7 @@ def plan_appends(
     by_partition: dict[TopicPartition, list[StagedRun]] = {}
     for run in runs:
         by_partition.setdefault(run.topic_partition, []).append(run)
-    opened = list(_Planner(log_set, plan, now_ms).open(by_partition))
+    opened = list(_Planner(log_set, plan, now_ms, tails).open(by_partition))
     late = LateEncoding(plan.directories, staged_prefix, durable=plan.options.flush == "commit")
     try:
         for each in opened:
@@ -103,14 +106,15 @@ def _check_run(run: StagedRun, plan: WritePlan) -> None:
 
 
 class _Planner:
-    def __init__(self, log_set: LogSet, plan: WritePlan, now_ms: int) -> None:
+    def __init__(self, log_set: LogSet, plan: WritePlan, now_ms: int, tails: TailsOfSet) -> None:
+        self._tails = tails
         self._log_set = log_set
         self._plan = plan
         self._now_ms = now_ms
         self._dirs = LogDirs(log_set.directories)
         self._partitions = self._dirs.partitions()
         committed = Committed(log_set.state, None)
-        self._catalog = TopicCatalog(self._partitions, committed, plan.options)
+        self._catalog = TopicCatalog(self._partitions, committed, plan.options, tails.topic_id)
         self._counts = self._dirs.partition_counts()
 
     def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
@@ -153,15 +157,20 @@ class _Planner:
         folder, log_dir = self._place(key, found)
         kept = [run for run in runs if run.first_offset >= 0]
         state = self._log_set.state
-        appender = open_appender(
-            folder,
-            key,
-            topic.config,
-            now_ms=self._now_ms,
-            topic_id=topic.topic_id,
-            committed_end=state.high_watermark(key.topic, topic.topic_id, key.partition),
-            first_offset=min((run.first_offset for run in kept), default=0),
-        )
+        committed_end = state.high_watermark(key.topic, topic.topic_id, key.partition)
+        appender = self._tails.take(folder)
+        if appender is not None and appender.log_end_offset == committed_end:
+            appender.resume(topic.config, now_ms=self._now_ms)
+        else:
+            appender = open_appender(
+                folder,
+                key,
+                topic.config,
+                now_ms=self._now_ms,
+                topic_id=topic.topic_id,
+                committed_end=committed_end,
+                first_offset=min((run.first_offset for run in kept), default=0),
+            )
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)
         return _Opened(topic, key, runs, appender, self._log_set.member_of(log_dir))

@@ -14,7 +14,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import Committed
@@ -90,8 +90,10 @@ class TopicCatalog:
         partitions: Mapping[TopicPartition, PartitionDirectory],
         committed: Committed,
         options: WriteOptions,
+        read_id: Callable[[Path], str | None] = read_topic_id,
     ) -> None:
         self._partitions = partitions
+        self._read_id = read_id
         self._committed = committed
         self._options = options
         self._counts: dict[str, int] = {}
@@ -151,7 +153,7 @@ class TopicCatalog:
     def _topic_id(self, name: str) -> str | None:
         """Give the id that all partitions of a topic carry."""
         folders = [entry for key, entry in self._partitions.items() if key.topic == name]
-        ids = {read_topic_id(entry.path) for entry in folders}
+        ids = {self._read_id(entry.path) for entry in folders}
         if len(ids) > 1:
             shown = ", ".join(f"{entry.path} {read_topic_id(entry.path)}" for entry in folders)
             raise LogDirectoryError(

@@ -132,6 +132,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
         from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
+        from kafkalog.streaming.sink.known_tails import PROCESS_TAILS  # noqa: PLC0415
 
         outputs = _outputs(messages)
         if not outputs:
@@ -145,7 +146,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         )
         planned = checkpoint.digest(batchId) if checkpoint else None
         identity = replace(first.identity, digest=planned or f"query {first.query_id}")
-        Committer(self._plan, identity, checkpoint=checkpoint).commit(_runs(outputs))
+        committer = Committer(self._plan, identity, checkpoint=checkpoint, tails=PROCESS_TAILS)
+        committer.commit(_runs(outputs))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Drop what was staged; the rest, of tasks that sent no message, is swept later."""

@@ -13,6 +13,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.log_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -61,7 +62,10 @@ def rows(
 
 
 class Writer:
-    """One streaming query over some directories; ``options`` by their names, ``__`` for a dot."""
+    """One streaming query over some directories; ``options`` by their names, ``__`` for a dot.
+
+    What it knows from one commit it takes to the next, as the process of a query does.
+    """
 
     def __init__(
         self, *directories: Path, name: str = "4711", run: str = "run-1", **options: str
@@ -69,6 +73,7 @@ class Writer:
         self.directories = directories
         self.name = name
         self.run = run
+        self.tails = KnownTails()
         given = {option.replace("__", "."): value for option, value in options.items()}
         self.options = WriteOptions.parse({"path": ",".join(map(str, directories)), **given})
 
@@ -94,7 +99,8 @@ class Writer:
     def commit(
         self, batch_id: int, runs: Sequence[StagedRun], *, digest: str | None = None
     ) -> Outcome:
-        return Committer(self.plan(), self.identity(batch_id, digest)).commit(runs)
+        identity = self.identity(batch_id, digest)
+        return Committer(self.plan(), identity, tails=self.tails).commit(runs)
 
 
 def values_of(directories: Sequence[Path], topic: str) -> dict[int, list[str]]:
