@@ -61,6 +61,7 @@ __all__ = [
     "LeaderEpoch",
     "broker_holds",
     "has_clean_shutdown_marker",
+    "is_locked",
     "new_topic_id",
     "read_leader_epochs",
     "read_meta_properties",
@@ -282,14 +283,22 @@ def write_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> None:
 
 
 def broker_holds(directory: Path) -> bool:
-    """Tell whether another process holds Kafka's ``.lock``, without taking it.
+    """Tell whether another process holds Kafka's ``.lock``: a broker, or a writer of ours.
 
-    A running broker does, with Java's ``FileChannel.lock``, which is a POSIX record lock. Never
-    call this in a process that holds that lock itself: POSIX locks fall when their process closes
-    *any* descriptor of the file, and this closes one.
+    A running broker does, with Java's ``FileChannel.lock``, which is a POSIX record lock. See
+    :func:`is_locked` for when not to ask.
+    """
+    return is_locked(directory / LOCK)
+
+
+def is_locked(path: Path) -> bool:
+    """Tell whether another process holds a POSIX lock on a file, without taking it.
+
+    Never call this in a process that holds that lock itself: POSIX locks fall when their process
+    closes *any* descriptor of the file, and this closes one.
     """
     try:
-        descriptor = open_regular(directory / LOCK)
+        descriptor = open_regular(path)
     except FileNotFoundError:
         return False
     try:

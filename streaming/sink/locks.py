@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.broker import LOCK, broker_holds
+from kafkalog.checkpoints.broker import LOCK, broker_holds, is_locked
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.checkpoints.regular_file import create_exclusive, open_regular
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
@@ -170,8 +170,10 @@ class DirectoryLocks:
         )
 
 
-def check_no_broker(folder: Path) -> None:
-    """Refuse a directory that a broker holds, before anything is written; takes no lock.
+def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
+    """Refuse a directory that a broker holds, before anything is written.
+
+    A writer of ours at work holds Kafka's lock too, but never without ``kafkalog.lock``.
 
     Raises:
         LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
@@ -180,10 +182,16 @@ def check_no_broker(folder: Path) -> None:
     if not mutex.acquire(blocking=False):
         return  # a thread of this process has all locks; looking would make it lose one
     try:
-        if broker_holds(folder):
-            raise _held_by_broker(folder / LOCK)
+        if not broker_holds(folder) or is_locked(folder / LOCK_FILE):
+            return
     finally:
         mutex.release()
+    # Whoever it was may have come or gone between the two looks. With our own lock, it is sure.
+    with (
+        suppress(LockTimeoutError),
+        DirectoryLocks([folder], holder="a look for a broker", timeout_ms=timeout_ms),
+    ):
+        return
 
 
 def _held_by_broker(path: Path) -> LogDirectoryError:

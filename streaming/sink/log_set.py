@@ -55,7 +55,7 @@ def ensure_set(options: WriteOptions) -> str:
         _make_with_parents(folder)
         check_file_system(folder)
         _check_no_broker_lived(folder, options)
-        check_no_broker(folder)
+        check_no_broker(folder, timeout_ms=options.max_block_ms)
     states = {folder: load_state(folder) for folder in directories}
     known = {folder: state for folder, state in states.items() if state is not None}
     if len(known) == len(directories):

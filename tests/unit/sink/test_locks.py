@@ -124,13 +124,18 @@ def test_a_link_in_place_of_a_lock_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_look_for_a_broker_takes_and_loses_no_lock(tmp_path: Path) -> None:
-    check_no_broker(tmp_path)
+    check_no_broker(tmp_path, timeout_ms=100)
     with held_elsewhere(tmp_path / LOCK), pytest.raises(LogDirectoryError, match="a broker"):
-        check_no_broker(tmp_path)
+        check_no_broker(tmp_path, timeout_ms=100)
     with locks(tmp_path):
-        check_no_broker(tmp_path)
+        check_no_broker(tmp_path, timeout_ms=100)
         taken = [sys.executable, "-c", TAKE, str(tmp_path / LOCK)]
         assert subprocess.run(taken, check=False, capture_output=True).returncode != 0
+
+
+def test_another_writer_at_work_is_not_taken_for_a_broker(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / LOCK_FILE), held_elsewhere(tmp_path / LOCK):
+        check_no_broker(tmp_path, timeout_ms=100)
 
 
 TAKE = """
