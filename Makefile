@@ -7,7 +7,7 @@ READY := .venv/.ready
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test powerloss bench lint types fmt build zip clean
+.PHONY: help env demo test kills powerloss bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -19,6 +19,10 @@ demo: env ## Stream a year of flights through a log into Delta, and check what a
 
 test: env ## Run all tests, with real Spark, real brokers and real kills
 	$(RUN) python -m pytest -q
+
+kills: env ## Kill writers at every call that changes a file, and a thousand times at random
+	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 python -m pytest -q --timeout 7200 \
+	    tests/crash/test_sink_kill_walk.py tests/crash/test_kill_campaign.py
 
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 tests/crash/test_power_loss.py

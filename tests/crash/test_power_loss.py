@@ -148,7 +148,7 @@ def test_whatever_a_loss_of_power_leaves_of_a_recovery_each_row_is_there_once(ca
 
 
 def test_an_intent_that_was_taken_back_says_nothing_when_it_comes_back() -> None:
-    """Its sequence number is that of an empty batch by then, and it names offsets beyond the end."""
+    """Its sequence number is an empty batch's by then, and it names offsets beyond the end."""
     before = prepared(SMALL)
     scene = Scene(SMALL, MOUNT)
     whole = changes_of(before, lambda: scene.write(1, "run-1"))

@@ -23,6 +23,7 @@ CHANGING_CALLS = (
     "fchmod",
     "fchown",
     "fsync",
+    "fdatasync",
     "ftruncate",
     "link",
     "mkdir",
