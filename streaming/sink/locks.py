@@ -156,11 +156,13 @@ class DirectoryLocks:
 
     def _sign(self, held: _Held) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        text = f"{self._holder}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
-        self._text = text.encode()[:_HOLDER_BYTES]
+        text = (
+            f"{self._holder:.300}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+        )
+        # Filled up, so that nothing is left of a longer name: to cut that off takes a millisecond.
+        self._text = text.encode()[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
         # A full disk is no reason not to hold a lock.
         with suppress(OSError):
-            os.ftruncate(held.descriptor, 0)
             os.pwrite(held.descriptor, self._text, 0)
 
     def _timed_out(self, folder: Path, holder: str) -> LockTimeoutError:
