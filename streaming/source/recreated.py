@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalog.checkpoints.topic_ids import load_topic_ids, save_topic_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from kafkalog.model import TopicPartition
 
@@ -53,6 +53,7 @@ class TopicIds:
         """
         self._folder = None if location is None else Path(location)
         self._known = {} if self._folder is None else load_topic_ids(self._folder)
+        self._adopted: Mapping[TopicPartition, str | None] | None = None
 
     @property
     def are_kept(self) -> bool:
@@ -62,6 +63,7 @@ class TopicIds:
     def start_anew(self) -> None:
         """Forget all: the query starts without a checkpoint, in topics as they are now."""
         self._known = {}
+        self._adopted = None
 
     def is_other(self, key: TopicPartition, now: str | None) -> bool:
         """Whether a partition's id is known and another one now."""
@@ -78,24 +80,34 @@ class TopicIds:
 
         A log that ends below its offset and has the id that is known was cut, not made anew.
         """
-        found: dict[TopicPartition, Recreated] = {}
-        for key, offset in start.items():
-            if key not in ends:
-                continue
-            known = self._known.get(key)
-            if self.is_other(key, now.get(key)) or (ends[key] < offset and known is None):
-                found[key] = Recreated(offset, known, now.get(key))
-        return found
+        shorter = {key for key, offset in start.items() if ends.get(key, offset) < offset}
+        if now is self._adopted:  # thousands of partitions, and nothing new
+            suspects = shorter
+        else:
+            others = {key for key in start if key in ends and self.is_other(key, now.get(key))}
+            suspects = shorter | others
+        found = {key: Recreated(start[key], self._known.get(key), now.get(key)) for key in suspects}
+        return {
+            key: recreated
+            for key, recreated in sorted(found.items())
+            if recreated.known is None or self.is_other(key, recreated.now)
+        }
 
-    def adopt(self, now: Mapping[TopicPartition, str | None]) -> None:
-        """Take over the ids of partitions whose offsets are used from now on; keep them.
+    def adopt(
+        self, now: Mapping[TopicPartition, str | None], *, but: Collection[TopicPartition] = ()
+    ) -> None:
+        """Take over the ids that offsets are counted in from now on, and keep them.
+
+        ``but`` are partitions whose offsets are still those of another topic.
 
         Raises:
             CheckpointError: they cannot be kept.
         """
-        ids = {key: topic_id for key, topic_id in now.items() if topic_id is not None}
-        if ids.items() <= self._known.items():
+        if now is self._adopted:
             return
-        self._known |= ids
-        if self._folder is not None:
-            save_topic_ids(self._folder, self._known)
+        ids = {key: found for key, found in now.items() if found is not None and key not in but}
+        if not ids.items() <= self._known.items():
+            self._known |= ids
+            if self._folder is not None:
+                save_topic_ids(self._folder, self._known)
+        self._adopted = None if but else now

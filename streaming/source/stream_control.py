@@ -127,8 +127,7 @@ class StreamControl:
             self._ids.start_anew()
         ends = self._ends_after(start, is_fresh=is_fresh)
         anew = {} if is_fresh else self._restarts(start, ends)
-        ids = self._tail.topic_ids()
-        self._ids.adopt({key: ids.get(key) for key in ends if key not in anew})
+        self._ids.adopt(self._tail.topic_ids(), but=anew)
         if is_fresh and self._start.moves and not take_all:
             return start  # an empty batch keeps a start that may mean other offsets later
         if not ends:

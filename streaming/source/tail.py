@@ -87,6 +87,7 @@ class LogTail:
         self._around_damage = around_damage
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._topic_ids: dict[TopicPartition, str | None] = {}
         self._directories: list[Path] = []
         self._log_starts: Watched[PartitionOffsets]
         self._high_watermarks: Watched[PartitionOffsets]
@@ -142,8 +143,14 @@ class LogTail:
         return self._listing.value.keys()
 
     def topic_ids(self) -> dict[TopicPartition, str | None]:
-        """Give the ids of the partitions' topics, as of the last look; None for one without."""
-        return {key: partition.topic_id for key, partition in self._partitions.items()}
+        """Give the ids of the partitions' topics, as of the last look; None for one without.
+
+        The very same dictionary comes again as long as they are the same.
+        """
+        ids = {key: partition.topic_id for key, partition in self._partitions.items()}
+        if ids != self._topic_ids:
+            self._topic_ids = ids
+        return self._topic_ids
 
     def topic_id(self, topic_partition: TopicPartition) -> str | None:
         """Give the id of a partition's topic, as of the last look; None if it has none."""

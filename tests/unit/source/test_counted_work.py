@@ -1,0 +1,91 @@
+"""What looking for new offsets and seeking cost, counted in calls, bytes and pages."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.counted_reads import counted_reads
+from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.stream_control import StreamControl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PARTITIONS = 1000
+
+_CALLS: Counter[str] | None = None
+
+
+def _audit(event: str, _: tuple[Any, ...]) -> None:
+    if _CALLS is not None and event in {"open", "os.listdir", "os.scandir"}:
+        _CALLS[event] += 1
+
+
+sys.addaudithook(_audit)  # it cannot be taken away again; without counting it does nothing
+
+
+@contextmanager
+def counted_calls() -> Iterator[Counter[str]]:
+    """Count stats, opens and listings."""
+    global _CALLS  # noqa: PLW0603
+    calls = _CALLS = Counter()
+    stat = os.stat
+
+    def counting(*args: Any, **kwargs: Any) -> os.stat_result:
+        calls["stat"] += 1
+        return stat(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "stat", counting)
+        try:
+            yield calls
+        finally:
+            _CALLS = None
+
+
+def test_a_look_at_a_thousand_unchanged_partitions_costs_a_stat_of_each(tmp_path: Path) -> None:
+    for partition in range(PARTITIONS):
+        write_segment(tmp_path / f"t-{partition}", 0, batch_bytes(0, [Row()]))
+    ends = {f"t-{partition}": 1 for partition in range(PARTITIONS)}
+    write_checkpoint(tmp_path, "replication-offset-checkpoint", ends)
+    given = {"path": str(tmp_path), "subscribe": "t", "startingOffsets": "earliest"}
+    stream = StreamControl(ReadOptions.parse(given))
+    end = stream.next_end(stream.initial(), take_all=False)
+    assert len(end) == PARTITIONS
+    for _ in range(100):  # files that have just changed are looked at again for a moment
+        time.sleep(0.06)
+        with counted_calls() as calls, counted_reads() as fetched:
+            assert stream.next_end(end, take_all=False) == end
+        if set(calls) == {"stat"}:
+            break
+    assert PARTITIONS <= calls["stat"] <= PARTITIONS + 10
+    assert set(calls) == {"stat"}
+    assert not fetched
+
+
+@pytest.mark.parametrize("offset", [0, 7, 99_999, 150_000, 199_990])
+def test_a_seek_reads_no_more_than_the_index_says(tmp_path: Path, offset: int) -> None:
+    """An index of 20,000 entries: three pages at its tail, and otherwise what a search needs."""
+    batch = batch_bytes(0, [Row()] * 10)
+    batches = (batch_bytes(base, [Row()] * 10) for base in range(0, 200_000, 10))
+    write_segment(tmp_path / "t-0", 0, b"".join(batches), index=True)
+    key = TopicPartition("t", 0)
+    with PartitionLog(tmp_path / "t-0", key) as log, counted_reads() as fetched:
+        (planned,) = log.slices(offset, offset + 1)
+        for segment in log.segments:
+            segment.close()
+    assert planned.size <= 3 * len(batch)
+    assert fetched[".log"] <= 61  # one header, to verify what the index says
+    # opening it and two searches: the warm section each time, and single entries before it
+    assert fetched[".index"] <= 3 * 8200 + 2 * (4096 + 16 * 8)
