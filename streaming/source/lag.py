@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kafkalog.streaming.options import PATHS
+from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.source.tail import LogTail
 
@@ -73,7 +73,7 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
     """
     read = from_json_text(offsets)
     topics = {key.topic for key in read}
-    tail = LogTail(PATHS.read(path), lambda key: key.topic in topics)
+    tail = LogTail(READABLE_PATHS.read(path), lambda key: key.topic in topics)
     return {
         key: max(0, end - (read[key] if key in read else tail.log_start(key)))
         for key, end in tail.look().items()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from kafkalog.errors import DataLossError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.recreated import Recreated
 
-__all__ = ["LossPolicy", "iso_time"]
+__all__ = ["LossPolicy", "iso_time", "refuse_lost_targets"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -117,6 +117,35 @@ class LossPolicy:
             "COULD_NOT_READ_OFFSET_RANGE",
             f"Partition {topic_partition}: the {end - start} offsets [{start}, {end}) cannot be "
             f"read: {reason}.",
+        )
+
+
+def refuse_lost_targets(
+    end: Mapping[TopicPartition, int],
+    available: Mapping[TopicPartition, int],
+    made_anew: Collection[TopicPartition],
+) -> None:
+    """Hold a batch of ``Trigger.AvailableNow`` against what is there now, whatever the query wants.
+
+    Raises:
+        DataLossError: partitions of ``end`` are gone or made anew, or end before.
+    """
+    lost = [str(key) for key in end if key not in available or key in made_anew]
+    if lost:
+        raise DataLossError(
+            "[LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] these partitions "
+            f"were deleted while the query read up to their ends: {', '.join(lost)}"
+        )
+    shorter = [
+        f"{key} from {offset} to {available[key]}"
+        for key, offset in end.items()
+        if offset > available[key]
+    ]
+    if shorter:
+        raise DataLossError(
+            "[END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_"
+            "AVAILABLENOW] the end of these partitions went back while the query read up to "
+            f"it: {', '.join(shorter)}"
         )
 
 

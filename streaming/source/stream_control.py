@@ -21,11 +21,10 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import DataLossError
 from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.byte_limit import ByteLimit
 from kafkalog.streaming.source.group_start import starting_positions
-from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
 from kafkalog.streaming.source.offsets import LATEST
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
@@ -158,7 +157,7 @@ class StreamControl:
         available = self._tail.look()
         gone = self._made_anew(start, end)
         if self._targets is not None and not replayed:
-            self._check_targets(end, available, gone)
+            refuse_lost_targets(end, available, gone)
         for key, offset in gone.items():
             self._policy.range_not_readable(key, offset, end[key], "its topic was made anew")
         start = {key: end[key] if key in gone else offset for key, offset in start.items()}
@@ -232,25 +231,3 @@ class StreamControl:
         if first:
             self._tail.report()
         return self.latest
-
-    def _check_targets(
-        self, end: PartitionOffsets, available: PartitionOffsets, gone: PartitionOffsets
-    ) -> None:
-        """Hold a batch of ``Trigger.AvailableNow`` against what is there now."""
-        lost = [str(key) for key in end if key not in available or key in gone]
-        if lost:
-            raise DataLossError(
-                "[LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] these partitions "
-                f"were deleted while the query read up to their ends: {', '.join(lost)}"
-            )
-        shorter = [
-            f"{key} from {offset} to {available[key]}"
-            for key, offset in end.items()
-            if offset > available[key]
-        ]
-        if shorter:
-            raise DataLossError(
-                "[END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_"
-                "AVAILABLENOW] the end of these partitions went back while the query read up to "
-                f"it: {', '.join(shorter)}"
-            )
