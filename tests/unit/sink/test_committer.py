@@ -156,6 +156,20 @@ def test_writers_that_fell_silent_are_forgotten_and_their_staged_files_swept(
     assert ours(tmp_path) == []
 
 
+def test_a_writer_that_was_forgotten_is_refused_when_it_comes_back(tmp_path: Path) -> None:
+    forgotten = Writer(tmp_path, name="forgotten", topic="t")
+    forgotten.write(0, rows(["a"]))
+    other = Writer(tmp_path, name="other", topic="t", transactional__id__expiration__ms="1")
+    other.write(0, rows(["b"]))
+    other.write(1, rows(["c"]))
+    with pytest.raises(BatchIdentityError, match=r"transactional\.id\.expiration\.ms"):
+        forgotten.write(1, rows(["d"]))
+    with pytest.raises(BatchIdentityError, match="start the query with an option transactional"):
+        forgotten.write(1, rows(["d"]))
+    Writer(tmp_path, name="new name", topic="t").write(0, rows(["d"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c", "d"]}
+
+
 def test_staged_files_of_a_batch_that_is_under_way_are_left_alone(tmp_path: Path) -> None:
     slow, fast = (Writer(tmp_path, name=name, topic="t") for name in ("slow", "fast"))
     slow.write(0, rows(["a"]))

@@ -47,6 +47,29 @@ def test_a_missing_member_is_refused(tmp_path: Path) -> None:
         Writer(*folders, topic="t").write(1, rows(["b"]))
 
 
+@pytest.mark.parametrize("gone", [0, 1])
+def test_an_empty_folder_where_a_member_was_mounted_is_refused_and_stays_empty(
+    tmp_path: Path, gone: int
+) -> None:
+    folders = [tmp_path / "1", tmp_path / "2"]
+    Writer(*folders, topic="t", numPartitions="2").write(0, rows(["a"]))
+    folders[gone].rename(tmp_path / "elsewhere")
+    folders[gone].mkdir()
+    with pytest.raises(LogDirectoryError, match="would start again at offset 0"):
+        Writer(*folders, topic="t").write(1, rows(["b"]))
+    assert [path.name for path in folders[gone].iterdir() if path.is_dir()] == []
+    assert load_state(folders[gone]) is None
+
+
+def test_a_member_is_known_by_what_it_says_and_not_by_its_path(tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in "123")
+    Writer(first, second, topic="t", numPartitions="2").write(0, rows(["a"], partitions=[1]))
+    second.rename(third)
+    first.rename(second)
+    Writer(third, second, topic="t").write(1, rows(["b"], partitions=[1]))
+    assert values_of([second, third], "t") == {0: [], 1: ["a", "b"]}
+
+
 def test_a_member_of_another_set_is_refused(tmp_path: Path) -> None:
     folders = [tmp_path / "1", tmp_path / "2"]
     for folder in folders:
