@@ -53,13 +53,15 @@ def encoded_rows(rows: int, target_bytes: int = PRODUCER_BATCH_BYTES) -> npt.NDA
 
 
 class PartitionWriter:
-    """Appends encoded rows to the only segment of a partition, which it makes."""
+    """Appends encoded rows to a partition, which it makes or goes on with."""
 
-    def __init__(self, directory: Path, place: TopicPartition) -> None:
+    def __init__(
+        self, directory: Path, place: TopicPartition, *, segment_bytes: int = 2**31 - 1
+    ) -> None:
         self._appender = PartitionAppender(
             directory / f"{place.topic}-{place.partition}",
             place,
-            LogConfig.from_mapping({"segment.bytes": str(2**31 - 1)}),
+            LogConfig.from_mapping({"segment.bytes": str(segment_bytes)}),
             now_ms=int(time.time() * 1000),
             topic_id=new_topic_id(),
         )
