@@ -269,9 +269,9 @@ def _page(grown: Sequence[_Grown]) -> str:
     parts = [
         "# Growth\n",
         (
-            "CPU time in one process without Spark, the least of"
-            f" {_REPEATS} runs. *Power* is by which power of the size the cost grows from the first to"
-            " the last column: 1 is linear, 0 is no growth.\n"
+            f"CPU time in one process without Spark, the least of {_REPEATS} runs. *Power* is by"
+            " which power of the size the cost grows from the smallest to the largest: 1 is"
+            " linear, 0 is no growth.\n"
         ),
         f"{facts()['cores']} cores; {facts()['Python']}\n",
         "| what grows | from smallest to largest | power | what is measured |",
