@@ -97,12 +97,18 @@ def test_none_starves_beside_busier_partitions(tmp_path: Path) -> None:
     put(tmp_path, 0, 1000)
     put(tmp_path, 1, 1)
     put(tmp_path, 2, 1)
-    limit, tail = ByteLimit(2 * BATCH), follow(tmp_path)
+    limit, tail = ByteLimit(BATCH), follow(tmp_path)
     start, end = {T0: 0, T1: 0, T2: 0}, {T0: 5000, T1: 5, T2: 5}
-    for _ in range(3):
+    for _ in range(3):  # one batch each, in turn
         start = limit.cut(start, end, tail)
-    assert start[T1] == start[T2] == 5
-    assert start[T0] >= 10
+    assert start == {T0: 5, T1: 5, T2: 5}
+
+
+def test_what_shares_leave_over_goes_to_those_whose_share_is_no_batch(tmp_path: Path) -> None:
+    put(tmp_path, 0, 10)
+    put(tmp_path, 1, 1)
+    cut = ByteLimit(3 * BATCH).cut({T0: 0, T1: 0}, {T0: 50, T1: 5}, follow(tmp_path))
+    assert cut == {T0: 10, T1: 5}
 
 
 def test_offsets_and_bytes_are_both_limited(tmp_path: Path) -> None:

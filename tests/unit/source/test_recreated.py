@@ -99,26 +99,28 @@ def test_with_fail_on_data_loss_the_query_says_what_is_gone_and_how_to_go_on(log
     assert "new checkpoint" not in str(caught.value)
 
 
-@pytest.mark.parametrize("counts", [(3, 1), (50, 60)])
+@pytest.mark.parametrize("counts", [(3, 1), (50, 60), (50, 60, 2)])
 def test_a_topic_made_anew_while_the_query_was_stopped_is_told_by_what_is_kept(
-    log: Path, counts: tuple[int, int]
+    log: Path, counts: tuple[int, ...]
 ) -> None:
     stream = control(log, **kept(log))
     _, offsets = drain(stream, stream.initial())
     make(log, *counts)
     with pytest.raises(DataLossError, match="deleted and made anew"):
         control(log, fails=True, **kept(log)).next_end(offsets, take_all=False)
+    new = {TopicPartition("t", number): count for number, count in enumerate(counts[2:], 2)}
     again = control(log, **kept(log))
     first = again.next_end(offsets, take_all=False)
-    assert first == {T0: 0, T1: 0}
+    assert first == {T0: 0, T1: 0, **new}
     for _ in range(2):  # killed before Spark has written the end down, or after
         assert control(log, **kept(log)).next_end(offsets, take_all=False) == first
     # ... or with the end logged and the batch not run: it is planned again first
     replayed = control(log, **kept(log))
-    assert replayed.plan(offsets, first) == []
+    assert spans(replayed.plan(offsets, first)) == {str(key): (0, new[key]) for key in new}
     read, _ = drain(replayed, first)
     assert read == [{"t-0": (0, counts[0]), "t-1": (0, counts[1])}]
-    assert drain(control(log, **kept(log)), {T0: counts[0], T1: counts[1]})[0] == []
+    ends = {TopicPartition("t", number): count for number, count in enumerate(counts)}
+    assert drain(control(log, **kept(log)), ends)[0] == []
 
 
 def test_without_what_is_kept_the_offsets_show_what_they_can(log: Path) -> None:

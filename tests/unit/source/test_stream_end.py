@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 
+from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.batch_plan import plan_batch
@@ -97,6 +98,19 @@ def test_a_topic_that_was_made_anew_is_searched_anew(log: Path) -> None:
     end = control.next_end(end, take_all=False)
     assert end == {T0: 0, T1: 4}
     assert control.next_end(end, take_all=False) == {T0: 5, T1: 4}
+
+
+def test_a_larger_topic_under_the_same_name_has_its_own_end(log: Path) -> None:
+    write_topic_id(log / "t-0", new_topic_id())
+    control = stream(log, endingTimestamp="1007", failOnDataLoss="false")
+    end = control.next_end(control.initial(), take_all=False)
+    assert end == {T0: 7, T1: 4}
+    shutil.rmtree(log / "t-0")
+    put(log, 0, range(900, 950))
+    write_topic_id(log / "t-0", new_topic_id())
+    end = control.next_end(end, take_all=False)
+    assert end == {T0: 0, T1: 4}
+    assert control.next_end(end, take_all=False) == {T0: 50, T1: 4}
 
 
 def test_where_a_stream_ends_is_checked(log: Path) -> None:
