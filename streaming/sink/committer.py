@@ -109,7 +109,7 @@ class Committer:
             verdict = judge(self._identity, last)
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
-                return self._skip(log_set)
+                return self._skip(log_set, locks)
             tails = self._tails.begin(log_set.state)
             appends = self._append(log_set, locks, runs, tails)
             self._finish(log_set, appends, tails)
@@ -139,7 +139,7 @@ class Committer:
             timeout_ms=self._options.max_block_ms,
         )
 
-    def _skip(self, log_set: LogSet) -> Outcome:
+    def _skip(self, log_set: LogSet, locks: DirectoryLocks) -> Outcome:
         """Leave a batch that is committed; its writer's run may be a new one all the same."""
         _LOG.info("%s is committed already", self._identity)
         last = log_set.state.writers[self._identity.writer]
@@ -151,7 +151,8 @@ class Committer:
                 ),
             }
             sequence = log_set.state.sequence + 1
-            self._publish(log_set, replace(log_set.state, sequence=sequence, writers=writers))
+            state = replace(log_set.state, sequence=sequence, writers=writers)
+            self._publish(log_set, locks, state)
         sweep(log_set, self._identity, self._options)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
 
@@ -178,13 +179,12 @@ class Committer:
             try:
                 self._declare(log_set, state.sequence, appends)
                 self._apply(appends)
-                locks.verify()
-                self._publish(log_set, state)
+                self._publish(log_set, locks, state)
             except Exception:
                 self._try_to_take_back(log_set, locks)
                 raise
         elif self._identity.is_remembered:
-            self._publish(log_set, state)
+            self._publish(log_set, locks, state)
         return appends
 
     def _declare(self, log_set: LogSet, sequence: int, appends: Sequence[PartitionAppend]) -> None:
@@ -223,9 +223,11 @@ class Committer:
                 if not each.is_long:
                     each.apply(files, os.close if syncer is None else syncer.add)
 
-    def _publish(self, log_set: LogSet, state: CommitState) -> None:
+    def _publish(self, log_set: LogSet, locks: DirectoryLocks, state: CommitState) -> None:
+        """Step 6: the commit."""
         if self._durable and self._checkpoint is not None:
             self._checkpoint.sync(self._identity.batch_id)
+        locks.verify()
         log_set.publish(state, durable=self._durable)
 
     def _try_to_take_back(self, log_set: LogSet, locks: DirectoryLocks) -> None:

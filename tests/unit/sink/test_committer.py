@@ -27,6 +27,7 @@ from kafkalog.errors import (
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.log_set import LogSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -341,3 +342,89 @@ def test_a_broker_lock_that_is_replaced_during_a_commit_stops_it(
     assert values_of([tmp_path], "t") in ({}, {0: []})
     writer.write(0, rows(["a"]))
     assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+@pytest.mark.parametrize("batch", ["empty", "again, by another run"])
+def test_locks_are_looked_at_before_every_state_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: str
+) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a"]), digest="d")
+    before = load_state(tmp_path)
+    original = LogSet.open
+
+    def open_and_replace(*arguments: Any, **named: Any) -> LogSet:
+        opened = original(*arguments, **named)
+        (tmp_path / ".lock").unlink()
+        (tmp_path / ".lock").touch()
+        return opened
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "open", open_and_replace)
+        writer = Writer(tmp_path, topic="t", run="run-2")
+        with pytest.raises(LogDirectoryError, match="deleted or replaced"):
+            writer.commit(1 if batch == "empty" else 0, [], digest="d")
+    assert load_state(tmp_path) == before
+
+
+def failing_once(name: str, call: int, code: int) -> Callable[..., Any]:
+    """Make a function of ``os`` whose ``call``-th call fails, counted from 0, and no other."""
+    original = getattr(os, name)
+    calls = iter(range(1_000_000))
+
+    def function(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == call:
+            raise OSError(code, os.strerror(code))
+        return original(*arguments, **named)
+
+    return function
+
+
+@pytest.mark.parametrize("call", range(12))
+def test_an_fsync_that_failed_is_not_tried_again_until_it_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    """What it was to write may be gone from memory and not on the disk, whatever the next says."""
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    runs = writer.stage(1, rows(["c", "d"], partitions=[0, 1]))
+    sequence = load_state(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing_once("fsync", call, errno.EIO))
+        try:
+            committed = writer.commit(1, runs).appended
+        except CommitError:
+            committed = False
+    # Intent and its folder, both logs, the new state: whichever fails, nothing is published.
+    assert committed is (call > 4)
+    if not committed:
+        assert load_state(tmp_path) == sequence
+        assert values_of([tmp_path], "t") == {0: ["a"], 1: ["b"]}
+    writer.write(1, rows(["c", "d"], partitions=[0, 1]))
+    assert values_of([tmp_path], "t") == {0: ["a", "c"], 1: ["b", "d"]}
+
+
+class PowerCutError(BaseException):
+    """Ends a commit without letting it clear up."""
+
+
+def test_aborting_with_what_an_unfinished_commit_names_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    (other,) = writer.stage(1, rows(["of an attempt that lost"]))
+
+    def cut(*_: object, **__: object) -> None:
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", cut)
+        with pytest.raises(PowerCutError):
+            writer.commit(1, runs)
+    Committer(writer.plan(), writer.identity(1)).abort([*runs, other])
+    assert (tmp_path / runs[0].file).exists()
+    assert not (tmp_path / other.file).exists()
+    writer.write(1, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+    assert ours(tmp_path) == []
