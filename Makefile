@@ -7,7 +7,7 @@ READY := .venv/.ready
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test kills powerloss bench lint types fmt build zip clean
+.PHONY: help env demo test kills powerloss fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -26,6 +26,20 @@ kills: env ## Kill writers at every call that changes a file, and a thousand tim
 
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 tests/crash/test_power_loss.py
+
+fuzz: env ## Fuzz every parser and kernel, led by coverage, four minutes each
+	$(RUN) python -m tests.fuzz.run
+
+live: env ## Read for two minutes under a broker that writes, rolls, compacts and deletes
+	KAFKALOG_LIVE_SECONDS=120 $(RUN) python -m pytest -q tests/interop/test_live_broker.py
+
+differential: env ## Hold all pairs of options against Spark's Kafka source (10 minutes)
+	KAFKALOG_DIFFERENTIAL=all $(RUN) python -m pytest -q tests/interop/test_differential.py
+
+stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
+	$(if $(SEED),KAFKALOG_STRESS_SEED=$(SEED)) \
+	KAFKALOG_STRESS_SECONDS=$$(($(or $(SECONDS),3600) / 2)) \
+	$(RUN) python -m pytest -q -s tests/interop/test_stress.py
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet; count index pages; bound memory
 	$(RUN) python -m benchmarks.peers

@@ -1,0 +1,148 @@
+"""What fuzzing starts from: bytes of real brokers, cut small, and bytes of our own."""
+
+from __future__ import annotations
+
+import struct
+import tarfile
+from typing import TYPE_CHECKING, Final
+
+import pyarrow.parquet as pq
+from tests.fuzz.targets import TARGETS, any_of_them
+from tests.support.corpus import CASES, CORPUS
+from tests.support.message_sets import GOLDEN
+from tests.support.record_fuzz import seeds as record_seeds
+
+from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
+from kafkalog.checkpoints.intent import IntendedPartition, Intent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+__all__ = ["seeds_of"]
+
+_BYTES: Final = 700
+"""Of a file at most: small inputs are changed in more places that count."""
+
+_SUFFIXES: Final = {
+    "offset_indexes": ".index",
+    "time_indexes": ".timeindex",
+    "txn_indexes": ".txnindex",
+    "snapshots": ".snapshot",
+    "checkpoints": ("-checkpoint", ".metadata", ".properties"),
+}
+_TEXTS: Final = (
+    b'startingOffsets={"t":{"0":23,"1":-1}}',
+    b'{"t":{"0":23,"1":-1},"u":{"0":9223372036854775807}}',
+    b'assign={"t":[0,1]}',
+    b'{"t":[0,1]}',
+    b"subscribePattern=t.*",
+    b"splitBytes=64m",
+    b"fetchOffset.retryIntervalMs=10ms",
+    b"kafka.isolation.level=read_committed",
+    b"startingTimestamp=1700000000000",
+    b"endingOffsetsByTimestamp={}",
+)
+
+
+def seeds_of(name: str) -> Iterator[bytes]:
+    """Give the seeds of a target."""
+    if name in _SUFFIXES:
+        yield from _files(_SUFFIXES[name])
+    elif name in _SEEDS:
+        yield from _SEEDS[name]()
+    yield b"\x03\x11\x04\x05\x80keyvalue" * 3
+
+
+def _logs() -> Iterator[bytes]:
+    yield from (b"\0" + data for data in _batches())
+
+
+def _records() -> Iterator[bytes]:
+    yield from (bytes([codec, 3]) + record_seeds()[0][61:] for codec in range(5))
+
+
+def _streams() -> Iterator[bytes]:
+    yield from (bytes([row]) + data[61:] for row, data in enumerate(record_seeds()[1:5]))
+
+
+def _message_sets() -> Iterator[bytes]:
+    yield from (bytes([magic, 5]) + GOLDEN[f"v{magic} none"] for magic in (0, 1))
+
+
+def _markers() -> Iterator[bytes]:
+    """Give the record of a marker: its key tells the type, its value the coordinator's epoch."""
+    body = b"\0\0\0" + b"\x08" + struct.pack(">hh", 0, 1) + b"\x0c" + struct.pack(">hi", 0, 9)
+    yield bytes([2 * len(body) + 2]) + body + b"\0"
+
+
+def _states() -> Iterator[bytes]:
+    topic = TopicState("t", {0: 7})
+    writer = WriterState("run", 3, "0af1", 1_700_000_000_000)
+    state = CommitState(5, "set", "m", ("m",), {"A" * 21 + "Q": topic}, {"query:q": writer})
+    intended = IntendedPartition(
+        topic="t",
+        key="A" * 21 + "Q",
+        partition=0,
+        member_id="m",
+        created=True,
+        leader_epoch=0,
+        starts_epoch=True,
+        start_offset=0,
+        end_offset=5,
+        snapshots=(),
+        pieces=(),
+        segments=(),
+    )
+    for data in (state.to_bytes(), Intent(6, "set", "query:q", 3, (intended,)).to_bytes()):
+        yield data
+        yield data.partition(b"\n")[2]
+
+
+def _batches() -> Iterator[bytes]:
+    yield from record_seeds()
+    yield from (data[:_BYTES] for data in _files(".log"))
+
+
+def _files(suffix: str | tuple[str, ...]) -> Iterator[bytes]:
+    """Give files of one kind, of each case the first few that differ."""
+    for case in CASES:
+        found: set[bytes] = set()
+        with tarfile.open(CORPUS / case / "logdir.tar.gz") as archive:
+            for member in archive:
+                if member.isfile() and member.name.endswith(suffix) and len(found) < 4:
+                    file = archive.extractfile(member)
+                    found.add(b"" if file is None else file.read(_BYTES))
+        yield from sorted(found)
+
+
+def _coordinator_records() -> Iterator[bytes]:
+    for case in ("p09-groups", "p06-transactions"):
+        table = pq.read_table(CORPUS / case / "expected.parquet", columns=["topic", "key", "value"])
+        seen = set()
+        for row in table.to_pylist():
+            kind = (row["topic"], (row["key"] or b"")[:2], (row["value"] or b"")[:2])
+            if row["topic"].startswith("__") and kind not in seen and len(row["key"]) < 256:
+                seen.add(kind)
+                yield bytes([len(row["key"])]) + row["key"] + (row["value"] or b"")
+
+
+def _any_of_them() -> Iterator[bytes]:
+    names = [name for name in TARGETS if name != any_of_them.__name__]
+    for number, name in enumerate(names):
+        yield from (bytes([number]) + seed for seed in seeds_of(name))
+
+
+_SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
+    "batches": _batches,
+    "headers": _batches,
+    "logs": _logs,
+    "records": _records,
+    "streams": _streams,
+    "compressed_batches": _streams,
+    "message_sets": _message_sets,
+    "coordinator_records": _coordinator_records,
+    "markers": _markers,
+    "options": lambda: _TEXTS,
+    "states": _states,
+    "any_of_them": _any_of_them,
+}

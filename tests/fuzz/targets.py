@@ -1,0 +1,366 @@
+"""What is fuzzed: each target reads bytes by one parser and says what came of it.
+
+A target gives a text, the same for compiled kernels as for kernels run as Python, or raises: our
+own errors are part of the text, anything else is a bug. Files are written into a folder in memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+from crc32c import crc32c
+from tests.support.message_sets import GZIP, gzip_stream, message
+from tests.support.record_batches import (
+    STORED_COLUMNS,
+    Row,
+    array,
+    batch_of,
+    columns,
+    decode,
+    joined,
+    records_of,
+)
+from tests.support.record_fuzz import outcome
+
+from kafkalog.checkpoints import broker, commit_state, intent
+from kafkalog.errors import KafkaLogError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.coordinator_views import (
+    decode_offsets_batch,
+    decode_transactions_batch,
+)
+from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.producer_state import open_transactions
+from kafkalog.streaming.log.salvage import Salvage
+from kafkalog.streaming.log.slice_reader import read_slice
+from kafkalog.streaming.log.time_index import TimeIndex
+from kafkalog.streaming.log.transactions import StableOffset
+from kafkalog.streaming.log.txn_index import TxnIndex
+from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.batch_rows import BatchDescriber
+from kafkalog.streaming.records.builder import BatchBuilder
+from kafkalog.streaming.records.columns import RecordDecoder
+from kafkalog.streaming.records.compression import Codec, compress, decompress
+from kafkalog.streaming.records.control import MarkerReader
+from kafkalog.streaming.records.murmur2 import murmur2
+from kafkalog.streaming.source import offsets
+from kafkalog.streaming.source.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["TARGETS", "clean", "result"]
+
+_LIMIT: Final = 1 << 18
+_KEY: Final = TopicPartition("t", 0)
+_LOOKUPS: Final = (-1, 0, 1, 7, 100, 2**31, 2**62)
+
+
+def result(name: str, data: bytes) -> str:
+    """Run a target; the text that it came to."""
+    try:
+        return TARGETS[name](data)
+    except KafkaLogError as error:
+        return f"{type(error).__name__}: {_anonymous(str(error))}"
+
+
+@functools.cache
+def _folder() -> Path:
+    logging.getLogger("kafkalog").setLevel(logging.CRITICAL)
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    return Path(tempfile.mkdtemp(prefix=f"kafkalog-fuzz-{os.getpid()}-", dir=memory))
+
+
+def clean() -> None:
+    """Remove what the targets wrote."""
+    shutil.rmtree(_folder(), ignore_errors=True)
+
+
+def _anonymous(text: str) -> str:
+    return text.replace(str(_folder()), "")
+
+
+def _file(name: str, data: bytes) -> Path:
+    path = _folder() / name
+    path.write_bytes(data)
+    return path
+
+
+def _each(*actions: Callable[[], object]) -> str:
+    """Do all of it, whatever becomes of the first."""
+    told = []
+    for action in actions:
+        try:
+            told.append(repr(action()))
+        except KafkaLogError as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return _anonymous("\n".join(told))
+
+
+# Records
+
+
+def batches(data: bytes) -> str:
+    """Batches and messages of all magics, checked and unchecked."""
+    return outcome(data)
+
+
+def records(data: bytes) -> str:
+    """Records of magic 2 under a header that is right, in each codec by turns."""
+    codec = Codec(data[0] % 5) if data else Codec.NONE
+    body, count = data[2:], data[1] if len(data) > 1 else 1
+    return outcome(batch_of(compress(codec, body), count, attributes=int(codec)))
+
+
+def streams(data: bytes) -> str:
+    """Compressed bytes, as they are."""
+    codec, magic = Codec(1 + data[0] % 4 if data else 1), data[0] >> 7 if data else 0
+    return repr(decompress(codec, data[1:], magic=magic, limit=_LIMIT))
+
+
+def compressed_batches(data: bytes) -> str:
+    """Compressed bytes under a header that is right."""
+    attributes = 1 + data[0] % 4 if data else 1
+    return outcome(batch_of(data[1:], 1 + (data[0] >> 6 if data else 0), attributes=attributes))
+
+
+def message_sets(data: bytes) -> str:
+    """What lies in a wrapper of magic 0 or 1, and the wrapper's own fields."""
+    magic = data[0] & 1 if data else 0
+    offset = data[1] if len(data) > 1 else 0
+    wrapped = gzip_stream(data[2:])
+    wrapper = message(offset, None, wrapped, magic=magic, timestamp=7, attributes=GZIP)
+    return outcome(wrapper + message(offset + 1, None, data[2:], magic=magic))
+
+
+def headers(data: bytes) -> str:
+    """The shallow view."""
+    source = array(data)
+    table = scan_batches(source, path="fuzzed").table
+    describer = BatchDescriber(max_decompressed_bytes=_LIMIT)
+    end = 2**63 - 1
+    found = [*describer.feed(source, table, path="fuzzed", start_offset=0, end_offset=end)]
+    return repr([batch.to_pylist() for batch in [*found, *describer.flush()]])
+
+
+def markers(data: bytes) -> str:
+    """Control records."""
+    source = array(batch_of(data, 1, attributes=0x30, base_offset=3))
+    source = np.concatenate([source[:43], np.zeros(8, np.uint8), source[51:]])
+    sealed = source.tobytes()
+    sealed = sealed[:17] + crc32c(sealed[21:]).to_bytes(4, "big") + sealed[21:]
+    source = array(sealed)
+    table = scan_batches(source).table
+    return repr(MarkerReader().types(source, table, file_position=0, path="fuzzed").tolist())
+
+
+def round_trips(data: bytes) -> str:
+    """Rows of any kind are what they were, from any codec."""
+    rows = list(_rows(data))
+    if not rows:
+        return ""
+    codec = Codec(data[0] % 5)
+    builder = BatchBuilder(codec, target_bytes=1 + 16 * data[0])
+    encoded = builder.append(columns(rows), np.arange(len(rows)))
+    last = builder.finish()
+    encoded = encoded if last is None else [*encoded, last]
+    found = [record for one in encoded for record in decode(joined([one]))]
+    assert [(r.key, r.value, r.timestamp, r.headers or ()) for r in found] == rows
+    return repr(murmur2(pa.array([row.key for row in rows], pa.binary())).tolist())
+
+
+def _rows(data: bytes) -> Iterator[Row]:
+    at = 1
+    while at + 4 <= len(data):
+        kinds, key, value, time = data[at : at + 4]
+        at += 4
+        fields = [data[at : at + key], data[at + key : at + key + value]]
+        at += key + value
+        named = (("h", None), (data[at : at + 3].hex(), fields[0]))[: kinds & 3]
+        yield Row(
+            None if kinds & 4 else fields[0],
+            None if kinds & 8 else fields[1],
+            (time - 128) << (kinds >> 4) * 3,
+            named,
+        )
+
+
+# Files of a log
+
+
+def offset_indexes(data: bytes) -> str:
+    """An offset index and all that is asked of one."""
+    with OffsetIndex(_file("x.index", data), 5) as index:
+        index.limit(1 << 30)
+        return _each(
+            lambda: len(index),
+            lambda: [index.lookup(offset) for offset in _LOOKUPS],
+            lambda: [index.end_position(offset) for offset in _LOOKUPS],
+            lambda: index.between(3, 2**31 - 1).tolist(),
+            index.last_entry,
+        )
+
+
+def time_indexes(data: bytes) -> str:
+    """A time index and all that is asked of one."""
+    with TimeIndex(_file("x.timeindex", data), 5) as index:
+        return _each(
+            lambda: len(index),
+            lambda: [index.lookup(time) for time in _LOOKUPS],
+            lambda: [index.count_through(offset) for offset in _LOOKUPS],
+            index.last_entry,
+        )
+
+
+def txn_indexes(data: bytes) -> str:
+    """An index of aborted transactions."""
+    with TxnIndex(_file("x.txnindex", data), 5) as index:
+        return repr(list(index))
+
+
+def snapshots(data: bytes) -> str:
+    """A producer snapshot, as it is and with a checksum that is right."""
+    sealed = data[:2] + crc32c(data[6:]).to_bytes(4, "big") + data[6:]
+    return _each(
+        lambda: open_transactions(_file("1.snapshot", data)),
+        lambda: open_transactions(_file("2.snapshot", sealed)),
+    )
+
+
+def logs(data: bytes) -> str:
+    """A partition's folder: one segment, whose first byte says how long its offset index is."""
+    folder = _folder() / "t-0"
+    folder.mkdir(exist_ok=True)
+    split = 1 + 8 * (data[0] % 8) if data else 0
+    (folder / f"{0:020d}.index").write_bytes(data[1:split])
+    (folder / f"{0:020d}.log").write_bytes(data[split:])
+    with PartitionLog(folder, _KEY) as log:
+        end = log.log_end_offset()
+        return _each(
+            lambda: end,
+            lambda: log.log_end(verify_from=0),
+            lambda: log.offset_for_timestamp(1),
+            log.max_timestamp,
+            lambda: StableOffset(folder).find(end),
+            lambda: StableOffset(folder, around_damage=True).find(end),
+            *(functools.partial(_read, log, end, *way) for way in ((0, 0), (0, 1), (1, 0), (1, 1))),
+        )
+
+
+def _read(log: PartitionLog, end: int, salvages: int, committed_only: int) -> object:
+    decoder = RecordDecoder(STORED_COLUMNS, max_decompressed_bytes=_LIMIT)
+    salvage = Salvage(_KEY, max_decompressed_bytes=_LIMIT) if salvages else None
+    return [
+        records_of([batch])
+        for planned in log.slices(0, min(end, 2**40))
+        for piece in log.split_slice(planned, 3)
+        for batch in read_slice(
+            _KEY, piece, decoder, committed_only=bool(committed_only), salvage=salvage
+        )
+    ]
+
+
+# Small files, records and texts
+
+
+def checkpoints(data: bytes) -> str:
+    """A broker's text files."""
+    for name in (
+        broker.HIGH_WATERMARK,
+        broker.LEADER_EPOCHS,
+        broker.PARTITION_METADATA,
+        broker.META_PROPERTIES,
+    ):
+        _file(name, data)
+    return _each(
+        lambda: broker.read_offset_checkpoint(_folder(), broker.HIGH_WATERMARK),
+        lambda: broker.read_leader_epochs(_folder()),
+        lambda: broker.read_topic_id(_folder()),
+        lambda: broker.read_meta_properties(_folder()),
+    )
+
+
+def states(data: bytes) -> str:
+    """Our own files, as they are and with a checksum that is right."""
+    told = []
+    for name, load in (
+        (commit_state.STATE_FILE, commit_state.load_state),
+        (intent.INTENT_FILE, intent.load_intent),
+    ):
+        header = f'{{"format":"{name}","version":1,"crc32c":"{crc32c(data):08x}"}}\n'
+        for content in (data, header.encode() + data):
+            path = _file(name, content)
+            told.append(_each(lambda load=load, path=path: load(path.parent)))  # type: ignore[misc]
+            path.unlink()
+    return "\n".join(told)
+
+
+def coordinator_records(data: bytes) -> str:
+    """Records of the internal topics; the first byte says how long the key is."""
+    split = 1 + data[0] if data else 0
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([data[1:split]], pa.binary()),
+            "value": pa.array([data[split:]], pa.binary()),
+            "partition": pa.array([0], pa.int32()),
+            "offset": pa.array([0], pa.int64()),
+            "timestamp": pa.array([0], pa.timestamp("us", tz="UTC")),
+        }
+    )
+    found = decode_offsets_batch(batch), decode_transactions_batch(batch)
+    for one in found:
+        one.validate(full=True)
+    # as Arrow prints them: Python has no name for years beyond 9999
+    return "\n".join(column.to_string() for one in found for column in one.columns)
+
+
+def options(data: bytes) -> str:
+    """Options, and the JSON in them."""
+    text = data.decode("utf-8", "surrogateescape")
+    name, _, value = text.partition("=")
+    return _each(
+        lambda: ReadOptions.parse({"path": "/x", "subscribe": "t", name: value}),
+        lambda: offsets.parse_partition_longs("startingOffsets", text, -2),
+        lambda: offsets.parse_assignment(text),
+    )
+
+
+def any_of_them(data: bytes) -> str:
+    """Any of the others, as the first byte says: what a short run takes."""
+    names = [name for name in TARGETS if name != any_of_them.__name__]
+    name = names[data[0] % len(names)] if data else names[0]
+    return f"{name}: {result(name, data[1:])}"
+
+
+TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
+    target.__name__: target
+    for target in (
+        batches,
+        records,
+        streams,
+        compressed_batches,
+        message_sets,
+        headers,
+        markers,
+        round_trips,
+        offset_indexes,
+        time_indexes,
+        txn_indexes,
+        snapshots,
+        logs,
+        checkpoints,
+        states,
+        coordinator_records,
+        options,
+        any_of_them,
+    )
+}
