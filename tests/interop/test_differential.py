@@ -1,0 +1,166 @@
+"""Spark's Kafka source over a broker, and ours over its directory: the same options, the same rows.
+
+The combinations of options hold every pair of values. The default takes some of them;
+``make differential`` takes all.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pytest
+from tests.support.kafka import Broker
+from tests.support.peer_cases import Case, batch_cases, name_of, options_of, stream_cases
+from tests.support.peer_refusals import BATCH_REFUSALS, STREAM_REFUSALS
+from tests.support.peer_topics import BROKER_SETTINGS, EPOCH_MS, filled_topics
+from tests.support.spark_peers import (
+    FORMATS,
+    BatchResult,
+    Peers,
+    Refusal,
+    StreamResult,
+    session_with_both,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = [pytest.mark.interop, pytest.mark.spark]
+
+ALL: Final = os.environ.get("KAFKALOG_DIFFERENTIAL") == "all"
+
+
+T = TypeVar("T")
+
+EMPTY_FIRST: Final = ("at a time", "at times", "at a time before all", "at offsets or latest")
+"""Starts that a first batch without rows pins, where the checkpoint has no place for them."""
+
+
+def some(cases: Sequence[T], count: int) -> Sequence[T]:
+    """Give all cases, or so many of them from all over the list."""
+    return cases if ALL else cases[:: -(-len(cases) // count)]
+
+
+@pytest.fixture(scope="module")
+def peers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peers]:
+    home = tmp_path_factory.mktemp("differential")
+    with (
+        Broker(home / "broker", settings=BROKER_SETTINGS) as broker,
+        filled_topics(broker),
+        session_with_both() as spark,
+    ):
+        yield Peers(spark, broker, home)
+
+
+@pytest.mark.parametrize("case", some(batch_cases(), 8), ids=name_of)
+def test_a_batch_gives_the_same_rows_in_the_same_tasks(peers: Peers, case: Case) -> None:
+    options = options_of(case)
+    theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)
+    if isinstance(theirs, Refusal) or isinstance(ours, Refusal):
+        check_refusals(theirs, ours)
+        return
+    assert ours.columns == theirs.columns
+    assert ours.rows == theirs.rows
+    if case["start"] != "at lost offsets" and case["maxRecordsPerPartition"] is None:
+        # else we cut what is there, and they what was asked for, or not at all
+        assert ours.tasks == theirs.tasks
+
+
+@pytest.mark.parametrize("case", some(stream_cases(), 4), ids=name_of)
+def test_a_stream_gives_the_same_rows_in_the_same_micro_batches(peers: Peers, case: Case) -> None:
+    options = options_of(case)
+    theirs, ours = (peers.stream(format_, options, case["trigger"]) for format_ in FORMATS)
+    if isinstance(theirs, Refusal) or isinstance(ours, Refusal):
+        check_refusals(theirs, ours)
+        return
+    batches = ours.batches
+    if case["start"] in EMPTY_FIRST and len(batches) > len(theirs.batches):
+        assert batches[0].rows == 0
+        batches = batches[1:]
+    assert ours.columns == theirs.columns
+    assert batches == theirs.batches
+    assert ours.rows == theirs.rows
+
+
+@pytest.mark.parametrize("what", BATCH_REFUSALS)
+def test_both_refuse_a_batch_with(peers: Peers, what: str) -> None:
+    options = BATCH_REFUSALS[what] | {"fetchOffset.retryIntervalMs": "10"}
+    theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)
+    check_refusals(theirs, ours)
+
+
+@pytest.mark.parametrize("what", some(list(STREAM_REFUSALS), 3))
+def test_both_refuse_a_stream_with(peers: Peers, what: str) -> None:
+    options = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": "10"}
+    options |= STREAM_REFUSALS[what]
+    theirs, ours = (peers.stream(format_, options) for format_ in FORMATS)
+    check_refusals(theirs, ours)
+
+
+# What is meant to differ: docs/source.md lists it
+
+
+def test_a_limit_of_zero_is_refused_and_would_hang_or_fail_in_sparks(peers: Peers) -> None:
+    for limit in ("0", "-1"):
+        ours = peers.stream("kafkalog", {"subscribe": "many", "maxOffsetsPerTrigger": limit})
+        assert isinstance(ours, Refusal)
+        assert f"'maxOffsetsPerTrigger' is '{limit}', but accepts" in ours.text
+
+
+def test_an_ending_timestamp_ends_a_stream_and_is_ignored_by_sparks(peers: Peers) -> None:
+    options = {"subscribe": "many", "startingOffsets": "earliest"}
+    options |= {"endingTimestamp": str(EPOCH_MS + 20_000)}
+    theirs, ours = (peers.stream(format_, options) for format_ in FORMATS)
+    their_batch = peers.batch("kafka", options)
+    assert isinstance(theirs, StreamResult)
+    assert isinstance(ours, StreamResult)
+    assert isinstance(their_batch, BatchResult)
+    assert ours.rows == their_batch.rows
+    assert ours.rows.total() < theirs.rows.total() == 81
+
+
+def test_available_now_with_a_minimum_reads_the_tail_that_sparks_leaves(peers: Peers) -> None:
+    options = {"subscribe": "many", "startingOffsets": "earliest"}
+    options |= {"maxOffsetsPerTrigger": "30", "minOffsetsPerTrigger": "25"}
+    theirs, ours = (peers.stream(format_, options) for format_ in FORMATS)
+    assert isinstance(theirs, StreamResult)
+    assert isinstance(ours, StreamResult)
+    assert ours.batches[: len(theirs.batches)] == theirs.batches
+    assert theirs.rows.total() < ours.rows.total() == 81
+
+
+def test_an_internal_topic_is_read_by_its_name_and_left_out_by_sparks(peers: Peers) -> None:
+    options = {"assign": '{"__transaction_state": [0]}'}
+    theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)
+    assert isinstance(theirs, Refusal) or not theirs.rows
+    assert isinstance(ours, BatchResult)
+    assert ours.rows
+
+
+def test_an_unknown_option_is_refused_and_ignored_by_sparks(peers: Peers) -> None:
+    options = {"subscribe": "many", "maxOffsetPerTrigger": "5"}
+    theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)
+    assert isinstance(theirs, BatchResult)
+    assert isinstance(ours, Refusal)
+    assert "did you mean 'maxOffsetsPerTrigger'" in ours.text
+
+
+def test_most_records_of_a_task_hold_in_a_batch_and_are_ignored_by_sparks(peers: Peers) -> None:
+    options = {"assign": '{"many": [0]}', "maxRecordsPerPartition": "20"}
+    theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)
+    assert isinstance(theirs, BatchResult)
+    assert isinstance(ours, BatchResult)
+    assert theirs.tasks.total() == 1
+    assert sorted(map(len, ours.tasks.elements())) == [15, 15, 15, 16]
+
+
+def check_refusals(
+    theirs: BatchResult | StreamResult | Refusal, ours: BatchResult | StreamResult | Refusal
+) -> None:
+    """Both must refuse, and for the same reason where Spark has a name for it."""
+    assert isinstance(theirs, Refusal), ours
+    assert isinstance(ours, Refusal), theirs
+    # what Spark calls a start is an end here
+    named = (name.replace("KAFKA_END_", "KAFKA_START_") for name in ours.conditions)
+    assert not theirs.conditions or tuple(named) == theirs.conditions
