@@ -4,6 +4,8 @@ import logging
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.coordinator_corpus import group_offsets
+from tests.support.corpus import UnpackedCase
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.messages import offset_commit_key, offset_commit_value
 
@@ -11,6 +13,7 @@ from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_offsets import partition_for_group
 from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.group_start import read_positions
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -138,3 +141,11 @@ def test_trigger_once_reads_from_where_a_group_stands(
     with caplog.at_level(logging.INFO, "kafkalog"):
         assert stream.next_end(stream.initial(), take_all=True) == {T0: 10, T1: 4}
     assert "startingOffsets starts at" in caplog.text
+
+
+@pytest.mark.parametrize("case", ["p09-groups", "p11-live-copy"])
+def test_groups_of_a_broker_stand_where_it_answered(case: str, tmp_path: Path) -> None:
+    paths = UnpackedCase(case, tmp_path).path.split(",")
+    for group, positions in group_offsets(case).items():
+        expected = {key: offset for key, (offset, _, _) in positions.items()}
+        assert read_positions(paths, group, to_log_end=True) == expected
