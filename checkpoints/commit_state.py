@@ -225,7 +225,8 @@ class Committed:
     2. read Kafka's ``replication-offset-checkpoint`` files;
     3. :func:`load_committed`, which reads the intents first and the states after them;
     4. per partition the committed end is :meth:`high_watermark`, or the checkpoint's where that is
-       larger and :meth:`in_progress` is false. Where neither knows it and it is not in progress,
+       larger; of a partition that is :meth:`in_progress` the checkpoint counts up to where that
+       commit begins. Where neither knows it and it is not in progress,
        it is the log end by walking the log; after the walk, :func:`load_committed` again, and if
        the sequence numbers differ from before, once more from step 1.
 

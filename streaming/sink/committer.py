@@ -140,10 +140,15 @@ class Committer:
         )
 
     def _skip(self, log_set: LogSet, locks: DirectoryLocks) -> Outcome:
-        """Leave a batch that is committed; its writer's run may be a new one all the same."""
+        """Leave a batch that is committed; its writer's run may be a new one all the same.
+
+        A run that had planned the batch before it was committed is no new one: it was replaced, and
+        wakes up late. It must not push out the run that has replaced it.
+        """
         _LOG.info("%s is committed already", self._identity)
         last = log_set.state.writers[self._identity.writer]
-        if last.run_id != self._identity.run_id:
+        is_late = self._plan.append_time_ms <= last.time_ms
+        if last.run_id != self._identity.run_id and not is_late:
             writers = {
                 **log_set.state.writers,
                 self._identity.writer: replace(

@@ -268,9 +268,12 @@ class LogTail:
         topic, number = topic_partition
         committed = self._committed.value
         ours = committed.high_watermark(topic, partition.topic_id, number)
-        if committed.in_progress(topic, number):
-            return self._end_before_commit(topic_partition) if ours is None else ours
         brokers = self._high_watermarks.value.get(topic_partition)
+        if committed.in_progress(topic, number):
+            before = self._end_before_commit(topic_partition)
+            # What a broker has appended since our last commit stays seen while the next one runs.
+            brokers = brokers if brokers is None else min(brokers, before)
+            ours = before if ours is None and brokers is None else ours
         if ours is None or brokers is None:
             return brokers if ours is None else ours
         return max(ours, brokers)

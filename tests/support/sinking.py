@@ -73,12 +73,13 @@ class Writer:
         self.directories = directories
         self.name = name
         self.run = run
+        self.stamp_ms = STAMP_MS
         self.tails = KnownTails()
         given = {option.replace("__", "."): value for option, value in options.items()}
         self.options = WriteOptions.parse({"path": ",".join(map(str, directories)), **given})
 
     def plan(self) -> WritePlan:
-        return WritePlan(self.options, ensure_set(self.options), STAMP_MS)
+        return WritePlan(self.options, ensure_set(self.options), self.stamp_ms)
 
     def identity(self, batch_id: int, digest: str | None = None) -> BatchIdentity:
         return BatchIdentity(f"query:{self.name}", batch_id, self.run, digest)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +117,19 @@ def test_a_run_that_was_replaced_cannot_commit_any_more(tmp_path: Path) -> None:
 def test_a_run_that_only_found_its_batch_committed_replaces_the_one_before(tmp_path: Path) -> None:
     first, second = (Writer(tmp_path, topic="t", run=run) for run in ("first", "second"))
     first.write(0, rows(["a"]))
+    second.stamp_ms = time.time_ns() // 1_000_000 + 60_000
     second.write(0, rows(["a"]))
     with pytest.raises(FencedWriterError):
         first.write(1, rows(["b"]))
+
+
+def test_a_run_that_wakes_up_late_does_not_replace_its_successor(tmp_path: Path) -> None:
+    first, second = (Writer(tmp_path, topic="t", run=run) for run in ("first", "second"))
+    paused = first.stage(0, rows(["a"]))
+    second.write(0, rows(["a"]))
+    assert not first.commit(0, paused).appended
+    second.write(1, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
 
 
 def test_writers_of_different_names_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -194,6 +194,19 @@ def test_the_first_commit_to_a_partition_of_others_hides_nothing_of_theirs(log: 
     assert ends(tail_of(log)) == {"t-0": 5}
 
 
+def test_what_a_broker_appended_stays_seen_while_our_next_commit_runs(log: Path) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, 2)
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 4})
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 4}
+    put_intent(log, 2, created=False, start=4, end=9)
+    assert ends(tail) == {"t-0": 4}
+    # Should its checkpoint say more than there was, what the commit adds is not seen all the same.
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5})
+    assert ends(tail) == {"t-0": 4}
+
+
 def test_an_intent_that_is_left_over_hides_nothing(log: Path) -> None:
     write_topic_id(log / "t-0", TOPIC_ID)
     put_state(log, 2, 10)
