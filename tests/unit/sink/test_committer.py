@@ -372,6 +372,7 @@ def test_locks_are_looked_at_before_every_state_is_published(
     with monkeypatch.context() as patch:
         patch.setattr(LogSet, "open", open_and_replace)
         writer = Writer(tmp_path, topic="t", run="run-2")
+        writer.stamp_ms = time.time_ns() // 1_000_000 + 60_000
         with pytest.raises(LogDirectoryError, match="deleted or replaced"):
             writer.commit(1 if batch == "empty" else 0, [], digest="d")
     assert load_state(tmp_path) == before
