@@ -43,7 +43,7 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
-from kafkalog.streaming.records.jit import as_python, is_loaded
+from kafkalog.streaming.records.jit import as_python, compiler_is_loaded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -247,8 +247,9 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
     """
     parts = []
     stopped = np.zeros(4, np.int64)
-    loaded = is_loaded(kernels.walk)
-    rows, walk = (_FIRST_TABLE, kernels.walk) if loaded else (_FEW, as_python(kernels.walk))
+    rows, walk = _FIRST_TABLE, kernels.walk
+    if not compiler_is_loaded():
+        rows, walk = _FEW, as_python(kernels.walk)
     while True:
         facts = np.empty((rows, kernels.FIELDS), np.int64)
         found = walk(data, int(stopped[1]), file_position, facts, stopped)
@@ -281,7 +282,7 @@ def invalid_checksums(
     bad = np.zeros(len(table), np.bool_)
     if not len(table):
         return bad
-    few = len(table) <= _FEW and not is_loaded(kernels.check_small)
+    few = len(table) <= _FEW and not compiler_is_loaded()
     small = table.size < (0 if few else _SMALL)
     tables = (CRC32_TABLES, CRC32C_TABLES)
     if small.all():

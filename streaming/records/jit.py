@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -31,8 +32,8 @@ __all__ = [
     "INTERPRETED",
     "as_python",
     "compiled_later",
+    "compiler_is_loaded",
     "inlined",
-    "is_loaded",
     "kernel",
     "linked",
 ]
@@ -95,9 +96,9 @@ def linked(function: Callable[..., Any]) -> Callable[..., Any]:
     return functools.update_wrapper(FunctionType(function.__code__, names), function)
 
 
-def is_loaded(function: Callable[..., Any]) -> bool:
-    """Whether a kernel has been called in this process: before, the first call takes long."""
-    return not isinstance(function, _Kernel) or function.is_loaded
+def compiler_is_loaded() -> bool:
+    """Whether a kernel has been called in this process: the first one's first call takes long."""
+    return INTERPRETED or "kafkalog.streaming.records.kernel_cache" in sys.modules
 
 
 def as_python(function: _F) -> _F:
@@ -124,7 +125,6 @@ class _Kernel:
         self._signature = (result, arguments)
         self._entry: Callable[..., Any] = self._first_call
         self.as_python = _interpreted(function)
-        self.is_loaded = False
 
     def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401
         return self._entry(*arguments)
@@ -133,7 +133,6 @@ class _Kernel:
         from kafkalog.streaming.records.kernel_cache import compiled  # noqa: PLC0415
 
         self._entry = compiled(self._function, *self._signature)
-        self.is_loaded = True
         return self._entry(*arguments)
 
 
