@@ -39,6 +39,9 @@ _LOG: Final = logging.getLogger("kafkalog.sink")
 _PIECE_BYTES: Final = 1 << 20
 _PREFIX_BYTES: Final = 17
 _MAGIC_POSITION: Final = 16
+_SIZE_POSITION: Final = 8
+_SMALLEST_SIZE: Final = 14
+_LAST_MAGIC: Final = 2
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
@@ -140,8 +143,12 @@ def _valid_batch_behind(path: Path, position: int, next_offset: int) -> int | No
 
 
 def _candidates(data: Bytes, next_offset: int) -> Iterator[int]:
-    """Give the places where magic and base offset are those of a batch that could follow."""
-    places = np.flatnonzero(data[_MAGIC_POSITION:] == 2)
+    """Give the places where magic, size and offset are those of a batch that could follow."""
+    magics = data[_MAGIC_POSITION:]
+    sizes = np.zeros(len(magics), np.int64)
+    for position in range(_SIZE_POSITION, _SIZE_POSITION + 4):
+        sizes = sizes << 8 | data[position : position + len(magics)]
+    places = np.flatnonzero((magics <= _LAST_MAGIC) & (sizes >= _SMALLEST_SIZE) & (sizes < 1 << 31))
     words = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view(">i8")[:, 0]
     offsets = words.astype(np.int64)
     fits = (offsets >= next_offset) & (offsets - next_offset <= _MAX_RELATIVE_OFFSET)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from crc32c import crc32c
 from tests.support.logs import Row, batch_bytes
+from tests.support.message_sets import message
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
@@ -62,10 +63,12 @@ def test_what_another_writer_appended_whole_is_kept_and_gone_on_behind(log: Path
     assert go_on(log) == {0: ["a", "b", "foreign", "c"]}
 
 
-def test_damage_with_a_valid_batch_behind_it_is_no_torn_tail(log: Path) -> None:
+@pytest.mark.parametrize("magic", [0, 1, 2])
+def test_damage_with_a_valid_batch_behind_it_is_no_torn_tail(log: Path, magic: int) -> None:
     damaged = bytearray(batch_bytes(2, [Row(b"damaged")]))
     damaged[-1] ^= 1
-    append(log, bytes(damaged) + batch_bytes(3, [Row(b"valid")]))
+    valid = batch_bytes(3, [Row(b"valid")]) if magic == 2 else message(3, None, b"v", magic=magic)
+    append(log, bytes(damaged) + valid)
     before = log.read_bytes()
     with pytest.raises(LogDirectoryError, match="damaged in its middle"):
         go_on(log)
