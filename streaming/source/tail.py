@@ -247,11 +247,14 @@ class LogTail:
         walked = False
         for topic_partition, partition in self._partitions.items():
             partition.refresh(self._verify_from, listing_is_due=listing_is_due)
-            end = None if self._to_log_end else self._committed_end(partition)
+            committed = self._committed_end(partition)
+            end = None if self._to_log_end else committed
             partition.walked = end is None
             if end is None:
                 walked = not self._to_log_end
                 end = partition.log_end
+                if committed is not None and committed > end:
+                    self.missing[topic_partition] = OffsetGap(end, committed)
             elif end != partition.log_end:
                 end = self._clamped(partition, end)
             if self._committed_only:

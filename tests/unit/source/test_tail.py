@@ -249,6 +249,20 @@ def test_partitions_that_are_not_chosen_are_not_looked_at(log: Path) -> None:
         tail.open(TopicPartition("broken", 0))
 
 
+@pytest.mark.parametrize("to_log_end", [False, True])
+def test_what_a_checkpoint_claims_and_the_log_lacks_is_said(
+    to_log_end: bool, log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 17})
+    tail = tail_of(log, to_log_end=to_log_end)
+    assert ends(tail) == {"t-0": 10}
+    tail.report()
+    assert (
+        "7 offsets of 1 partitions are said to be committed and are not in the log" in caplog.text
+    )
+    assert "t-0 [10, 17)" in caplog.text
+
+
 def test_a_directory_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogDirectoryError, match="nowhere"):
         tail_of(tmp_path / "nowhere").look()
