@@ -62,8 +62,9 @@ def readable_ranges(
     policy.ends_before_start(start, end)
     begins = dict(start)
     added = [key for key in end if key not in start]
-    policy.initial_offsets_not_found(key for key in added if key not in available)
-    begins |= {key: tail.log_start(key) for key in added if key in available}
+    starts = {key: tail.log_start_if_there(key) for key in added if key in available}
+    begins |= {key: start for key, start in starts.items() if start is not None}
+    policy.initial_offsets_not_found(key for key in added if key not in begins)
     policy.added_partitions_start_late({key: begins[key] for key in added if key in begins})
     wanted = (OffsetRange(key, begins[key], end[key]) for key in sorted(end) if key in begins)
     clipped = (_clip(entry, available, tail, policy) for entry in wanted if entry.start < entry.end)
@@ -75,10 +76,10 @@ def _clip(
 ) -> OffsetRange:
     """Take off what lies below the log start or beyond the end."""
     key, start, end = wanted
-    if key not in available:
+    log_start = tail.log_start_if_there(key) if key in available else None
+    if log_start is None:
         policy.partitions_deleted({key: start})
         return OffsetRange(key, end, end)
-    log_start = tail.log_start(key)
     if start < log_start:
         gone = min(log_start, end)
         policy.range_not_readable(

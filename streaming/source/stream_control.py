@@ -17,6 +17,7 @@ Source: Spark ``KafkaMicroBatchStream``.
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.byte_limit import ByteLimit
 from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
-from kafkalog.streaming.source.offsets import LATEST
+from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.recreated import TopicIds
@@ -105,7 +106,7 @@ class StreamControl:
                 when_none=self._options.starting_timestamp_strategy,
                 positions=starting_positions(self._options, self._start.group, ends),
             )
-            _LOGGER.info("%s starts at %s", self._start.option, self._initial)
+            _LOGGER.info("%s starts at %s", self._start.option, json.dumps(to_json(self._initial)))
         return self._initial
 
     def freeze_targets(self) -> None:
@@ -133,7 +134,11 @@ class StreamControl:
             return start
         ends = {**ends, **anew}
         known = {**start, **anew}
-        begin = {key: known[key] if key in known else self._tail.log_start(key) for key in ends}
+        # a new partition that is gone already stays, for planning to say so
+        begin = {
+            key: known[key] if key in known else self._tail.log_start_if_there(key) or 0
+            for key in ends
+        }
         if take_all:
             return self._without_latest(start, ends) if is_fresh else ends
         if self._gate is not None and not self._available_now and not self._gate.opens(begin, ends):
@@ -205,14 +210,15 @@ class StreamControl:
         is, that the offsets are those of the new topic from then on.
         """
         recreated = self._ids.find_recreated(start, ends, self._tail.topic_ids())
-        log_starts = {key: self._tail.log_start(key) for key in recreated}
-        recreated = {key: recreated[key] for key in recreated if start[key] != log_starts[key]}
+        found = {key: self._tail.log_start_if_there(key) for key in recreated}
+        log_starts = {key: first for key, first in found.items() if first not in {None, start[key]}}
+        recreated = {key: recreated[key] for key in log_starts}
         if recreated != self._recreated:  # said once, not at each look
             self._policy.topics_recreated(recreated, ends, ids_are_kept=self._ids.are_kept)
             self._recreated = recreated
         if self._end is not None:
             self._end.forget(recreated)
-        return {key: log_starts[key] for key in recreated}
+        return log_starts
 
     def _made_anew(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
         """Find offsets to read whose topic has been made anew since the batch was decided on."""

@@ -7,11 +7,12 @@ no source can end a query.
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import UnknownTopicOrPartitionError
-from kafkalog.streaming.source.offsets import parse_partition_longs
+from kafkalog.streaming.source.offsets import parse_partition_longs, to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,7 +66,10 @@ class StreamEnd:
         }
         if not self._said and ends and all(start.get(key, -1) >= bounds[key] for key in ends):
             self._said = True
-            _LOGGER.info("all partitions are read up to where the query is to end: %s", bounds)
+            _LOGGER.info(
+                "all partitions are read up to where the query is to end: %s",
+                json.dumps(to_json(bounds)),
+            )
         return clipped
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:

@@ -176,6 +176,13 @@ class LogTail:
         with self.open(topic_partition) as log:
             return log.log_start_offset
 
+    def log_start_if_there(self, topic_partition: TopicPartition) -> int | None:
+        """Give the first offset of a partition; None if it was deleted since the last look."""
+        try:
+            return self.log_start(topic_partition)
+        except UnknownTopicOrPartitionError:
+            return None
+
     def _read_files(self) -> None:
         if self._listing.refresh():
             self._take_listing()

@@ -112,6 +112,20 @@ def test_a_new_partition_that_is_gone_again_is_a_loss(tail: LogTail) -> None:
     assert readable_ranges({}, {T2: 9}, tail.look(), tail, WARN) == []
 
 
+def test_a_partition_that_is_deleted_while_a_batch_is_planned_is_a_loss(
+    tail: LogTail, log: Path
+) -> None:
+    available = tail.look()
+    shutil.rmtree(log / "t-0")
+    with pytest.raises(DataLossError, match=r"PARTITIONS_DELETED\].*t-0 from 7"):
+        readable_ranges({T0: 7}, {T0: 9}, available, tail, FAIL)
+    with pytest.raises(DataLossError, match=r"INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS.* t-0"):
+        readable_ranges({}, {T0: 9}, available, tail, FAIL)
+    assert readable_ranges({T1: 5}, {T0: 9, T1: 9}, available, tail, WARN) == [
+        OffsetRange(T1, 5, 9)
+    ]
+
+
 def test_an_end_that_went_back_is_a_loss(tail: LogTail) -> None:
     with pytest.raises(
         DataLossError, match=r"PARTITION_OFFSET_CHANGED.*t-0 from 9 to 4.*failOnDataLoss"
