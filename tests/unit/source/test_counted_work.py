@@ -74,17 +74,20 @@ def test_a_look_at_a_thousand_unchanged_partitions_costs_a_stat_of_each(tmp_path
     assert not fetched
 
 
-@pytest.mark.parametrize("offset", [0, 7, 99_999, 150_000, 199_990])
-def test_a_seek_reads_no_more_than_the_index_says(tmp_path: Path, offset: int) -> None:
-    """An index of 20,000 entries: three pages at its tail, and otherwise what a search needs."""
-    batch = batch_bytes(0, [Row()] * 10)
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a partition's folder with 20,000 batches of 10 records, each with an index entry."""
+    folder = tmp_path_factory.mktemp("log") / "t-0"
     batches = (batch_bytes(base, [Row()] * 10) for base in range(0, 200_000, 10))
-    write_segment(tmp_path / "t-0", 0, b"".join(batches), index=True)
-    key = TopicPartition("t", 0)
-    with PartitionLog(tmp_path / "t-0", key) as log, counted_reads() as fetched:
+    write_segment(folder, 0, b"".join(batches), index=True)
+    return folder
+
+
+@pytest.mark.parametrize("offset", [0, 7, 99_999, 150_000, 199_990])
+def test_a_seek_reads_no_more_than_the_index_says(long_log: Path, offset: int) -> None:
+    batch = batch_bytes(0, [Row()] * 10)
+    with PartitionLog(long_log, TopicPartition("t", 0)) as log, counted_reads() as fetched:
         (planned,) = log.slices(offset, offset + 1)
-        for segment in log.segments:
-            segment.close()
     assert planned.size <= 3 * len(batch)
     assert fetched[".log"] <= 61  # one header, to verify what the index says
     # opening it and two searches: the warm section each time, and single entries before it
