@@ -62,7 +62,9 @@ class SparseIndex:
         self._file = open_file(path)
         try:
             self.reader = PageReader(self._file)
-            self._entries = self._count_written(self._file.size // self.ENTRY.itemsize)
+            # Until the written ones are counted, so that a file that shrinks meanwhile is told.
+            self._entries = self._file.size // self.ENTRY.itemsize
+            self._entries = self._count_written(self._entries)
             self._check_last()
         except BaseException:
             self.close()

@@ -191,6 +191,21 @@ def test_a_file_that_shrinks_under_a_reader_is_an_error_with_a_name(path: Path) 
             index.lookup(300_000)
 
 
+def test_a_file_that_shrinks_while_it_is_opened_is_told(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(path, (1, 100), (2, 200))
+    original = OffsetIndex._is_written
+
+    def shrink_first(self: OffsetIndex, slot: int) -> bool:
+        path.write_bytes(b"")
+        return original(self, slot)
+
+    monkeypatch.setattr(OffsetIndex, "_is_written", shrink_first)
+    with pytest.raises(CorruptIndexError, match="truncated it meanwhile"):
+        OffsetIndex(path, 50)
+
+
 def test_a_link_is_no_index(path: Path) -> None:
     path.symlink_to("/dev/zero")
     with pytest.raises(LogDirectoryError):
