@@ -7,7 +7,7 @@ READY := .venv/.ready
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test kills powerloss fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test differential stress kills powerloss fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -38,11 +38,13 @@ differential: env ## Hold all pairs of options against Spark's Kafka source (10 
 
 stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 	$(if $(SEED),KAFKALOG_STRESS_SEED=$(SEED)) \
-	KAFKALOG_STRESS_SECONDS=$$(($(or $(SECONDS),3600) / 2)) \
-	$(RUN) python -m pytest -q -s tests/interop/test_stress.py
+	    KAFKALOG_STRESS_SECONDS=$$(( $(or $(SECONDS),3600) / 2 )) \
+	    $(RUN) python -m pytest -q -s tests/interop/test_stress.py
 
-bench: env ## Measure beside Spark's Kafka connector and Parquet; count index pages; bound memory
+bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory
 	$(RUN) python -m benchmarks.peers
+	$(RUN) python -m benchmarks.growth
+	$(RUN) python -m benchmarks.startup
 	$(RUN) python -m benchmarks.index_pages
 	$(RUN) python -m benchmarks.segment_memory
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
+from benchmarks.cpu import tree_cpu_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,7 +55,8 @@ class Goal:
 class Workload:
     """Contenders that do the same work; lower is better in every unit.
 
-    ``rows`` is how many rows one run moves: with it a rate is shown beside the duration.
+    ``rows`` is how many rows one run moves: with it a rate is shown beside the duration. A work of
+    which a run takes minutes has ``most_rounds``.
     """
 
     title: str
@@ -64,6 +66,7 @@ class Workload:
     rows: int | None = None
     warm_ups: int = 1
     notes: str = ""
+    most_rounds: int | None = None
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,11 @@ class Samples:
 
 @dataclass
 class Measured:
-    """A workload and the samples of each contender, by name."""
+    """A workload, and by contender the samples and the CPU seconds of all processes."""
 
     workload: Workload
     samples: dict[str, Samples] = field(default_factory=dict)
+    cpu: dict[str, Samples] = field(default_factory=dict)
 
     def speed(self, who: str, against: str) -> float:
         """How many times faster the median run of ``who`` was than that of ``against``."""
@@ -115,12 +119,21 @@ def measure(workload: Workload, rounds: int, told: Callable[[str, float], None])
     the name of each contender and its value after each run, a warm-up's too.
     """
     taken: dict[str, list[float]] = {contender.name: [] for contender in workload.contenders}
+    cpu: dict[str, list[float]] = {contender.name: [] for contender in workload.contenders}
+    rounds = min(rounds, workload.most_rounds or rounds)
     for round_, contender in _schedule(workload, rounds):
+        before = tree_cpu_seconds()
         value = contender.run()
+        used = tree_cpu_seconds() - before
         told(contender.name, value)
         if round_ >= 0:
             taken[contender.name].append(value)
-    return Measured(workload, {name: Samples(tuple(values)) for name, values in taken.items()})
+            cpu[contender.name].append(used)
+    return Measured(workload, _samples(taken), _samples(cpu))
+
+
+def _samples(taken: dict[str, list[float]]) -> dict[str, Samples]:
+    return {name: Samples(tuple(values)) for name, values in taken.items()}
 
 
 def _schedule(workload: Workload, rounds: int) -> Iterator[tuple[int, Contender]]:

@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary = (
         f"{shape}; {asked.cores} cores for Spark; {rounds} rounds after a warm-up, contenders in"
         " turns. Ratios are of medians. Everything, the broker too, runs on the one machine below."
+        " CPU is what all of it used in the median run, Spark, broker and Python together."
         f" Its own noise: fixed work took {noise.median * 1e3:.0f} ms"
         f" ({noise.low * 1e3:.0f} to {noise.high * 1e3:.0f})."
     )

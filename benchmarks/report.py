@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 __all__ = ["table", "write"]
 
-_HEADINGS: Final = ("work", "who", "median", "min to max", "rows/s", "ratio", "goal", "result")
+_HEADINGS: Final = (
+    "work",
+    "who",
+    "median",
+    "min to max",
+    "CPU",
+    "rows/s",
+    "ratio",
+    "goal",
+    "result",
+)
 _OURS: Final = "kafkalog"
 
 
@@ -26,6 +36,7 @@ class _Line(NamedTuple):
     who: str
     median: str
     spread: str
+    cpu: str
     rate: str
     ratio: str
     goal: str
@@ -35,7 +46,7 @@ class _Line(NamedTuple):
 def table(measured: Sequence[Measured]) -> Table:
     """Give the results as a table for the terminal."""
     shown = Table(*_HEADINGS, title="kafkalog beside its peers", title_justify="left")
-    for number in (2, 4, 5):
+    for number in (2, 4, 5, 6):
         shown.columns[number].justify = "right"
     for one in measured:
         for line in _lines(one):
@@ -73,6 +84,7 @@ def _lines(one: Measured) -> Iterator[_Line]:
             who,
             _quantity(samples.median, workload.unit),
             f"{_quantity(samples.low, workload.unit)} to {_quantity(samples.high, workload.unit)}",
+            f"{one.cpu[who].median:.1f} s" if workload.unit in {"s", "ms"} else "",
             f"{workload.rows / samples.median / 1e6:.2f} M" if workload.rows else "",
             "" if who == against else f"{one.speed(who, against):.2f} x {against}",
             "; ".join(_told(goal, workload) for goal in goals),

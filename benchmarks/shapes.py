@@ -31,6 +31,8 @@ _MOST_ROWS: Final = 400_000
 _MOST_BYTES: Final = 200 << 20
 _WAITING_MESSAGES: Final = 1_000_000
 _SEND_SECONDS: Final = 300
+_MANY_PARTITIONS: Final = 100
+"""From here on a run of the peer takes long: a third of a second for each partition."""
 
 
 class _Topic(NamedTuple):
@@ -97,6 +99,8 @@ def _workload(env: Environment, title: str, number: int, shape: _Topic) -> Workl
         ),
         goals=(Goal(_OURS, KAFKA_SOURCE, 1),),
         rows=rows,
+        warm_ups=1 if shape.partitions < _MANY_PARTITIONS else 0,
+        most_rounds=None if shape.partitions < _MANY_PARTITIONS else 1,
         notes=(
             f"{rows:,} rows in {shape.partitions:,} partitions, key {shape.key} bytes, value"
             f" {shape.value:,} bytes, {shape.codec}, at most {shape.batch:,} records a batch."

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +73,7 @@ def _append(directory: Path, batches: int, flush: str, points: set[int]) -> list
         taken.append(time.perf_counter() - began)
         if version + 1 in points:
             found.append(_measured(directory, version + 1, taken[-_WINDOW:]))
+            print(*found[-1], sep="  ", file=sys.stderr, flush=True)
     return found
 
 
