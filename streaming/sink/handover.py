@@ -1,0 +1,232 @@
+"""Give a set of log directories to a broker, and take it back.
+
+A broker that starts on directories of ours must find whole logs, checkpoint files that say the same
+as these, and the ids under which its cluster knows the topics. After it, our commit state must say
+what the logs hold by then. Between the two the broker alone is the truth.
+
+What a cluster (KRaft) knows about topics is in its metadata log, not in log directories: create the
+topics there first, and give their ids to :func:`hand_over`, or a broker takes the folders for those
+of topics that were deleted, and renames them to ``-stray``.
+
+Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``PartitionMetadataFile``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.atomic_file import write_atomically
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    new_topic_id,
+    read_offset_checkpoint,
+    read_topic_id,
+    write_clean_shutdown_marker,
+    write_offset_checkpoint,
+    write_topic_id,
+)
+from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
+from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
+from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.upkeep import opened_set, put_in_order
+from kafkalog.streaming.sink.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kafkalog.streaming.sink.upkeep import PartitionEnd, Upkeep
+
+__all__ = ["hand_over", "take_over"]
+
+_WAIT_MS: Final = 60_000
+
+
+def hand_over(
+    paths: Sequence[str],
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+    cluster_id: str | None = None,
+    node_id: int | None = None,
+    wait_ms: int = _WAIT_MS,
+) -> Upkeep:
+    """Make a set that our sink wrote one that a broker can start on.
+
+    Unfinished commits are taken back, logs made durable, and the checkpoint files and the mark of a
+    clean shutdown written. Nothing of the last two is done where a problem was found.
+
+    Args:
+        paths: all log directories of the set.
+        topic_ids: the ids that the cluster gave to topics, by name; others keep theirs.
+        cluster_id: with ``node_id``: write a ``meta.properties`` where there is none.
+        node_id: the broker's.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        UnknownTopicOrPartitionError: ``topic_ids`` names a topic that is not there.
+        KafkaLogError: see :func:`~kafkalog.streaming.sink.upkeep.recover`.
+    """
+    with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover") as log_set:
+        done = put_in_order(log_set)
+        _check_numbers(done)
+        if done.problems:
+            return done
+        done.partitions = _renamed(log_set, done.partitions, topic_ids or {})
+        for folder in log_set.directories:
+            if cluster_id is not None and node_id is not None:
+                _write_meta_properties(folder, cluster_id, node_id)
+            _write_checkpoints(folder, [p for p in done.partitions if p.where.log_dir == folder])
+            write_clean_shutdown_marker(folder)
+    return done
+
+
+def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
+    """Let our sink go on behind a broker that has stopped, or was killed.
+
+    Torn tails are cut off as the broker would; the commit state moves to the log ends. A directory
+    that only brokers have written to becomes a set of ours. Where a problem was found, such as a
+    transaction that is still open, the state of that partition is left as it was.
+
+    Raises:
+        LogDirectoryError: the broker is still running.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+    """
+    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
+    directories = [_existing(path) for path in options.paths]
+    with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms):
+        log_set = LogSet.open(directories, options)
+        done = put_in_order(log_set)
+        state = _advanced(log_set.state, done.partitions)
+        if state != log_set.state:
+            log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
+    done.set_id = log_set.state.set_id
+    return done
+
+
+def _existing(path: str) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    return folder
+
+
+def _check_numbers(done: Upkeep) -> None:
+    """A broker serves topics whose partitions all exist; one that is missing begins empty there."""
+    numbers: dict[str, set[int]] = {}
+    for each in done.partitions:
+        numbers.setdefault(each.topic_partition.topic, set()).add(each.topic_partition.partition)
+    for topic, found in numbers.items():
+        missing = sorted(set(range(max(found) + 1)) - found)
+        if missing:
+            done.problems.append(
+                f"topic {topic!r} has partition {max(found)} and lacks {missing}: a broker would "
+                "begin them empty"
+            )
+
+
+def _renamed(
+    log_set: LogSet, partitions: Sequence[PartitionEnd], topic_ids: Mapping[str, str]
+) -> list[PartitionEnd]:
+    """Give topics the ids that the cluster knows them by, first in our state, then in the folders.
+
+    A crash in between leaves folders under an old id, which nothing is committed for: the next
+    attempt goes on with them.
+    """
+    known = {each.topic_partition.topic for each in partitions}
+    for name in topic_ids:
+        if name not in known:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} is not in these log directories, which hold {', '.join(known)}"
+            )
+    changed = {
+        name: topic_id
+        for name, topic_id in topic_ids.items()
+        if any(
+            each.topic_partition.topic == name and read_topic_id(each.where.path) != topic_id
+            for each in partitions
+        )
+    }
+    if not changed:
+        return list(partitions)
+    renamed = [
+        replace(
+            each, key=topic_key(each.topic_partition.topic, changed[each.topic_partition.topic])
+        )
+        if each.topic_partition.topic in changed
+        else each
+        for each in partitions
+    ]
+    state = _advanced(log_set.state, renamed, settings_by_name=True)
+    log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
+    for each in renamed:
+        if each.topic_partition.topic in changed:
+            write_topic_id(each.where.path, changed[each.topic_partition.topic])
+    return renamed
+
+
+def _advanced(
+    state: CommitState, partitions: Sequence[PartitionEnd], *, settings_by_name: bool = False
+) -> CommitState:
+    """Give the state that commits what the logs hold; a topic of another id begins anew."""
+    by_name = {topic.name: topic for topic in state.topics.values()}
+    topics = dict(state.topics)
+    for each in partitions:
+        name, number = each.topic_partition
+        before = topics.get(each.key)
+        if before is None:
+            settings = by_name[name].settings if settings_by_name and name in by_name else {}
+            before = TopicState(name, {}, settings)
+        topics[each.key] = replace(
+            before, high_watermarks={**before.high_watermarks, number: each.end}
+        )
+    keys = {each.topic_partition.topic: each.key for each in partitions}
+    kept = {key: topic for key, topic in topics.items() if keys.get(topic.name, key) == key}
+    return replace(state, topics=kept)
+
+
+def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
+    """Make logs durable, and say so; lines about partitions that are gone are dropped."""
+    for each in partitions:
+        with PartitionLog(each.where.path, each.topic_partition) as log:
+            bases = [segment.base_offset for segment in log.segments[-1:]]
+        for path in sorted(each.where.path.iterdir()):
+            if path.name.startswith(tuple(f"{base:020d}" for base in bases)):
+                _fsync(path)
+        fsync_directory(each.where.path)
+    ends = {each.topic_partition: each.end for each in partitions}
+    for name in (RECOVERY_POINT, HIGH_WATERMARK):
+        gone = read_offset_checkpoint(folder, name).keys() - ends.keys()
+        write_offset_checkpoint(folder, name, ends, remove=gone)
+    starts = read_offset_checkpoint(folder, LOG_START_OFFSET)
+    kept = {key: start for key, start in starts.items() if key in ends}
+    write_offset_checkpoint(folder, LOG_START_OFFSET, kept, remove=starts.keys() - kept.keys())
+
+
+def _write_meta_properties(folder: Path, cluster_id: str, node_id: int) -> None:
+    path = folder / META_PROPERTIES
+    if path.exists():
+        return
+    lines = {
+        "cluster.id": cluster_id,
+        "directory.id": new_topic_id(),
+        "node.id": str(node_id),
+        "version": "1",
+    }
+    content = "".join(f"{name}={value}\n" for name, value in lines.items())
+    write_atomically(path, content.encode())
+
+
+def _fsync(path: Path) -> None:
+    descriptor = open_regular(path, os.O_RDWR)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

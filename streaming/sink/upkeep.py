@@ -1,0 +1,156 @@
+"""Bring a set of log directories into order: what a writer does before it appends, for all logs.
+
+Recovery takes an unfinished commit back, cuts torn tails off, and makes the indexes of active
+segments hold what their batches call for. Handing a set over to a broker begins with that, and so
+does taking it back: see :mod:`~kafkalog.streaming.sink.handover`.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import STATE_FILE, load_state, topic_key
+from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.model import INTERNAL_TOPICS
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.recovery import correct_indexes
+from kafkalog.streaming.sink.foreign_tail import open_appender
+from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.write_options import WriteOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+__all__ = ["PartitionEnd", "Upkeep", "opened_set", "put_in_order", "recover"]
+
+_DEFAULT_WAIT_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnd:
+    """A partition whose log is in order: where it lies, and its offsets ``[start, end)``.
+
+    ``key`` is what the commit state keeps its topic under; ``corrected`` are the index files that
+    held something else than their log calls for.
+    """
+
+    topic_partition: TopicPartition
+    where: PartitionDirectory
+    key: str
+    start: int
+    end: int
+    corrected: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Upkeep:
+    """What was found and done.
+
+    ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
+    to decide on: the logs they name were left alone.
+    """
+
+    set_id: str = ""
+    taken_back: list[str] = field(default_factory=list)
+    partitions: list[PartitionEnd] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def recover(paths: Sequence[str], *, wait_ms: int = _DEFAULT_WAIT_MS) -> Upkeep:
+    """Do what the next writer would do first, so that a broker may start or a copy be made.
+
+    Raises:
+        LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+    """
+    with opened_set(paths, wait_ms=wait_ms) as log_set:
+        return put_in_order(log_set)
+
+
+@contextmanager
+def opened_set(
+    paths: Sequence[str], *, wait_ms: int = _DEFAULT_WAIT_MS, holder: str = "kafkalog recover"
+) -> Iterator[LogSet]:
+    """Lock and open directories that the sink has written to; nothing is made.
+
+    Raises:
+        LogDirectoryError: none of them has a commit state, or a broker holds one.
+    """
+    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
+    directories = LogDirs(options.paths).paths
+    for folder in directories:
+        if not folder.is_dir():
+            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    if all(load_state(folder) is None for folder in directories):
+        raise LogDirectoryError(
+            f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
+            "wrote here; a broker recovers its own directories when it starts"
+        )
+    with DirectoryLocks(directories, holder=holder, timeout_ms=wait_ms):
+        yield LogSet.open(directories, options)
+
+
+def put_in_order(log_set: LogSet) -> Upkeep:
+    """Take unfinished commits back, then look at the end of each log; the caller holds the locks.
+
+    Raises:
+        KafkaLogError: an unfinished commit cannot be taken back; nothing else was done then.
+    """
+    done = Upkeep(log_set.state.set_id)
+    done.taken_back = [
+        f"batch {intent.batch_id} of {intent.writer}" for intent in log_set.unfinished()
+    ]
+    take_back(log_set, durable=True)
+    for key, found in LogDirs(log_set.directories).partitions().items():
+        if key.topic in INTERNAL_TOPICS and read_topic_id(found.path) not in log_set.state.topics:
+            continue
+        try:
+            done.partitions.append(_put_partition_in_order(log_set, key, found))
+        except KafkaLogError as error:
+            done.problems.append(str(error))
+    return done
+
+
+def _put_partition_in_order(
+    log_set: LogSet, key: TopicPartition, found: PartitionDirectory
+) -> PartitionEnd:
+    topic_id = read_topic_id(found.path)
+    known = log_set.state.topics.get(topic_key(key.topic, topic_id))
+    config = LogConfig.from_mapping(known.settings if known else {})
+    appender = open_appender(
+        found.path,
+        key,
+        config,
+        now_ms=time.time_ns() // 1_000_000,
+        topic_id=topic_id,
+        committed_end=log_set.state.high_watermark(key.topic, topic_id, key.partition),
+    )
+    corrected: list[Path] = []
+    with PartitionLog(found.path, key) as log:
+        start = log.log_start_offset
+        if log.segments:
+            corrected = correct_indexes(
+                found.path,
+                log.segments[-1].base_offset,
+                index_interval_bytes=config.index_interval_bytes,
+            )
+    return PartitionEnd(
+        key,
+        found,
+        topic_key(key.topic, topic_id),
+        start,
+        appender.log_end_offset,
+        tuple(path.name for path in corrected),
+    )

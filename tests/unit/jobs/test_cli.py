@@ -1,0 +1,220 @@
+"""The command ``kafkalog``: what it does to log directories, what it prints, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.killing import count_calls, run_and_kill
+from tests.support.logs import Row, append_batch, batch_bytes
+from tests.support.sinking import Writer, rows, values_of
+from typer.testing import CliRunner
+
+from kafkalog.checkpoints.broker import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARK,
+    LOCK,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    read_meta_properties,
+    read_offset_checkpoint,
+    read_topic_id,
+)
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, load_state
+from kafkalog.jobs.cli.app import app
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+TOPIC_ID = "kafkalogTopicIdNumberA"
+
+
+def call(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.output
+
+
+def call_json(*words: object) -> Any:
+    code, text = call(*words, "--json")
+    assert code == 0, text
+    return json.loads(text)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give a log directory with three values in ``t-0``."""
+    folder = tmp_path / "log"
+    Writer(folder, topic="t", compression__type="lz4").write(0, rows(["a", "b", "c"]))
+    return folder
+
+
+def cut_off(log: Path) -> None:
+    """Kill the next commit deep in its middle."""
+    writer = Writer(log, topic="t")
+    copy = log.with_name("copy")
+    Writer(copy, topic="t").write(0, rows(["a"]))
+    calls = count_calls(lambda: Writer(copy, topic="t").write(1, rows(["d"])))
+    assert run_and_kill(lambda: writer.write(1, rows(["d"])), calls // 2)
+    assert (log / UNFINISHED_FOLDER).is_dir()
+
+
+def test_recover_takes_an_unfinished_commit_back(log: Path) -> None:
+    cut_off(log)
+    done = call_json("recover", log)
+    assert done["takenBack"] == ["batch 1 of query:4711"]
+    assert [(each["start"], each["end"]) for each in done["partitions"]] == [(0, 3)]
+    assert not (log / UNFINISHED_FOLDER).exists()
+    assert values_of([log], "t") == {0: ["a", "b", "c"]}
+    again = call_json("recover", log)
+    assert (again["takenBack"], again["problems"]) == ([], [])
+
+
+def test_recover_makes_torn_indexes_right(log: Path) -> None:
+    index = log / "t-0" / f"{0:020d}.timeindex"
+    whole = index.read_bytes()
+    index.write_bytes(b"\1" * 12)
+    (partition,) = call_json("recover", log)["partitions"]
+    assert partition["corrected"] == [index.name]
+    assert index.read_bytes() == whole
+
+
+def test_recover_reports_what_it_may_not_touch(log: Path) -> None:
+    segment = log / "t-0" / f"{0:020d}.log"
+    segment.write_bytes(segment.read_bytes()[:-5])
+    code, text = call("recover", log)
+    assert code == 1
+    assert "committed" in text
+
+
+def test_directories_that_the_sink_never_wrote_are_refused(tmp_path: Path) -> None:
+    assert call("recover", tmp_path)[0] == 2
+    assert call("recover", tmp_path / "nothing")[0] == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_in_use_is_refused(log: Path) -> None:
+    holder = """
+import fcntl, os, sys
+fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX)
+print("held", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", holder, str(log / LOCK)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        code, text = call("takeover", log)
+        assert process.stdin is not None
+        process.stdin.close()
+    assert code == 2
+    assert "broker" in text
+
+
+def test_handover_leaves_what_a_broker_starts_on(log: Path) -> None:
+    done = call_json(
+        "handover", log, "--topic-id", f"t={TOPIC_ID}", "--cluster-id", "c", "--node-id", 4
+    )
+    assert [each["topicId"] for each in done["partitions"]] == [TOPIC_ID]
+    assert read_topic_id(log / "t-0") == TOPIC_ID
+    assert (log / CLEAN_SHUTDOWN).exists()
+    for name in (HIGH_WATERMARK, RECOVERY_POINT):
+        assert read_offset_checkpoint(log, name) == {T0: 3}
+    properties = read_meta_properties(log)
+    assert properties is not None
+    assert (properties["cluster.id"], properties["node.id"], properties["version"]) == (
+        *("c", "4"),
+        "1",
+    )
+
+
+def test_the_sink_goes_on_after_a_handover_with_another_topic_id(log: Path) -> None:
+    call_json("handover", log, "--topic-id", f"t={TOPIC_ID}")
+    Writer(log, topic="t").write(1, rows(["d"]))
+    assert values_of([log], "t") == {0: ["a", "b", "c", "d"]}
+    state = load_state(log)
+    assert state is not None
+    assert state.topics[TOPIC_ID].settings["compression.type"] == "lz4"
+
+
+def test_handover_without_an_order_writes_no_meta_properties(log: Path) -> None:
+    call_json("handover", log)
+    assert not (log / META_PROPERTIES).exists()
+    assert call("handover", log, "--node-id", 4)[0] == 2
+    assert call("handover", log, "--topic-id", "t")[0] == 2
+    assert call("handover", log, "--topic-id", f"other={TOPIC_ID}")[0] == 2
+
+
+def test_handover_refuses_a_topic_that_lacks_a_partition(log: Path) -> None:
+    (log / "t-0").rename(log / "t-1")
+    code, text = call("handover", log)
+    assert code == 1
+    assert "lacks [0]" in text
+    assert not (log / CLEAN_SHUTDOWN).exists()
+
+
+def test_takeover_moves_the_state_to_where_a_broker_came(log: Path) -> None:
+    segment = log / "t-0" / f"{0:020d}.log"
+    append_batch(segment, batch_bytes(3, [Row(b"broker")]))
+    append_batch(segment, batch_bytes(4, [Row(b"torn")])[:40])
+    (partition,) = call_json("takeover", log)["partitions"]
+    assert partition["end"] == 4
+    assert values_of([log], "t") == {0: ["a", "b", "c", "broker"]}
+
+
+def test_takeover_makes_a_brokers_directory_a_set(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(batch_bytes(0, [Row(b"broker")]))
+    call_json("takeover", tmp_path)
+    assert (tmp_path / STATE_FILE).exists()
+    assert values_of([tmp_path], "t") == {0: ["broker"]}
+
+
+def test_views_show_topics_partitions_offsets_and_batches(log: Path) -> None:
+    (topic,) = call_json("topics", log)
+    assert (topic["topic"], topic["partitions"]) == ("t", 1)
+    (partition,) = call_json("describe", log)
+    assert (partition["end"], partition["segments"]) == (3, 1)
+    assert partition["settings"] == {"compression.type": "lz4"}
+    assert call_json("offsets", log, "--topic", "t") == [
+        {"topic": "t", "partition": 0, "start": 0, "end": 3, "unread": 0}
+    ]
+    (behind,) = call_json("lag", log, "--offsets", '{"t":{"0":1}}')
+    assert behind["lag"] == 2
+    batches = call_json("dump", log, "--topic", "t")
+    assert [batch["baseOffset"] for batch in batches] == [0]
+    assert call_json("groups", log) == []
+    assert call("dump", log, "--topic", "other")[0] == 2
+    code, text = call("offsets", log)
+    assert code == 0
+    assert "partition" in text
+
+
+def test_verify_finds_a_flipped_bit(log: Path) -> None:
+    assert call("verify", log)[0] == 0
+    segment = log / "t-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    code, text = call("verify", log, "--json")
+    assert code == 1
+    assert "checksum" in json.loads(text)[0]["problem"]
+
+
+def test_the_command_starts_without_spark_numba_or_arrow() -> None:
+    script = """
+import sys
+from kafkalog.jobs.cli import app
+print([name for name in ("pyspark", "numba", "pyarrow", "rich.table") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
