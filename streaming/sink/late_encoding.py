@@ -8,16 +8,14 @@ offsets are final. It reads and writes all bytes once more, set by set, on the d
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
-from crc32c import crc32c
-
-from kafkalog.checkpoints.regular_file import open_regular
-from kafkalog.errors import CommitError, RecordTooLargeError
+from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import NO_TIMESTAMP
+from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.records.open_batch import EncodedBatch
 from kafkalog.streaming.sink.formats import BatchFormat
+from kafkalog.streaming.sink.message_source import check_as_staged
 from kafkalog.streaming.sink.staging import Home, StagingArea
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.sink.staged_run import StagedRun
+    from kafkalog.streaming.sink.staged_source import StagedFiles
 
 __all__ = ["LateEncoding", "must_wait"]
 
@@ -44,12 +43,14 @@ class LateEncoding:
     :meth:`finish` or :meth:`discard` ends it.
     """
 
-    def __init__(self, folders: Sequence[Path], prefix: str, *, durable: bool) -> None:
-        """Take the log directories, in which runs count, and what names of staged files begin with.
+    def __init__(
+        self, folders: Sequence[Path], files: StagedFiles, prefix: str, *, durable: bool
+    ) -> None:
+        """Take the log directories, the staged files in them, and how names of new ones begin.
 
-        With ``durable``, :meth:`finish` makes them survive a power failure.
+        With ``durable``, :meth:`finish` makes the new ones survive a power failure.
         """
-        self._folders = folders
+        self._files = files
         self._staging = StagingArea(folders, 0, prefix, durable=durable)
 
     def add(
@@ -93,28 +94,12 @@ class LateEncoding:
         self._staging.discard()
 
     def _batches(self, run: StagedRun) -> Iterator[EncodedBatch]:
-        """Read the sets of a run as they were staged."""
-        path = self._folders[run.directory] / run.file
+        """Read the sets of a run, once it is known to be as it was staged."""
+        path = self._files.path_of(run)
         table = run.table(0, 0)
-        counts = zip(
-            table.position.tolist(), table.size.tolist(), table.count.tolist(), strict=True
-        )
-        crc = 0
-        try:
-            descriptor = open_regular(path)
-        except FileNotFoundError:
-            raise CommitError(
-                f"the staged file {path} is gone: its batch is to be run again"
-            ) from None
-        try:
-            for position, size, count in counts:
-                data = os.pread(descriptor, size, position)
-                crc = crc32c(data, crc)
+        rows = zip(table.position.tolist(), table.size.tolist(), table.count.tolist(), strict=True)
+        with self._files.opened(path) as source:
+            check_as_staged(source, path, run)
+            for position, size, count in rows:
+                data = read_at(source, position, size).tobytes()
                 yield EncodedBatch(data, count, count - 1, NO_TIMESTAMP, NO_TIMESTAMP)
-        finally:
-            os.close(descriptor)
-        if crc != run.crc32c:
-            raise CommitError(
-                f"{path}: bytes {run.position} to {run.position + run.size} are not what the task "
-                "has staged there"
-            )

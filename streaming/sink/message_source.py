@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.staged_source import StagedFiles
 
-__all__ = ["LogTables", "MessageSource"]
+__all__ = ["LogTables", "MessageSource", "check_as_staged"]
 
 _PIECE_BYTES: Final = 1 << 20
 
@@ -102,7 +102,9 @@ class MessageSource:
             CommitError: the file is gone, or holds something else than what was staged.
         """
         with self._files.opened(self._path) as source:
-            self._check(source)
+            if not self._checked:
+                check_as_staged(source, self._path, self._run)
+                self._checked = True
             for data in self._pieces(source, position, position + size):
                 if self._run.first_offset < 0:
                     self._next_offset = assign_offsets(data, self._next_offset, NO_EPOCH)
@@ -113,21 +115,6 @@ class MessageSource:
         """Decline, see the module."""
         del path
         return False
-
-    def _check(self, source: int) -> None:
-        if self._checked:
-            return
-        position, end = self._run.position, self._run.position + self._run.size
-        crc = 0
-        while position < end:
-            data = read_at(source, position, min(_PIECE_BYTES, end - position))
-            if not len(data):
-                break
-            crc = crc32c(data.data, crc)
-            position += len(data)
-        if crc != self._run.crc32c:
-            raise _changed(self._path, self._run)
-        self._checked = True
 
     def _pieces(self, source: int, position: int, end: int) -> Iterator[Bytes]:
         """Read whole messages, some at a time."""
@@ -143,6 +130,23 @@ class MessageSource:
                 length = scan.needed
             else:
                 raise _changed(self._path, self._run)
+
+
+def check_as_staged(source: int, path: Path, run: StagedRun) -> None:
+    """Compare the checksum of a run in the open file ``source`` with the one that its task gave.
+
+    Raises:
+        CommitError: they differ.
+    """
+    crc, position, end = 0, run.position, run.position + run.size
+    while position < end:
+        data = read_at(source, position, min(_PIECE_BYTES, end - position))
+        if not len(data):
+            break
+        crc = crc32c(data.data, crc)
+        position += len(data)
+    if crc != run.crc32c:
+        raise _changed(path, run)
 
 
 def _changed(path: Path, run: StagedRun) -> CommitError:

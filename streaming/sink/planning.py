@@ -65,26 +65,14 @@ def plan_appends(
     for run in runs:
         by_partition.setdefault(run.topic_partition, []).append(run)
     opened = list(_Planner(log_set, plan, now_ms, tails).open(by_partition))
-    late = LateEncoding(plan.directories, staged_prefix, durable=plan.options.flush == "commit")
-    try:
-        for each in opened:
-            if must_wait(each.runs, each.topic.config):
-                late.add(each.key, each.runs, each.topic.config, each.appender.log_end_offset)
-        encoded = late.finish()
-        with closing(StagedFiles(plan.directories)) as files:
-            return [
-                PartitionAppend.of(
-                    each.topic,
-                    each.appender,
-                    encoded.get(each.key, each.runs),
-                    each.member_id,
-                    files,
-                )
-                for each in opened
-            ]
-    except BaseException:
-        late.discard()
-        raise
+    durable = plan.options.flush == "commit"
+    with closing(StagedFiles(plan.directories)) as files:
+        late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
+        try:
+            return _planned(opened, files, late)
+        except BaseException:
+            late.discard()
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +84,21 @@ class _Opened:
     runs: Sequence[StagedRun]
     appender: PartitionAppender
     member_id: str
+
+
+def _planned(
+    opened: Sequence[_Opened], files: StagedFiles, late: LateEncoding
+) -> list[PartitionAppend]:
+    for each in opened:
+        if must_wait(each.runs, each.topic.config):
+            late.add(each.key, each.runs, each.topic.config, each.appender.log_end_offset)
+    encoded = late.finish()
+    return [
+        PartitionAppend.of(
+            each.topic, each.appender, encoded.get(each.key, each.runs), each.member_id, files
+        )
+        for each in opened
+    ]
 
 
 def _check_run(run: StagedRun, plan: WritePlan) -> None:

@@ -51,6 +51,25 @@ class _Planned(NamedTuple):
     data: Bytes | None
 
 
+class _Expected:
+    """Batches in order; what a lost staged file held is given out in any sizes."""
+
+    def __init__(self, batches: Iterator[_Planned]) -> None:
+        self._batches = batches
+        self._unknown = 0
+
+    def take(self, room: int) -> _Planned:
+        """Give the next batch, or as many unknown bytes as there is room for."""
+        if not self._unknown:
+            batch = next(self._batches)
+            if batch.data is not None:
+                return batch
+            self._unknown = batch.size
+        size = min(self._unknown, room)
+        self._unknown -= size
+        return _Planned(size, None)
+
+
 def check_ours(log_set: LogSet, intended: IntendedPartition, folder: Path) -> None:
     """Compare what segments hold beyond their former sizes with what a commit meant to put there.
 
@@ -59,7 +78,7 @@ def check_ours(log_set: LogSet, intended: IntendedPartition, folder: Path) -> No
             that cannot be told because the staged file is gone; or a log is shorter than before.
     """
     _check_no_other_segments(intended, folder)
-    planned = _planned_batches(log_set, intended)
+    planned = _Expected(_planned_batches(log_set, intended))
     for segment in intended.segments:
         path = folder / file_name(segment.base_offset, LOG)
         try:
@@ -99,7 +118,7 @@ def _was_started(intended: IntendedPartition, folder: Path, base_offset: int) ->
 
 
 def _check_segment(
-    path: Path, descriptor: int, segment: IntendedSegment, planned: Iterator[_Planned]
+    path: Path, descriptor: int, segment: IntendedSegment, planned: _Expected
 ) -> None:
     size = os.fstat(descriptor).st_size
     if size < segment.size_before:
@@ -109,7 +128,7 @@ def _check_segment(
         )
     position = segment.size_before
     while position < segment.size_after:
-        batch = next(planned)
+        batch = planned.take(segment.size_after - position)
         _check_batch(path, descriptor, position, batch)
         position += batch.size
     _check_batch(path, descriptor, segment.size_after, _Planned(0, None))
@@ -151,10 +170,10 @@ def is_valid_batch(descriptor: int, position: int) -> bool:
         length = scan.needed
 
 
-def _pass_over(planned: Iterator[_Planned], segment: IntendedSegment) -> None:
+def _pass_over(planned: _Expected, segment: IntendedSegment) -> None:
     left = segment.size_after - segment.size_before
     while left > 0:
-        left -= next(planned).size
+        left -= planned.take(left).size
 
 
 def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Iterator[_Planned]:

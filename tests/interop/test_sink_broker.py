@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pytest
 from pyspark.sql import functions as sf
@@ -11,6 +11,10 @@ from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.foreign import read_partition
 from tests.support.kafka import Topic, serve
 from tests.support.spark import small_session
+
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,6 +27,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark]
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 PARTITIONS: Final = 3
 ROWS: Final = 900
+FIRST_KEPT: Final = 20
 
 # Null, empty and repeated keys; null, empty and long values; header lists from null to repeated
 # keys; timestamps that go back.
@@ -43,6 +48,8 @@ RECORDS: Final = """
     FROM range(0, {rows}, 1, 2)
 """
 
+ADDED: Final = [(b"key %d" % number, b"added " * number) for number in range(20)]
+
 Headers = tuple[tuple[str, str | bytes | None], ...]
 
 
@@ -56,10 +63,11 @@ class Content(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What the fixture wrote, where to."""
+    """What the fixture wrote, where to; in ``kept``, part of topic ``lz4`` at its offsets."""
 
     log_dirs: list[Path]
     rows: list[Content]
+    kept: Path
 
 
 class Served(NamedTuple):
@@ -82,8 +90,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         for codec in CODECS:
             append(rows, log_dirs, codec, {"compression.type": codec})
         append(rows, log_dirs, "stamped", {"message.timestamp.type": "LogAppendTime"})
+        copy_part(spark, log_dirs, folder / "kept")
         contents = contents_of(rows)
-    return Written(log_dirs, contents)
+    return Written(log_dirs, contents, folder / "kept")
 
 
 def input_rows(spark: SparkSession) -> DataFrame:
@@ -97,6 +106,23 @@ def append(rows: DataFrame, log_dirs: list[Path], topic: str, options: dict[str,
     small = {"segment.bytes": "20000", "index.interval.bytes": "1000"}
     for _ in range(2):
         writer.options(numPartitions=str(PARTITIONS), **small).save(",".join(map(str, log_dirs)))
+
+
+def is_copied(offset: int) -> bool:
+    return offset >= FIRST_KEPT and offset % 3 != 1
+
+
+def copy_part(spark: SparkSession, log_dirs: list[Path], target: Path) -> None:
+    """Copy a topic with holes, in two steps, by several tasks at once."""
+    source = spark.read.format("kafkalog").option("subscribe", "lz4").option("includeHeaders", True)
+    part = source.load(",".join(map(str, log_dirs)))
+    part = part.where(f"offset >= {FIRST_KEPT} AND offset % 3 != 1")
+    sorted_part = part.repartition(2, "partition").sortWithinPartitions("partition", "offset")
+    for some in ("offset < 150", "offset >= 150"):
+        writer = sorted_part.where(some).write.format("kafkalog").mode("append")
+        small = {"segment.bytes": "20000", "index.interval.bytes": "1000"}
+        kept = {"topic": "kept", "numPartitions": str(PARTITIONS), "preserveOffsets": "true"}
+        writer.options(**small, **kept, **{"compression.type": "gzip"}).save(str(target))
 
 
 def contents_of(rows: DataFrame) -> list[Content]:
@@ -118,7 +144,7 @@ def contents_of(rows: DataFrame) -> list[Content]:
 
 
 def test_the_dump_tool_finds_nothing_in_what_spark_wrote(written: Written) -> None:
-    log_dirs, _ = written
+    log_dirs = written.log_dirs
     files = [path for log_dir in log_dirs for path in partition_files(log_dir)]
     indexes = [path for path in files if path.suffix != ".log"]
 
@@ -134,7 +160,7 @@ def test_the_dump_tool_finds_nothing_in_what_spark_wrote(written: Written) -> No
 
 
 def test_another_library_reads_what_was_put_in(written: Written) -> None:
-    log_dirs, rows = written
+    log_dirs, rows = written.log_dirs, written.rows
     for topic in CODECS:
         found = Counter(
             Content(record.timestamp, record.key, record.value, tuple(record.headers))
@@ -144,12 +170,21 @@ def test_another_library_reads_what_was_put_in(written: Written) -> None:
         assert found == Counter(rows + rows), topic
 
 
+def test_rows_that_keep_their_offsets_are_a_copy_with_holes(written: Written) -> None:
+    for partition in range(PARTITIONS):
+        original = read_partition(folder_of(written.log_dirs, "lz4", partition))
+        copied = read_partition(folder_of([written.kept], "kept", partition))
+        assert copied == [record for record in original if is_copied(record.offset)]
+        assert len(copied) > 100
+
+
 def test_a_broker_serves_the_same_records_and_has_no_complaint(
     written: Written, tmp_path: Path
 ) -> None:
-    log_dirs, _ = written
-    topics = [Topic(name, PARTITIONS) for name in (*CODECS, "stamped")]
+    log_dirs = [*written.log_dirs, written.kept]
+    topics = [Topic(name, PARTITIONS) for name in (*CODECS, "stamped", "kept")]
     with serve(tmp_path / "broker", log_dirs, topics) as broker:
+        ends = {}
         for topic in topics:
             assert served(broker, topic.name) == {
                 partition: [
@@ -158,16 +193,42 @@ def test_a_broker_serves_the_same_records_and_has_no_complaint(
                 ]
                 for partition in range(PARTITIONS)
             }
+            # ... and goes on where the sink left off.
+            ends[topic.name] = broker.offsets(topic.name)
+            codec = topic.name if topic.name in CODECS else "none"
+            broker.produce(topic.name, ADDED, **{"compression.type": codec})
         assert broker.complaints() == []
-        # ... and goes on where the sink left off.
-        ends = {partition: end for partition, (_, end) in broker.offsets("lz4").items()}
-        broker.produce("lz4", [(b"one more", b"")])
-        behind = [
-            record
-            for record in broker.consume_all("lz4")
-            if record.offset >= ends[record.partition]
-        ]
-        assert [record.key for record in behind] == [b"one more"]
+        broker.stop()
+        (data,) = broker.log_dirs
+        for topic in topics:
+            check_read_behind(data, topic.name, ends[topic.name])
+
+
+def check_read_behind(data: Path, topic: str, ends: dict[int, tuple[int, int]]) -> None:
+    """We read what the broker appended, behind all that we had written."""
+    added = []
+    for partition, (_, end) in ends.items():
+        with PartitionLog(data / f"{topic}-{partition}", TopicPartition(topic, partition)) as log:
+            rows = read_rows(log)
+        offsets = [row["offset"] for row in rows]
+        assert offsets == sorted(set(offsets))
+        behind = [row for row in rows if row["offset"] >= end]
+        assert [row["offset"] for row in behind] == [*range(end, end + len(behind))]
+        foreign = read_partition(data / f"{topic}-{partition}")
+        assert [row["value"] for row in rows] == [record.value for record in foreign]
+        added += [(row["key"], row["value"]) for row in behind]
+    assert sorted(added) == sorted(ADDED)
+
+
+def read_rows(log: PartitionLog) -> list[dict[str, Any]]:
+    end = log.log_end_offset(verify_from=0)
+    decoder = RecordDecoder(Columns.OFFSET | Columns.KEY | Columns.VALUE)
+    return [
+        row
+        for part in log.slices(log.log_start_offset, end)
+        for batch in log.read_slice(part, decoder, committed_end=end)
+        for row in batch.to_pylist()
+    ]
 
 
 def served(broker: Broker, topic: str) -> dict[int, list[Served]]:

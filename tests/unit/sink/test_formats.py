@@ -207,14 +207,20 @@ def test_a_record_too_large_is_refused_with_topic_key_and_size(
     assert not list(tmp_path.glob(f"{STAGED_PREFIX}*"))
 
 
-def test_sets_of_v0_that_wait_for_their_offsets_are_checked_again(tmp_path: Path) -> None:
-    writer = _writer(tmp_path, "v0", "gzip")
+@pytest.mark.parametrize(
+    ("message_format", "codec"), [("v0", "gzip"), ("v0", "none"), ("v1", "none"), ("v1", "lz4")]
+)
+@pytest.mark.parametrize("position", [3, 9, 40, -1])
+def test_staged_messages_that_have_changed_or_are_gone_are_not_appended(
+    message_format: str, codec: str, position: int, tmp_path: Path
+) -> None:
+    writer = _writer(tmp_path, message_format, codec)
     runs = writer.stage(0, _batch(0))
     (path,) = tmp_path.glob(f"{STAGED_PREFIX}*")
     content = bytearray(path.read_bytes())
-    content[30] ^= 1
+    content[position] ^= 1
     path.write_bytes(content)
-    with pytest.raises(CommitError, match="not what the task has staged"):
+    with pytest.raises(CommitError, match=r"bytes 0 to \d+ are not what"):
         writer.commit(0, runs)
     path.unlink()
     with pytest.raises(CommitError, match="is gone"):

@@ -133,6 +133,42 @@ def test_without_the_staged_file_nothing_is_proved_and_nothing_taken_away(cut_of
     assert segments(cut_off) == before
 
 
+def test_a_lost_staged_file_whose_run_fills_several_segments_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"segment__bytes": "600", "max__message__bytes": "300"}
+    writer = Writer(tmp_path, topic="t", **options)
+    writer.write(0, rows(["a" * 100]))
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", _cut_off)
+        with pytest.raises(PowerCutError):
+            writer.write(1, rows(["b" * 200] * 8))
+    for path in tmp_path.glob(".kafkalog.staged.*"):
+        path.unlink()
+    before = segments(tmp_path)
+    assert len([name for name in before if name.endswith(".log")]) > 2
+    with pytest.raises(LogDirectoryError, match="whose staged file is gone"):
+        go_on(tmp_path)
+    assert segments(tmp_path) == before
+    for path in sorted((tmp_path / "t-0").glob("*.log"))[1:]:
+        os.truncate(path, 0)
+    with pytest.raises(LogDirectoryError, match="whose staged file is gone"):
+        go_on(tmp_path)
+    os.truncate(tmp_path / "t-0" / f"{0:020d}.log", segment_size_before(tmp_path))
+    go_on(tmp_path)
+    assert values_of([tmp_path], "t") == {0: ["a" * 100]}
+
+
+def _cut_off(*_: object, **__: object) -> None:
+    raise PowerCutError
+
+
+def segment_size_before(folder: Path) -> int:
+    intent = load_intent(folder)
+    assert intent is not None
+    return intent.partitions[0].segments[0].size_before
+
+
 def test_a_log_that_lost_committed_bytes_is_told(cut_off: Path) -> None:
     os.truncate(cut_off / "t-0" / f"{0:020d}.log", 10)
     with pytest.raises(LogDirectoryError, match="committed records are gone"):
