@@ -19,7 +19,20 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.sink.upkeep import Upkeep
 
-__all__ = ["app", "main"]
+__all__ = [
+    "app",
+    "describe",
+    "dump",
+    "groups",
+    "handover",
+    "lag",
+    "main",
+    "offsets",
+    "recover",
+    "takeover",
+    "topics",
+    "verify",
+]
 
 app = typer.Typer(
     add_completion=False,
