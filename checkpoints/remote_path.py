@@ -63,6 +63,15 @@ class Store(Protocol):
         """List a folder, as of a moment ago; None if there is nothing under that name."""
         ...
 
+    @property
+    def list_interval_s(self) -> float:
+        """How old what is known of it may be."""
+        ...
+
+    def listed(self, key: str) -> RemoteEntry | None:
+        """Give what the last listing says of a file, however old it is."""
+        ...
+
     def status(self, key: str) -> RemoteStatus:
         """Ask for one file now; raises FileNotFoundError."""
         ...

@@ -8,12 +8,16 @@ A request takes longer than a megabyte takes to come. So:
 - Where a reader says what it will read, the next piece comes while it decodes the present one, and
   nothing behind the end that it named.
 
-Three pieces are kept, and one is on its way: 16 MiB at most.
+Pieces of 12 MiB together are kept, and one is on its way.
+
+Planning opens the same files again and again. Which file it is, and its small pieces, are therefore
+kept for a moment after it was closed, as long as listings say the same of it.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import time
+from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -23,7 +27,7 @@ import numpy as np
 from kafkalog.streaming.log.open_file import FileIdentity
 
 if TYPE_CHECKING:
-    from kafkalog.checkpoints.remote_path import RemotePath, Store
+    from kafkalog.checkpoints.remote_path import RemoteEntry, RemotePath, Store
     from kafkalog.streaming.log.open_file import Bytes
 
 __all__ = ["RemoteFile", "open_remote"]
@@ -31,7 +35,10 @@ __all__ = ["RemoteFile", "open_remote"]
 _WHOLE_BYTES: Final = 256 << 10
 _FIRST_BYTES: Final = 16 << 10
 _LARGEST_BYTES: Final = 4 << 20
-_KEPT: Final = 3
+_KEPT_BYTES: Final = 12 << 20
+_SMALL_BYTES: Final = 32 << 10
+_KEPT_SMALL: Final = 16
+_KEPT_FILES: Final = 64
 
 
 class _Piece(NamedTuple):
@@ -54,14 +61,34 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(2, thread_name_prefix="kafkalog-ahead")
 
 
+class _Known(NamedTuple):
+    file: RemoteFile
+    opened_at: float
+    listed: RemoteEntry | None
+
+
+_known: OrderedDict[tuple[Store, str], _Known] = OrderedDict()
+
+
 def open_remote(path: RemotePath) -> RemoteFile:
-    """Open a file of a store.
+    """Open a file of a store, or one again that was opened a moment ago.
 
     Raises:
         FileNotFoundError: there is none.
         LogDirectoryError: the store fails.
     """
-    return RemoteFile(path.store, path.key)
+    place, listed = (path.store, path.key), path.store.listed(path.key)
+    known = _known.pop(place, None)
+    if (
+        known is None
+        or known.listed != listed
+        or time.monotonic() - known.opened_at > path.store.list_interval_s
+    ):
+        known = _Known(RemoteFile(path.store, path.key), time.monotonic(), listed)
+    _known[place] = known
+    if len(_known) > _KEPT_FILES:
+        _known.popitem(last=False)
+    return known.file
 
 
 class RemoteFile:
@@ -75,7 +102,7 @@ class RemoteFile:
         """Bytes that it had when it was opened."""
         self.identity = FileIdentity(status.st_dev, status.st_ino)
         """Made of its size and the store's tag for its content."""
-        self._pieces: deque[_Piece] = deque(maxlen=_KEPT)
+        self._pieces: list[_Piece] = []
         self._ahead: _Ahead | None = None
         self._next_bytes = _FIRST_BYTES
         self._last_end = 0
@@ -103,11 +130,13 @@ class RemoteFile:
         self._planned_end = min(end, self.size)
 
     def close(self) -> None:
-        """Forget what was fetched; closing twice does no harm."""
+        """Forget what was fetched, but for a little; closing twice does no harm."""
         if self._ahead is not None:
             self._ahead.coming.cancel()
             self._ahead = None
-        self._pieces.clear()
+        self._planned_end = 0
+        small = [p for p in self._pieces if len(p.data) <= _SMALL_BYTES or len(p.data) == self.size]
+        self._pieces = small[-_KEPT_SMALL:]
 
     def _piece_at(self, position: int, wanted: int) -> _Piece:
         for piece in self._pieces:
@@ -119,10 +148,15 @@ class RemoteFile:
         else:
             start, end = self._range(position, wanted)
             piece = _Piece(start, self._fetch(start, end))
-        self._pieces.append(piece)
+        self._keep(piece)
         self._last_end = piece.end
         self._fetch_ahead(piece.end)
         return piece
+
+    def _keep(self, piece: _Piece) -> None:
+        self._pieces.append(piece)
+        while sum(len(kept.data) for kept in self._pieces) > _KEPT_BYTES:
+            del self._pieces[0]
 
     def _range(self, position: int, wanted: int) -> tuple[int, int]:
         if self.size <= _WHOLE_BYTES:

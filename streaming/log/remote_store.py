@@ -82,9 +82,19 @@ class RemoteStore:
 
     def entries(self, key: str) -> list[RemoteEntry] | None:
         """List a folder as of the last listing, or a new one if that is too old."""
-        if time.monotonic() - self._listed_at > self.options.list_interval_ms / 1000:
+        if time.monotonic() - self._listed_at > self.list_interval_s:
             self._list()
         return self._folders.get(key)
+
+    @property
+    def list_interval_s(self) -> float:
+        """How old what is known of the store may be."""
+        return self.options.list_interval_ms / 1000
+
+    def listed(self, key: str) -> RemoteEntry | None:
+        """Give what the last listing says of a file, however old it is."""
+        parent, _, name = key.rpartition("/")
+        return next((e for e in self._folders.get(parent, ()) if e.name == name), None)
 
     def forget_listing(self) -> None:
         """Have the next look list anew: something was not where it is said to be."""

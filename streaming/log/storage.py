@@ -46,7 +46,7 @@ class StorageOptions:
     anonymous: bool = False
     tries: int = 5
     timeout_ms: int = 30_000
-    list_interval_ms: int = 1_000
+    list_interval_ms: int = 5_000
 
     def merged(self, given: Mapping[str, object]) -> StorageOptions:
         """Give these options with others in their place, as far as those say anything."""

@@ -326,7 +326,8 @@ class ReadOptions(Options):
         duration_ms(),
         default=None,
         unit="ms",
-        doc="of paths that are URIs: how old a listing may be; default 1s",
+        doc="of paths that are URIs: how old what is known of the store may be: new records are "
+        "seen so late, and the store is listed so seldom; default 5s",
     )
     fetch_retries: int = option(
         "fetchOffset.numRetries",

@@ -31,10 +31,11 @@ def write_indexed_segment(
 
     Gives the next offset.
     """
-    offset, data = base_offset, b""
+    offset, pieces = base_offset, []
     for rows, attributes in batches:
-        data += batch_bytes(offset, rows, attributes=attributes)
+        pieces.append(batch_bytes(offset, rows, attributes=attributes))
         offset += len(rows)
+    data = b"".join(pieces)
     path = write_segment(folder, base_offset, data)
     table = scan_batches(np.frombuffer(data, np.uint8)).table
     built = index_segment(base_offset, [table], interval)

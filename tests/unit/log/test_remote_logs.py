@@ -1,0 +1,314 @@
+"""Log directories in an object store: what is read, by how many requests, and what failure says."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.corpus import CAPTURED_LIVE, CASES, UnpackedCase
+from tests.support.indexed_logs import write_indexed_segment
+from tests.support.logs import Row, write_checkpoint
+from tests.support.object_store import ObjectStore, Request, object_store
+from tests.support.reading import read_batch, read_stream
+
+from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.remote_file import open_remote
+from kafkalog.streaming.log.storage import RemoteRoot, as_path
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hypothesis.strategies import DataObject
+
+SECRET = "a-well-kept-secret"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ObjectStore]:
+    with object_store() as started:
+        yield started
+
+
+@pytest.fixture
+def store(server: ObjectStore) -> ObjectStore:
+    server.reset()
+    return server
+
+
+# What is read
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_corpus_reads_back_as_real_clients_read_it(
+    store: ObjectStore, tmp_path: Path, name: str
+) -> None:
+    case = UnpackedCase(name, tmp_path)
+    uris = []
+    for folder in map(Path, case.path.split(",")):
+        shorten_preallocated(folder)
+        prefix = f"{name}/{folder.name}"
+        store.upload(folder, prefix)
+        uris.append(store.uri(prefix))
+    options = {
+        "path": ",".join(uris),
+        "subscribe": case.topics,
+        "includeHeaders": "true",
+        "splitBytes": "16k",
+        "readUpTo": "logEnd" if name in CAPTURED_LIVE else "highWatermark",
+        **store.options,
+    }
+    assert case.differences(read_batch(**options)) == []
+    committed = {"kafka.isolation.level": "read_committed"}
+    rows = read_stream(1000, **options | committed)
+    assert case.differences(rows, isolation="read_committed") == []
+
+
+def shorten_preallocated(folder: Path) -> None:
+    """Leave 64 KiB of the 10 MiB that a living broker's index has: the rest is zeros as well."""
+    for path in [*folder.rglob("*.index"), *folder.rglob("*.timeindex")]:
+        if path.stat().st_size > 1 << 16:
+            os.truncate(path, 1 << 16)
+
+
+def large_log(folder: Path) -> Path:
+    """Write one segment of 24 MiB in batches of 16 KiB, and what a broker says of its end."""
+    rng = np.random.default_rng(7)
+    batches = [([Row(rng.bytes(16_000), timestamp=1000 + n)], 0) for n in range(1536)]
+    write_indexed_segment(folder / "big-0", 0, batches)
+    write_checkpoint(folder, "replication-offset-checkpoint", {"big-0": 1536})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def big(server: ObjectStore, tmp_path_factory: pytest.TempPathFactory) -> str:
+    server.upload(large_log(tmp_path_factory.mktemp("big")), "big")
+    return server.uri("big")
+
+
+_AN_HOUR = itertools.count(3_600_000)
+
+
+def of_big(big: str, store: ObjectStore, **more: str) -> dict[str, str]:
+    """Give options that no test before had, so that nothing is known of the store yet."""
+    kept = {"storage.listInterval": str(next(_AN_HOUR))}
+    return {"path": big, "subscribe": "big", **store.options, **kept, **more}
+
+
+# By how many requests
+
+
+def test_a_seek_fetches_the_index_and_then_what_lies_around_the_offset(
+    store: ObjectStore, big: str
+) -> None:
+    given = {"startingOffsets": '{"big":{"0":700}}', "endingOffsets": '{"big":{"0":703}}'}
+    rows = read_batch(**of_big(big, store, **given))
+    assert [row["offset"] for row in rows] == [700, 701, 702]
+    names = [r.name.rpartition(".")[2] for r in store.requests if r.start >= 0]
+    assert names.index("index") < names.index("log")
+    # the end of the log is looked at as well, which the last index entry leads to
+    assert store.fetched(".log") < 400_000
+    assert store.fetched(".timeindex") == 0
+    assert len([r for r in store.requests if r.name.endswith(".log")]) <= 12
+
+
+def test_a_timestamp_is_found_by_the_indexes(store: ObjectStore, big: str) -> None:
+    given = {"startingTimestamp": "1700", "endingTimestamp": "1703"}
+    rows = read_batch(**of_big(big, store, **given))
+    assert [row["timestamp"] for row in rows] == [1700, 1701, 1702]
+    assert store.fetched(".log") < 800_000
+
+
+def test_a_scan_makes_few_requests_and_fetches_nothing_twice(store: ObjectStore, big: str) -> None:
+    assert len(read_batch(**of_big(big, store))) == 1536
+    gets = [r for r in store.requests if r.start >= 0 and r.name.endswith(".log")]
+    assert store.fetched(".log") < 1.05 * 1536 * 16_100
+    assert len(gets) < 20
+    assert max(r.body_bytes for r in gets) <= 4 << 20
+
+
+def test_the_next_piece_is_asked_for_before_the_reader_needs_it(
+    store: ObjectStore, big: str
+) -> None:
+    root = ReadOptions.parse(of_big(big, store)).paths[0]
+    with_size = open_remote(as_path(root) / "big-0" / f"{0:020d}.log")
+    with_size.will_read(0, with_size.size)
+    first = with_size.read(0, 1 << 20)
+    # nothing more is read, and the request for what follows arrives all the same
+    wait_for(lambda: len([r for r in store.requests if r.start >= 1 << 20]) == 1)
+    assert len(first) == 1 << 20
+    with_size.close()
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if happened():
+            return
+        time.sleep(0.01)
+    raise AssertionError
+
+
+def test_an_idle_query_lists_as_often_as_it_is_told_to(store: ObjectStore, big: str) -> None:
+    often = ReadOptions.parse(of_big(big, store) | {"storage.listInterval": "0"})
+    seldom = ReadOptions.parse(of_big(big, store) | {"storage.listInterval": "1h"})
+    for options, expected in ((seldom, 0), (often, 1)):
+        tail = LogTail(options.paths, lambda _: True)
+        ends = tail.look()
+        assert ends == {TopicPartition("big", 0): 1536}
+        store.requests.clear()
+        assert tail.look() == ends
+        listings = [r for r in store.requests if "list-type" in r.path]
+        assert (len(listings) > 0) == (expected > 0)
+        assert len(listings) == len(store.requests)
+
+
+def test_what_is_uploaded_later_is_found(store: ObjectStore, tmp_path: Path) -> None:
+    end = write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 3)
+    store.upload(tmp_path, "grows")
+    options = ReadOptions.parse(
+        {"path": store.uri("grows"), "subscribe": "t", "storage.listInterval": "0"} | store.options
+    )
+    tail = LogTail(options.paths, lambda _: True)
+    assert tail.look() == {TopicPartition("t", 0): 3}
+    # the active segment as a later copy of it has it, and one more
+    write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 5)
+    write_indexed_segment(tmp_path / "t-0", end + 2, [([Row(b"2")], 0)] * 2)
+    store.upload(tmp_path, "grows")
+    assert tail.look() == {TopicPartition("t", 0): 7}
+    rows = read_batch(path=store.uri("grows"), subscribe="t", **store.options)
+    assert [row["value"] for row in rows] == [b"1"] * 5 + [b"2"] * 2
+
+
+# What failure says
+
+
+@pytest.mark.parametrize("fault", ["500", "reset", "short", "silence"])
+def test_requests_that_fail_now_and_then_are_made_again(
+    store: ObjectStore, big: str, fault: str
+) -> None:
+    seen: Counter[tuple[str, str, int]] = Counter()
+
+    def fail_once(request: Request) -> str | None:
+        key = (request.method, request.path, request.start)
+        seen[key] += 1
+        wanted = fault != "silence" or request.name.endswith(".index")
+        return fault if wanted and seen[key] == 1 and request.method == "GET" else None
+
+    store.fault = fail_once
+    given = {"startingOffsets": '{"big":{"0":700}}', "storage.timeout": "1s"}
+    rows = read_batch(**of_big(big, store, **given, **{"storage.tries": "3"}))
+    assert [row["offset"] for row in rows] == list(range(700, 1536))
+    assert max(seen.values()) >= 2
+
+
+@pytest.mark.parametrize("fault", ["500", "reset", "short"])
+def test_a_range_that_cannot_be_had_is_reported_with_all_that_helps(
+    store: ObjectStore, big: str, fault: str
+) -> None:
+    store.fault = lambda r: fault if r.name.endswith(".log") and r.start >= 1_000_000 else None
+    with pytest.raises(LogDirectoryError) as caught:
+        read_batch(**of_big(big, store, **{"storage.tries": "2"}))
+    said = str(caught.value)
+    assert f"s3://archive/big/big-0/{0:020d}.log: bytes " in said
+    assert "(2 tries)" in said
+    assert "storage.tries" in said
+    assert SECRET not in said
+
+
+def test_a_refusal_is_final(store: ObjectStore, big: str) -> None:
+    store.fault = lambda _: "403"
+    # a store of its own: what others have listed already is not asked for again
+    options = of_big(big, store, **{"storage.tries": "7"})
+    with pytest.raises(LogDirectoryError, match=r"s3://archive/big cannot be listed \(1 tries\)"):
+        read_batch(**options)
+    assert len(store.requests) == 1
+
+
+def test_a_prefix_or_bucket_that_is_not_there_is_named(store: ObjectStore, big: str) -> None:
+    with pytest.raises(LogDirectoryError, match=r"s3://archive/none.*no such folder"):
+        read_batch(path=store.uri("none"), subscribe="t", **store.options)
+    with pytest.raises(LogDirectoryError, match="s3://nowhere/x cannot be listed"):
+        read_batch(path="s3://nowhere/x", subscribe="t", **store.options)
+
+
+# Options
+
+
+def test_secrets_are_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        options = ReadOptions.parse(
+            {
+                "path": f"s3://an-id:{SECRET}@bucket/logs/?region=eu-west-1&session_token={SECRET}",
+                "subscribe": "t",
+                "storage.secretKey": SECRET,
+            }
+        )
+    (root,) = options.paths
+    assert isinstance(root, RemoteRoot)
+    assert root == "s3://bucket/logs"
+    assert root.options.secret_key == SECRET
+    path = as_path(root) / "t-0"
+    for shown in (repr(options), repr(root.options), str(path), repr(path), caplog.text):
+        assert SECRET not in shown
+    with pytest.raises(OptionError, match="parameter 'typo'") as caught:
+        ReadOptions.parse({"path": f"s3://a:{SECRET}@b/c?typo={SECRET}", "subscribe": "t"})
+    assert SECRET not in str(caught.value)
+
+
+def test_what_the_uri_says_counts_more_than_the_options() -> None:
+    given = {"storage.region": "us-east-1", "storage.endpoint": "http://other:1"}
+    options = ReadOptions.parse({"path": "s3://b/p?region=eu-west-1", "subscribe": "t"} | given)
+    assert isinstance(options.paths[0], RemoteRoot)
+    assert options.paths[0].options.region == "eu-west-1"
+    assert options.paths[0].options.endpoint == "http://other:1"
+
+
+# Other file systems
+
+
+@pytest.mark.parametrize("name", ["p02-nulls-headers", "p06-transactions"])
+def test_what_fsspec_opens_is_read_too(tmp_path: Path, name: str) -> None:
+    case = UnpackedCase(name, tmp_path)
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{case.path}/", f"/{name}/", recursive=True)
+    rows = read_batch(path=f"memory://{name}", subscribe=case.topics, includeHeaders="true")
+    assert case.differences(rows) == []
+
+
+def test_a_scheme_that_nobody_knows_is_said_to_be_one() -> None:
+    with pytest.raises(LogDirectoryError, match="nothing://x/y cannot be opened"):
+        read_batch(path="nothing://x/y", subscribe="t")
+
+
+@given(data=st.data(), size=st.sampled_from([0, 1, 1000, 300_000, 9_000_000]))
+@settings(max_examples=40, deadline=None)
+def test_reads_at_any_place_give_the_bytes_of_that_place(data: DataObject, size: int) -> None:
+    content = np.random.default_rng(size).bytes(size)
+    fsspec.filesystem("memory").pipe_file(f"/any/{size}", content)
+    opened = open_remote(as_path(RemoteRoot.parse("memory://any")) / str(size))
+    assert opened.size == size
+    places = st.integers(0, size + 10)
+    for _ in range(data.draw(st.integers(1, 12))):
+        position = data.draw(places)
+        if data.draw(st.booleans()):
+            opened.will_read(position, data.draw(places))
+        for _ in range(data.draw(st.integers(1, 3))):
+            length = data.draw(st.sampled_from([0, 1, 61, 5_000, 1 << 20, 6_000_000]))
+            expected = content[position : position + length]
+            assert opened.read(position, length).tobytes() == expected
+            assert opened.peek(position, 61) == content[position : position + 61]
+            position += length
+    opened.close()
+    opened.close()
