@@ -313,6 +313,8 @@ class LogSegment:
 
     def header_at(self, position: int) -> BatchHeader | None:
         """Read the header of the batch at ``position``; None if no whole batch can be there."""
+        if position < 0:  # as a damaged index may say
+            return None
         remaining = self.size - position
         data = self.opened.peek(position, _HEADER_BYTES)
         if len(data) < _HEADER.size:

@@ -333,6 +333,17 @@ def test_an_entry_below_the_first_offset_of_a_wrapper_is_not_followed(
     assert "where no batch with that offset starts" in caplog.text
 
 
+def test_a_negative_position_in_an_index_costs_a_scan(directory: Path) -> None:
+    path = directory / f"{0:020d}.index"
+    first, *rest = struct.iter_unpack(">ii", path.read_bytes())
+    entries = [(first[0], -first[1]), *rest]
+    path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+    _, table = scan((directory / f"{0:020d}.log").read_bytes())
+    with LogSegment(directory, 0) as segment:
+        for offset in range(200):
+            assert segment.translate_offset(offset) == table.position[offset // 5]
+
+
 def wrapper(first: int, count: int, magic: int) -> bytes:
     """Make a compressed message set; of magic 1 with relative offsets inside."""
     inner = b"".join(
