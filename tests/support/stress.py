@@ -1,0 +1,215 @@
+"""Random steps on a log directory while a query reads it, and what it must have read in the end.
+
+A ground (:class:`StressGround`) is a directory with topics that come, grow, shrink and go, and what
+was put there. :class:`StressQuery` is a streaming query over all of it that is stopped, killed and
+started again; its checkpoint and its rows stay. :func:`run_steps` does random steps, and
+:func:`wait_until_read` checks that every row came once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import psutil
+from pyspark import SparkContext
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Life", "StressGround", "StressQuery", "run_steps", "wait_until_read"]
+
+Place = tuple[int, int]
+"""Partition and offset."""
+
+_READ_SECONDS: Final = 180
+_SCHEMA: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
+_SOURCE_PROCESS: Final = "python_streaming_source_runner"
+
+
+@dataclass
+class Life:
+    """A topic from when it was made to when it was deleted, and what was put there.
+
+    ``sent`` has a place for each value, or None where the writer did not say.
+    """
+
+    name: str
+    number: int
+    kind: str = "plain"
+    partitions: int = 1
+    alive: bool = True
+    sent: dict[str, Place | None] = field(default_factory=dict)
+
+    def next_values(self, count: int) -> list[str]:
+        """Make values that no other record of any topic has."""
+        begin = len(self.sent)
+        return [f"{self.name}#{self.number}:{begin + n}" for n in range(count)]
+
+
+class StressGround(Protocol):
+    """A log directory, what happens there, and what of it may be gone."""
+
+    lives: list[Life]
+
+    @property
+    def path(self) -> Path:
+        """The log directory."""
+
+    def steps(self) -> Mapping[Callable[[random.Random], None], int]:
+        """Give what can be done, and how often in proportion."""
+
+    def may_be_missing(self, life: Life, missing: set[str]) -> bool:
+        """Whether the log has lost these values of a topic that still lives."""
+
+
+class StressQuery:
+    """A query from all topics into Parquet files, which Spark's sink writes exactly once."""
+
+    def __init__(self, spark: SparkSession, ground: StressGround, work: Path) -> None:
+        self._spark = spark
+        self._ground = ground
+        self._work = work
+        self._query: StreamingQuery | None = None
+        self._killed = False
+        self.starts = 0
+
+    def rows(self) -> list[tuple[str, int, int, str]]:
+        """Give topic, partition, offset and value of all rows so far."""
+        if not (self._work / "rows" / "_spark_metadata" / "0").exists():
+            return []
+        frame = self._spark.read.schema(_SCHEMA).parquet(str(self._work / "rows"))
+        return [(row[0], row[1], row[2], row[3]) for row in frame.collect()]
+
+    def start(self) -> None:
+        """Start it, if it does not run; a failure of a run that nobody killed is raised."""
+        if self._query is not None and self._query.isActive:
+            return
+        self.stop()
+        options = {
+            "subscribePattern": "^s[0-9]",
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",
+            "fetchOffset.retryIntervalMs": "100",
+            "maxOffsetsPerTrigger": "200",
+            "stateLocation": str(self._work / "state"),
+        }
+        reader = self._spark.readStream.format("kafkalog").options(**options)
+        frame = reader.schema(_SCHEMA).load(str(self._ground.path))
+        writer = frame.writeStream.format("parquet").option("path", str(self._work / "rows"))
+        self._query = writer.option("checkpointLocation", str(self._work / "checkpoint")).start()
+        self.starts += 1
+
+    def stop(self) -> None:
+        """Stop it, wherever it is; raise what it failed of, unless it was killed."""
+        query, self._query = self._query, None
+        killed, self._killed = self._killed, False
+        if query is None:
+            return
+        failure = query.exception() if not query.isActive else None
+        query.stop()
+        if failure is not None and not killed:
+            raise failure
+
+    def kill_query(self, rng: random.Random) -> None:
+        """Kill a process that the query needs: that of its offsets, or one of its tasks."""
+        if self._query is None or not self._query.isActive:
+            return
+        gateway = SparkContext._gateway
+        assert gateway is not None
+        processes = psutil.Process(gateway.proc.pid).children(recursive=True)
+        sources = [process for process in processes if _SOURCE_PROCESS in _command(process)]
+        workers = [process for process in processes if "pyspark" in _command(process)]
+        chosen = rng.choice([sources, workers])
+        if chosen:
+            self._killed = True
+            with contextlib.suppress(psutil.NoSuchProcess):
+                rng.choice(chosen).send_signal(signal.SIGKILL)
+
+    def check_health(self) -> None:
+        """Start it again if it died of being killed; fail if it died of anything else."""
+        if self._query is not None and not self._query.isActive:
+            self.start()
+
+
+def run_steps(
+    ground: StressGround, query: StressQuery, rng: random.Random, seconds: float
+) -> Counter[str]:
+    """Do random steps for so long; give how often each was done."""
+    done: Counter[str] = Counter()
+
+    def toggle_query(rng: random.Random) -> None:
+        # idle every other time, so that more than one step falls between two runs
+        (query.stop if rng.random() < 0.5 else query.start)()
+
+    query.start()
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        steps = {**ground.steps(), toggle_query: 6, query.kill_query: 3}
+        (step,) = rng.choices(list(steps), list(steps.values()))
+        step(rng)
+        done[step.__name__] += 1
+        query.check_health()
+        time.sleep(rng.random() * 0.3)
+    return done
+
+
+def wait_until_read(ground: StressGround, query: StressQuery) -> None:
+    """Let the query read to the end, and check that every row came, and none twice.
+
+    Raises:
+        AssertionError: a row that the log has is missing, came twice, or was never put there.
+    """
+    deadline = time.monotonic() + _READ_SECONDS
+    while True:
+        query.start()
+        problems = _problems(ground, query.rows())
+        if not problems:
+            query.stop()
+            return
+        if time.monotonic() > deadline:
+            query.stop()
+            raise AssertionError("\n".join(problems))
+        time.sleep(1)
+
+
+def _problems(ground: StressGround, rows: list[tuple[str, int, int, str]]) -> list[str]:
+    read = Counter(value for _, _, _, value in rows)
+    places = {value: (partition, offset) for _, partition, offset, value in rows}
+    found = [f"{value} came {n} times" for value, n in read.items() if n > 1]
+    unknown = set(read)
+    for life in ground.lives:
+        unknown -= life.sent.keys()
+        missing = life.sent.keys() - read
+        if life.alive and missing and not ground.may_be_missing(life, set(missing)):
+            found.append(
+                f"of {life.name}#{life.number} ({life.kind}): {_shown(missing, life.sent)}"
+            )
+        found += [
+            f"{value} was put at {place} and read at {places[value]}"
+            for value, place in life.sent.items()
+            if place is not None and places.get(value, place) != place
+        ]
+    return found + [f"{value} was read and never put there" for value in unknown]
+
+
+def _shown(missing: Any, sent: dict[str, Place | None]) -> str:
+    some = sorted(missing)[:20]
+    listed = ", ".join(f"{value} at {sent[value]}" for value in some)
+    return f"{len(missing)} values were not read: {listed}"
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -1,0 +1,252 @@
+"""The two grounds of the stress run: a real broker's directory, and one that our sink writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
+from tests.support.kafka import Topic
+from tests.support.killing import run_and_kill
+from tests.support.sinking import Writer, rows
+from tests.support.stress import Life
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from tests.support.kafka import Broker
+
+__all__ = ["BrokerGround", "OwnGround"]
+
+_SEGMENTS: Final = {"internal.segment.bytes": "2000", "file.delete.delay.ms": "500"}
+_KINDS: Final = {
+    "plain": _SEGMENTS,
+    "retained": {**_SEGMENTS, "retention.bytes": "4000"},
+    "compacted": {
+        **_SEGMENTS,
+        "cleanup.policy": "compact",
+        "min.cleanable.dirty.ratio": "0.01",
+    },
+}
+_MOST_TOPICS: Final = 6
+_WAIT_SECONDS: Final = 60
+
+Steps = dict["Callable[[random.Random], None]", int]
+
+
+class _Topics:
+    """Topics by name, and all that there ever were."""
+
+    def __init__(self) -> None:
+        self.lives: list[Life] = []
+
+    @property
+    def living(self) -> list[Life]:
+        """The topics that there are."""
+        return [life for life in self.lives if life.alive]
+
+    def begin(self, rng: random.Random, kinds: Mapping[str, Any]) -> Life | None:
+        """Plan a topic, often one that has the name of a deleted one; None if there are enough."""
+        if len(self.living) >= _MOST_TOPICS:
+            return None
+        taken = {life.name for life in self.living}
+        free = sorted({life.name for life in self.lives} - taken)
+        name = rng.choice(free) if free and rng.random() < 0.5 else f"s{len(self.lives)}"
+        number = sum(life.name == name for life in self.lives)
+        (kind,) = rng.choices(list(kinds), [3 if kind == "plain" else 1 for kind in kinds])
+        return Life(name, number, kind, rng.randint(1, 3))
+
+
+class BrokerGround(_Topics):
+    """A broker's topics; it retains and compacts, is stopped and killed."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__()
+        self._broker = broker
+
+    @property
+    def path(self) -> Path:
+        """The broker's log directory."""
+        return self._broker.log_dirs[0]
+
+    def steps(self) -> Steps:
+        """Give what can be done, and how often in proportion."""
+        return {
+            self.add_topic: 4 if self.living else 1000,
+            self.delete_topic: 2,
+            self.add_partitions: 2,
+            self.append: 30,
+            self.roll: 8,
+            self.restart: 1,
+            self.kill: 1,
+        }
+
+    def may_be_missing(self, life: Life, missing: set[str]) -> bool:
+        """Whether what is missing lies below the log start, or was compacted away."""
+        if life.kind == "plain":
+            return False
+        places = {life.sent[value] for value in missing}
+        if life.kind == "compacted":
+            records = self._broker.consume_all(life.name)
+            return places.isdisjoint((record.partition, record.offset) for record in records)
+        starts = self._broker.offsets(life.name)
+        return all(place is not None and place[1] < starts[place[0]][0] for place in places)
+
+    def add_topic(self, rng: random.Random) -> None:
+        """Create a topic."""
+        life = self.begin(rng, _KINDS)
+        if life is not None:
+            self._broker.create_topics(Topic(life.name, life.partitions, _KINDS[life.kind]))
+            self.lives.append(life)
+
+    def delete_topic(self, rng: random.Random) -> None:
+        """Delete a topic."""
+        if len(self.living) > 1:
+            life = rng.choice(self.living)
+            life.alive = False
+            admin = self._admin()  # to be kept until it has answered
+            admin.delete_topics([life.name])[life.name].result()
+
+    def add_partitions(self, rng: random.Random) -> None:
+        """Add a partition to a topic."""
+        life = rng.choice(self.living)
+        life.partitions += 1
+        admin = self._admin()
+        asked = [NewPartitions(life.name, life.partitions)]
+        admin.create_partitions(asked)[life.name].result()
+        self._broker.wait_for_leaders(Topic(life.name, life.partitions))
+
+    def append(self, rng: random.Random) -> None:
+        """Send some records to all partitions of a topic."""
+        life = rng.choice(self.living)
+        self._send(life, rng.randint(1, 40), rng)
+
+    def roll(self, rng: random.Random) -> None:
+        """Send so much to a topic that its partitions begin new segments."""
+        life = rng.choice(self.living)
+        self._send(life, 60 * life.partitions, rng)
+
+    def restart(self, rng: random.Random) -> None:
+        """Stop the broker and start it."""
+        self._broker.stop()
+        self._begin_again()
+
+    def kill(self, rng: random.Random) -> None:
+        """Kill the broker and start it."""
+        self._broker.kill()
+        self._begin_again()
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self._broker.bootstrap, "log_level": 3})
+
+    def _begin_again(self) -> None:
+        self._broker.start()
+        for life in self.living:
+            self._broker.wait_for_leaders(Topic(life.name, life.partitions))
+
+    def _send(self, life: Life, count: int, rng: random.Random) -> None:
+        settings = {"batch.num.messages": 10, "linger.ms": 2, "log_level": 3}
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": self._broker.bootstrap, **settings}
+        )
+
+        def note(error: object, message: confluent_kafka.Message) -> None:
+            assert error is None, error
+            value, partition, offset = message.value(), message.partition(), message.offset()
+            assert value is not None
+            assert partition is not None
+            assert offset is not None
+            life.sent[value.decode()] = (partition, offset)
+
+        for value in life.next_values(count):
+            key = str(rng.randrange(8))
+            partition = rng.randrange(life.partitions)
+            producer.produce(life.name, value, key, partition, on_delivery=note)
+        assert producer.flush(_WAIT_SECONDS) == 0
+
+
+class OwnGround(_Topics):
+    """Topics of our sink, whose commits are killed at any of their calls and then done again."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.path = path
+        path.mkdir()
+        self._batch_id = 0
+        self.outcomes: Counter[str] = Counter()
+
+    def steps(self) -> Steps:
+        """Give what can be done, and how often in proportion."""
+        return {
+            self.add_topic: 4 if self.living else 1000,
+            self.delete_topic: 2,
+            self.add_partitions: 2,
+            self.append: 20,
+            self.kill: 8,
+        }
+
+    def may_be_missing(self, life: Life, missing: set[str]) -> bool:
+        """Nothing may: we neither retain nor compact."""
+        return False
+
+    def add_topic(self, rng: random.Random) -> None:
+        """Write to a topic that is not there yet."""
+        life = self.begin(rng, {"plain": {}})
+        if life is not None:
+            self.lives.append(life)
+            self._commit([life], rng, life.partitions, killed=False)
+
+    def delete_topic(self, rng: random.Random) -> None:
+        """Take the folders of a topic away, one after the other."""
+        if len(self.living) > 1:
+            life = rng.choice(self.living)
+            life.alive = False
+            for folder in sorted(self.path.glob(f"{life.name}-*")):
+                gone = self.path.parent / f"deleted-{life.number}-{folder.name}"
+                folder.rename(gone)
+                shutil.rmtree(gone)
+
+    def add_partitions(self, rng: random.Random) -> None:
+        """Put a folder beside those of a topic, with the topic's id."""
+        life = rng.choice(self.living)
+        made = self.path.parent / "added"
+        made.mkdir()
+        shutil.copy(self.path / f"{life.name}-0" / "partition.metadata", made)
+        made.rename(self.path / f"{life.name}-{life.partitions}")
+        life.partitions += 1
+
+    def append(self, rng: random.Random) -> None:
+        """Commit rows for some topics."""
+        some = rng.sample(self.living, rng.randint(1, len(self.living)))
+        self._commit(some, rng, 1, killed=False)
+
+    def kill(self, rng: random.Random) -> None:
+        """Kill the commit of rows at any of its calls, as often as need be, and commit them."""
+        some = rng.sample(self.living, rng.randint(1, len(self.living)))
+        self._commit(some, rng, 1, killed=True)
+
+    def _commit(
+        self, lives: list[Life], rng: random.Random, partitions: int, *, killed: bool
+    ) -> None:
+        values = {life.name: life.next_values(rng.randint(1, 60)) for life in lives}
+        flat = [(topic, value) for topic, some in values.items() for value in some]
+        batch = rows([value for _, value in flat], topics=[topic for topic, _ in flat])
+        settings = {"segment__bytes": "3000", "flush": "os", "partitioner": "round_robin"}
+        writer = Writer(self.path, numPartitions=str(partitions), **settings)
+        runs = writer.stage(self._batch_id, batch)
+
+        def commit() -> None:
+            writer.commit(self._batch_id, runs)
+
+        while killed and rng.random() < 0.6:
+            call = rng.randrange(60)
+            self.outcomes["killed" if run_and_kill(commit, call, half=True) else "ended"] += 1
+        commit()
+        self._batch_id += 1
+        for life in lives:
+            life.sent |= dict.fromkeys(values[life.name])
