@@ -243,7 +243,9 @@ class PartitionAppender:
             adoptable=adoptable,
             now_ms=self._now_ms,
         )
-        epoch = None if self._epochs else LeaderEpoch(0, self.log_end_offset)
+        # Message sets have no epochs: a broker drops what it finds of them, with a warning.
+        starts_epoch = not self._epochs and self.config.magic >= 2
+        epoch = LeaderEpoch(0, self.log_end_offset) if starts_epoch else None
         return AppendPlan(
             topic_partition=self.topic_partition,
             directory=self.directory,

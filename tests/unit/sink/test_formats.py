@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from tests.support.sinking import STAMP_MS, Writer, rows, values_of
 
+from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, load_state
 from kafkalog.errors import CommitError, OptionError, RecordTooLargeError, RowError
 from kafkalog.model import TimestampType, TopicPartition
@@ -184,6 +185,15 @@ def test_the_format_persists_with_the_topic_until_another_is_given(tmp_path: Pat
     assert state is not None
     (topic,) = state.topics.values()
     assert topic.settings["message.format"] == "v2"
+
+
+def test_leader_epochs_begin_with_the_first_batch_that_has_one(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t", message__format="v1").write(0, rows(["a", "b"]))
+    assert read_leader_epochs(tmp_path / "t-0") == []
+    Writer(tmp_path, topic="t", message__format="v2").write(1, rows(["c"]))
+    assert read_leader_epochs(tmp_path / "t-0") == [LeaderEpoch(0, 2)]
+    ((_, table, _),) = _segments(tmp_path)
+    assert table.leader_epoch.tolist() == [-1, -1, 0]
 
 
 def test_settings_that_do_not_go_with_those_given_before_are_refused(tmp_path: Path) -> None:
