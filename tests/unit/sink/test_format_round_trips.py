@@ -41,7 +41,7 @@ FIRST: Final = 1000
 each_format = pytest.mark.parametrize(
     ("message_format", "codec"), MATRIX, ids=map("-".join, MATRIX)
 )
-_FEW: Final = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_FEW: Final = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -159,7 +159,7 @@ def test_holes_in_and_between_batches_come_back_from_each_format(
 
 
 @each_format
-@settings(_FEW, max_examples=4)
+@settings(_FEW, max_examples=3)
 @given(rows=_LARGE_ROWS)
 def test_values_of_up_to_1_mb_come_back_from_each_format(
     message_format: str, codec: str, rows: list[Row]
@@ -174,7 +174,7 @@ def test_values_of_up_to_1_mb_come_back_from_each_format(
 
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize(("message_format", "codec"), READABLE, ids=map("-".join, READABLE))
-@settings(_FEW, max_examples=12)
+@settings(_FEW, max_examples=8)
 @given(rows=_ROWS, gaps=_GAPS)
 def test_other_clients_read_the_same_from_each_format(
     client: str, message_format: str, codec: str, rows: list[Row], gaps: list[int]
