@@ -16,18 +16,19 @@ __all__ = ["IdlePacer"]
 
 _SHARE: Final = 0.02
 _LONGEST_S: Final = 0.25
+_LONGEST_WHEN_IDLE_S: Final = 1.0
 
-# The longer nothing came, the less it matters to see the next row 50 ms later.
+# The longer nothing came, the less it matters to see the next row a little later.
 _IDLE_SHARE: Final = 0.05
-_LONGEST_FOR_SPARK_S: Final = 0.1
+_LONGEST_FOR_SPARK_S: Final = 0.2
 
 
 class IdlePacer:
     """Waits before a look, if the looks before found nothing.
 
-    Our looks are to take at most 2 % of the time, and no wait is longer than a quarter of a second.
-    A wait for Spark's sake grows with the time since something was found, up to 100 ms: with it an
-    idle query costs about 3 % of a core, the most of it Spark, and 10 % without it.
+    Our looks are to take at most 2 % of the time, and no wait for that is longer than a quarter of
+    a second, or than a twentieth of the time since something was found, up to a second. A wait for
+    Spark's sake grows likewise, up to 200 ms: a round of Spark's costs it a millisecond.
 
     It waits, rather than answering from memory, so that every answer is true when it is given.
     """
@@ -57,6 +58,8 @@ class IdlePacer:
             self._last_found = now
             self._not_before = now
             return
-        for_us = min((now - self._began) / _SHARE, _LONGEST_S)
-        for_spark = min((now - self._last_found) * _IDLE_SHARE, _LONGEST_FOR_SPARK_S)
+        of_idle = (now - self._last_found) * _IDLE_SHARE
+        longest = max(_LONGEST_S, min(of_idle, _LONGEST_WHEN_IDLE_S))
+        for_us = min((now - self._began) / _SHARE, longest)
+        for_spark = min(of_idle, _LONGEST_FOR_SPARK_S)
         self._not_before = self._began + max(for_us, for_spark)

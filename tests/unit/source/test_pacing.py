@@ -52,12 +52,22 @@ def test_waits_grow_with_the_time_since_something_was_found() -> None:
     hours.now += 60
     look(pacer, hours, 0)
     look(pacer, hours, 0)
-    assert hours.slept == [pytest.approx(0.02), pytest.approx(0.1)]
+    assert hours.slept == [pytest.approx(0.02), pytest.approx(0.2)]
 
 
-def test_no_wait_is_longer_than_a_quarter_of_a_second() -> None:
+def test_no_wait_is_longer_than_a_quarter_of_a_second_or_of_long_idleness_than_a_second() -> None:
     hours = Hours()
     pacer = IdlePacer(hours, hours.sleep)
     look(pacer, hours, 0.1)
     look(pacer, hours, 0.1)
-    assert hours.slept == [pytest.approx(0.15)]
+    hours.now += 10
+    look(pacer, hours, 0.1)
+    look(pacer, hours, 0.1)
+    hours.now += 100
+    look(pacer, hours, 0.1)
+    look(pacer, hours, 0.1)
+    assert hours.slept == [
+        pytest.approx(0.15),
+        pytest.approx(0.4225),
+        pytest.approx(0.9),
+    ]
