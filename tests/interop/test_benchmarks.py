@@ -1,0 +1,48 @@
+"""The benchmarks work; what they find is another matter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_WORKS: Final = "read-batch-value,sink,latest-offset,seek,shape-2"
+"""One of each kind: to run them all takes minutes."""
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
+
+
+def run(module: str, docs: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--docs", str(docs), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.spark
+def test_peers_are_measured_in_turns_and_the_page_shows_each_with_its_goal(tmp_path: Path) -> None:
+    done = run("peers", tmp_path, "--only", _WORKS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    for line in (
+        "| batch read, value only | Kafka source |",
+        "|  | kafkalog, its own log |",
+        "| at least 5 x Kafka source |",
+        "|  | kafkalog, flush=os |",
+        "| shape: batches of 1 record | Kafka source |",
+        "| at most 20 ms |",
+        "| at most 3 pages | reached |",
+    ):
+        assert line in page
+    assert (tmp_path / "benchmarks-rates.png").stat().st_size > 0
+
+
+def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
+    done = run("growth", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "growth.md").read_text(encoding="utf-8")
+    assert "| partitions, one of them changed | 10: " in page
+    assert (tmp_path / "growth.png").stat().st_size > 0
