@@ -16,6 +16,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.slices import open_planned
 
@@ -51,10 +52,11 @@ def offset_behind_older(segment: LogSegment, timestamp: int) -> int:
 def thin_slice(whole: SegmentSlice, times: Intervals) -> list[SegmentSlice]:
     """Cut out of a slice the batches that cannot hold a record with one of the timestamps, in ms.
 
-    Costs a small read for each batch. From the first bytes on that are no batch in its place, all
-    is kept: what is wrong there, the reader finds, and what lacks at the end of a file as well.
+    Costs a small read for each batch, which in a store costs more than the batch: what lies there
+    is given as it is. From the first bytes on that are no batch in its place, all is kept: what is
+    wrong there, the reader finds, and what lacks at the end of a file as well.
     """
-    segment = open_planned(whole)
+    segment = None if isinstance(whole.path, RemotePath) else open_planned(whole)
     if segment is None:
         return [whole]
     with segment:

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 from tests.support.corpus import CAPTURED_LIVE, CASES, UnpackedCase
 from tests.support.indexed_logs import write_indexed_segment
 from tests.support.logs import Row, write_checkpoint
@@ -23,8 +25,10 @@ from tests.support.reading import read_batch, read_stream
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.log.remote_file import open_remote
 from kafkalog.streaming.log.storage import RemoteRoot, as_path
+from kafkalog.streaming.schema import source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.tail import LogTail
 
@@ -129,6 +133,31 @@ def test_a_timestamp_is_found_by_the_indexes(store: ObjectStore, big: str) -> No
     rows = read_batch(**of_big(big, store, **given))
     assert [row["timestamp"] for row in rows] == [1700, 1701, 1702]
     assert store.fetched(".log") < 800_000
+
+
+def test_filters_leave_out_what_the_time_index_rules_out(store: ObjectStore, big: str) -> None:
+    options = of_big(big, store, filterPushdown="true", maxTimestampDisorder="0")
+    reader = KafkaLogDataSource(options).reader(source_schema(include_headers=False))
+    since = datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC)
+    wanted = [since + timedelta(milliseconds=n) for n in (700, 702)]
+    filters = [GreaterThanOrEqual(("timestamp",), wanted[0]), LessThan(("timestamp",), wanted[1])]
+    assert list(reader.pushFilters(list(filters))) == filters
+    rows = [
+        row["offset"]
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+    assert {700, 701} <= set(rows) <= set(range(690, 710))
+    assert store.fetched(".log") < 600_000
+
+
+def test_one_partition_s_folder_is_read_alone(store: ObjectStore, big: str) -> None:
+    given = {"startingOffsets": '{"big":{"0":1530}}'}
+    rows = read_batch(**of_big(f"{big}/big-0", store, **given))
+    assert [row["offset"] for row in rows] == list(range(1530, 1536))
+    # what the folder around it says of its end was asked for
+    assert any(r.name == "replication-offset-checkpoint" for r in store.requests)
 
 
 def test_a_scan_makes_few_requests_and_fetches_nothing_twice(store: ObjectStore, big: str) -> None:
