@@ -83,7 +83,7 @@ def test_a_stream_gives_the_same_rows_in_the_same_micro_batches(peers: Peers, ca
     assert ours.rows == theirs.rows
 
 
-@pytest.mark.parametrize("what", BATCH_REFUSALS)
+@pytest.mark.parametrize("what", some(list(BATCH_REFUSALS), 20))
 def test_both_refuse_a_batch_with(peers: Peers, what: str) -> None:
     options = BATCH_REFUSALS[what] | {"fetchOffset.retryIntervalMs": "10"}
     theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)

@@ -169,7 +169,11 @@ def _transaction(
     for partition in partitions:
         for n in range(count):
             producer.produce(
-                *("txn", f"{name} {n}", str(n)), partition=partition, timestamp=EPOCH_MS + n
+                "txn",
+                value=None if n in {1, 2} else f"{name} {n}",
+                key=None if n in {0, 1} else str(n),
+                partition=partition,
+                timestamp=EPOCH_MS + n,
             )
     assert producer.flush(_WAIT_SECONDS) == 0
     return producer
