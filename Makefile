@@ -24,6 +24,9 @@ kills: env ## Kill writers at every call that changes a file, and a thousand tim
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 python -m pytest -q --timeout 7200 \
 	    tests/crash/test_sink_kill_walk.py tests/crash/test_kill_campaign.py
 
+model: env ## Search all that may happen to a few small batches, within large bounds
+	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 tests/crash/test_commit_model.py
+
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 tests/crash/test_power_loss.py
 

@@ -88,6 +88,8 @@ class Machine:
             self.change(Renamed(folder, name, inode))
         elif flags & os.O_CREAT and flags & os.O_EXCL:
             raise failure(errno.EEXIST, str(path))
+        else:
+            self.reading(("yes", name))
         if inode in self.disk.folders and flags & (os.O_WRONLY | os.O_RDWR):
             raise failure(errno.EISDIR, str(path))
         if flags & os.O_TRUNC:

@@ -1,0 +1,136 @@
+"""Search all that may happen to a few small batches, and see that planted mistakes are found.
+
+CI searches within small bounds, ``make model`` within larger ones: ``docs/protocol.md``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from tests.support.commit_model import Bounds, Broken, first_world, search
+from tests.support.reader_model import look_during_commits
+
+from kafkalog.checkpoints.intent import load_intent
+from kafkalog.streaming.sink import committer
+from kafkalog.streaming.sink.committer import Committer
+from kafkalog.streaming.sink.identity import Verdict
+from kafkalog.streaming.sink.log_set import LogSet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.crash
+
+LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
+
+SMALL_SEARCHES: Final = (
+    (("a",), Bounds(batches=2, kills=0, brokers=1, zombies=1, losses=1)),
+    (("a",), Bounds(batches=1, kills=1, brokers=1, zombies=0, losses=0)),
+    (("a",), Bounds(batches=1, kills=1, brokers=0, zombies=1, losses=0)),
+)
+LARGE_SEARCHES: Final = (
+    (("a",), Bounds(batches=1, kills=2, brokers=0, zombies=0, losses=0)),
+    (("a",), Bounds(batches=2, kills=1, brokers=1, zombies=0, losses=1)),
+    (("a",), Bounds(batches=2, kills=1, brokers=0, zombies=1, losses=0)),
+    (("a",), Bounds(batches=1, kills=1, brokers=2, zombies=0, losses=0)),
+    (("a", "b"), Bounds(batches=1, kills=1, brokers=1, zombies=0, losses=0)),
+    (("a", "b"), Bounds(batches=1, kills=0, brokers=1, zombies=2, losses=0)),
+)
+
+
+@pytest.mark.parametrize(("queries", "bounds"), SMALL_SEARCHES + (LARGE_SEARCHES if LARGE else ()))
+def test_whatever_happens_no_batch_is_lost_doubled_or_half_seen(
+    queries: tuple[str, ...], bounds: Bounds
+) -> None:
+    assert search(first_world(bounds, *queries)) > 80
+
+
+def test_a_reader_that_is_overtaken_at_any_step_sees_whole_batches() -> None:
+    assert look_during_commits(commits=1, every=1 if LARGE else 25) > 50
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Forget a step."""
+
+
+def publish_first(self: Committer, appends: Any) -> None:
+    """Leave the appending for after the rename."""
+    self.__dict__["late"] = appends
+
+
+def late_publish(original: Callable[..., Any]) -> Callable[..., Any]:
+    def publish(self: Committer, *arguments: Any, **named: Any) -> None:
+        original(self, *arguments, **named)
+        appends = self.__dict__.pop("late", None)
+        if appends is not None:
+            APPLY(self, appends)
+
+    return publish
+
+
+APPLY: Final = Committer._apply
+
+
+def always_next(*_: object, **__: object) -> Verdict:
+    """Take every batch for a new one."""
+    return Verdict.APPEND
+
+
+def unchecked_run(judge: Callable[..., Verdict]) -> Callable[..., Verdict]:
+    """Forget which runs were replaced, and which batch comes next."""
+
+    def judged(identity: Any, last: Any) -> Verdict:
+        if last is not None and identity.run_id in last.fenced:
+            return Verdict.APPEND
+        return judge(identity, last)
+
+    return judged
+
+
+def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
+    match bug:
+        case "publish before append":
+            patch.setattr(Committer, "_apply", publish_first)
+            patch.setattr(Committer, "_publish", late_publish(Committer._publish))
+        case "no look at the run":
+            patch.setattr(committer, "judge", unchecked_run(committer.judge))
+        case "every batch is the next":
+            patch.setattr(committer, "judge", always_next)
+        case "no intent":
+            patch.setattr(Committer, "_declare", nothing)
+        case "no recovery":
+            patch.setattr(committer, "take_back", nothing)
+        case "finished intents are acted on":
+            patch.setattr(LogSet, "unfinished", all_intents)
+            patch.setattr(committer, "clear_away", nothing)
+        case "no guard":
+            patch.setattr(committer, "_make_guard", nothing)
+        case "the mark of a clean shutdown stays":
+            patch.setattr(committer, "remove_clean_shutdown_marker", nothing)
+
+
+def all_intents(self: LogSet) -> list[Any]:
+    found = (load_intent(folder) for folder in self.directories)
+    return [intent for intent in found if intent is not None]
+
+
+BUGS: Final = {
+    "publish before append": SMALL_SEARCHES[1],
+    "no look at the run": SMALL_SEARCHES[0],
+    "every batch is the next": SMALL_SEARCHES[1],
+    "no intent": SMALL_SEARCHES[1],
+    "no recovery": SMALL_SEARCHES[1],
+    "finished intents are acted on": SMALL_SEARCHES[0],
+    "no guard": SMALL_SEARCHES[1],
+    "the mark of a clean shutdown stays": SMALL_SEARCHES[0],
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_protocol_with_a_mistake_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    queries, bounds = BUGS[bug]
+    plant(monkeypatch, bug)
+    with pytest.raises(Broken):
+        search(first_world(bounds, *queries))

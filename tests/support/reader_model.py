@@ -1,0 +1,131 @@
+"""A reader, and a writer that gets ahead of it between any two of its looks at the disk.
+
+Readers hold no lock. Here one reads through the states that a disk goes through while batches are
+staged and committed: at each look it sees the state that the writer has come to, and between two
+looks the writer may make any number of changes. What the reader does next depends on what it has
+seen; so the search goes over pairs of what was seen so far and how far the writer is, each once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from tests.support.commit_model import (
+    LOG_DIR,
+    UNTOLD,
+    Bounds,
+    Broken,
+    Query,
+    commit_next,
+    first_world,
+    visible,
+)
+from tests.support.disk_calls import Machine, simulated
+
+from kafkalog.errors import KafkaLogError
+
+if TYPE_CHECKING:
+    from tests.support.disk import Disk
+
+__all__ = ["look_during_commits"]
+
+
+class _EnoughError(BaseException):
+    """Ends a reader whose way on from here is known."""
+
+
+def look_during_commits(commits: int, *, every: int = 1) -> int:
+    """Let a reader look while a query commits batches; give how many different looks there are.
+
+    It begins in each state, or with ``every=n`` in each n-th.
+
+    Raises:
+        Broken: a look gave a part of a batch, or failed.
+    """
+    return _Looks(_states(commits)).search(every)
+
+
+def _states(commits: int) -> list[Disk]:
+    """List what a disk goes through: a topic with one batch gets more, and another one is made."""
+    world = first_world(Bounds(), "a")
+    disk, states = world.disk, []
+    for batch in range(commits + 1):
+        machine = Machine(disk.copy())
+        machine.process = batch + 1
+        with simulated(machine):
+            commit_next(Query("a", batch=batch))
+        states += _prefixes(disk, machine)
+        disk = states[-1]
+    different = {state.digest(without=UNTOLD): state for state in states}
+    return list(different.values())
+
+
+def _prefixes(before: Disk, machine: Machine) -> list[Disk]:
+    disk = before.copy()
+    for inode in machine.disk.folders:
+        disk.folders.setdefault(inode, {})
+    for inode in machine.disk.files:
+        disk.files.setdefault(inode, b"")
+    found = [disk.copy()]
+    for change in machine.disk.changes:
+        disk.apply(change)
+        found.append(disk.copy())
+    return found
+
+
+@dataclass
+class _Looks:
+    """The search: ``known`` are pairs of a hash of what was seen and the number of a state."""
+
+    states: list[Disk]
+    known: set[tuple[bytes, int]] = field(default_factory=set)
+
+    def search(self, every: int) -> int:
+        """Try every way of going on from states on."""
+        waiting: list[list[int]] = [[state] for state in range(0, len(self.states), every)]
+        while waiting:
+            waiting += self._read(waiting.pop())
+        return len(self.known)
+
+    def _read(self, schedule: list[int]) -> list[list[int]]:
+        """Read by a schedule: which state each look sees; the last one for all looks beyond it.
+
+        Gives the schedules that leave this one, each by one more change of the writer's.
+        """
+        machine = Machine(self.states[schedule[0]])
+        seen = blake2b(digest_size=16)
+        looks = 0
+        branches: list[list[int]] = []
+
+        def looked(result: object) -> None:
+            nonlocal looks
+            seen.update(repr(result).encode())
+            looks += 1
+            if looks < len(schedule):
+                machine.disk = self.states[schedule[looks]]
+                return
+            state = schedule[-1]
+            key = (seen.digest(), state)
+            if key in self.known:
+                raise _EnoughError
+            self.known.add(key)
+            if state + 1 < len(self.states):
+                head = schedule + [state] * (looks - len(schedule))
+                branches.append([*head, state + 1])
+
+        machine.reading = looked
+        try:
+            with simulated(machine):
+                contents = visible()
+        except _EnoughError:
+            return branches
+        except KafkaLogError as error:
+            raise Broken(f"a reader fails, by the schedule {schedule}: {error}") from error
+        values = [value for each in contents.values() for value in each]
+        counts = Counter(value.rpartition("/")[0] for value in values)
+        if len(values) != len(set(values)) or any(count != 2 for count in counts.values()):
+            raise Broken(f"a reader sees {contents} in {LOG_DIR}, by the schedule {schedule}")
+        return branches
