@@ -34,6 +34,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
 from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
@@ -60,8 +61,9 @@ def hand_over(
 ) -> Upkeep:
     """Make a set that our sink wrote one that a broker can start on.
 
-    Unfinished commits are taken back, logs made durable, and the checkpoint files and the mark of a
-    clean shutdown written. Nothing of the last two is done where a problem was found.
+    Unfinished commits are taken back, logs made durable, and the checkpoint files written. So is
+    the mark of a clean shutdown, unless logs of a broker's own topics lie there, whose ends it has
+    to look at itself. Nothing is written where a problem was found.
 
     Args:
         paths: all log directories of the set.
@@ -84,7 +86,8 @@ def hand_over(
             if cluster_id is not None and node_id is not None:
                 _write_meta_properties(folder, cluster_id, node_id)
             _write_checkpoints(folder, [p for p in done.partitions if p.where.log_dir == folder])
-            write_clean_shutdown_marker(folder)
+            if all(found.log_dir != folder for found in done.skipped):
+                write_clean_shutdown_marker(folder)
     return done
 
 
@@ -202,12 +205,13 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
                 _fsync(path)
         fsync_directory(each.where.path)
     ends = {each.topic_partition: each.end for each in partitions}
-    for name in (RECOVERY_POINT, HIGH_WATERMARK):
-        gone = read_offset_checkpoint(folder, name).keys() - ends.keys()
-        write_offset_checkpoint(folder, name, ends, remove=gone)
-    starts = read_offset_checkpoint(folder, LOG_START_OFFSET)
-    kept = {key: start for key, start in starts.items() if key in ends}
-    write_offset_checkpoint(folder, LOG_START_OFFSET, kept, remove=starts.keys() - kept.keys())
+    for name, offsets in ((RECOVERY_POINT, ends), (HIGH_WATERMARK, ends), (LOG_START_OFFSET, {})):
+        gone = [
+            key
+            for key in read_offset_checkpoint(folder, name)
+            if not (folder / partition_directory_name(*key)).is_dir()
+        ]
+        write_offset_checkpoint(folder, name, offsets, remove=gone)
 
 
 def _write_meta_properties(folder: Path, cluster_id: str, node_id: int) -> None:

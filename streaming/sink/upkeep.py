@@ -59,12 +59,14 @@ class Upkeep:
     """What was found and done.
 
     ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
-    to decide on: the logs they name were left alone.
+    to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
+    it recovers itself.
     """
 
     set_id: str = ""
     taken_back: list[str] = field(default_factory=list)
     partitions: list[PartitionEnd] = field(default_factory=list)
+    skipped: list[PartitionDirectory] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -115,6 +117,7 @@ def put_in_order(log_set: LogSet) -> Upkeep:
     take_back(log_set, durable=True)
     for key, found in LogDirs(log_set.directories).partitions().items():
         if key.topic in INTERNAL_TOPICS and read_topic_id(found.path) not in log_set.state.topics:
+            done.skipped.append(found)
             continue
         try:
             done.partitions.append(_put_partition_in_order(log_set, key, found))
