@@ -198,23 +198,34 @@ class PowerCutError(BaseException):
     """Ends a commit without letting it clear up, as a kill would."""
 
 
+@pytest.mark.parametrize("adopts", [False, True])
 @pytest.mark.parametrize(("message_format", "codec"), FORMATS)
 def test_a_commit_that_was_cut_off_is_taken_back(
-    message_format: str, codec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    message_format: str,
+    codec: str,
+    adopts: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise PowerCutError
 
-    writer = keeping(tmp_path, message__format=message_format, compression__type=codec)
+    if adopts:
+        adopt_small_files(monkeypatch)
+    options = {"message__format": message_format, "compression__type": codec}
+    writer = keeping(tmp_path, segment__bytes="5000", **options)
     writer.write(0, at([4, 6]))
+    tasks = [at([*range(200, 400, 3)]), at([*range(10, 200, 3)])]
     with monkeypatch.context() as patch:
         patch.setattr(LogSet, "publish", fail)
         with pytest.raises(PowerCutError):
-            writer.write(1, at([*range(10, 300, 3)]))
+            writer.write(1, *tasks)
     Writer(tmp_path, name="another", topic="u").write(0, rows(["x"]))
     with PartitionLog(tmp_path / "t-0", TopicPartition("t", 0)) as log:
         assert log.log_end_offset(verify_from=0) == 7
-    writer.write(1, at([*range(10, 300, 3)]))
+    writer.write(1, *tasks)
+    with PartitionLog(tmp_path / "t-0", TopicPartition("t", 0)) as log:
+        assert log.log_end_offset(verify_from=0) == 399
 
 
 def test_a_record_too_large_names_its_key_and_leaves_nothing(tmp_path: Path) -> None:
