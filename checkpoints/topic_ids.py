@@ -1,10 +1,16 @@
-"""The topic ids that a streaming query knows its partitions by, kept between its runs.
+"""Topic ids that outlast a run: those that a streaming query knows, and those that were changed.
 
 A query's checkpoint holds offsets only. A topic that is deleted and made anew under its old name
 has another id, and the offsets of the old one mean nothing in it. The file, in a folder that
 belongs to one query, is sealed (:mod:`kafkalog.checkpoints.sealed_file`); its one line is
 
     {"topics":{"flights":{"0":"2nKGh3uGQ0a2qXfWc1kKTA","1":"2nKGh3uGQ0a2qXfWc1kKTA"}}}
+
+A topic that keeps its records and gets another id, as for a broker that is to own it, is no topic
+made anew. Whoever changes ids notes it before, in a sealed file in each log directory, one line for
+each change:
+
+    {"topic":"flights","from":"2nKGh3uGQ0a2qXfWc1kKTA","to":"hpYgM1pPTfKkq0oFhDYc0w"}
 """
 
 from __future__ import annotations
@@ -18,13 +24,22 @@ from kafkalog.errors import CheckpointError
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["TOPIC_IDS_FILE", "load_topic_ids", "save_topic_ids"]
+__all__ = [
+    "CHANGED_IDS_FILE",
+    "TOPIC_IDS_FILE",
+    "is_changed_id",
+    "load_topic_ids",
+    "note_changed_ids",
+    "save_topic_ids",
+]
 
 TOPIC_IDS_FILE: Final = "kafkalog.topics"
+CHANGED_IDS_FILE: Final = "kafkalog.changed-ids"
 _FORMAT: Final = "kafkalog.topics"
+_CHANGED_FORMAT: Final = "kafkalog.changed-ids"
 _VERSION: Final = 1
 
 
@@ -58,6 +73,34 @@ def save_topic_ids(folder: Path, ids: Mapping[TopicPartition, str]) -> None:
         write_atomically(folder / TOPIC_IDS_FILE, seal(_FORMAT, _VERSION, [{"topics": topics}]))
     except OSError as error:
         raise CheckpointError(f"{folder / TOPIC_IDS_FILE} cannot be written: {error}") from error
+
+
+def note_changed_ids(folder: Path, changes: Iterable[tuple[str, str, str]]) -> None:
+    """Note changes (topic, id before, id after) in a log directory, beside those noted earlier.
+
+    Raises:
+        CheckpointError: the file is damaged.
+        OSError: it cannot be written.
+    """
+    path = folder / CHANGED_IDS_FILE
+    lines = read_sealed(path, _CHANGED_FORMAT, _VERSION) or []
+    lines += [{"topic": topic, "from": old, "to": new} for topic, old, new in changes]
+    if lines:
+        write_atomically(path, seal(_CHANGED_FORMAT, _VERSION, lines))
+
+
+def is_changed_id(folder: Path, topic: str, before: str, now: str) -> bool:
+    """Whether a topic that had the id ``before`` was given the id ``now``, by way of others too.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    lines = read_sealed(folder / CHANGED_IDS_FILE, _CHANGED_FORMAT, _VERSION) or []
+    ids = {before}
+    for line in lines:  # in the order of the changes
+        if line.get("topic") == topic and line.get("from") in ids:
+            ids.add(str(line.get("to")))
+    return now in ids
 
 
 def _parsed(line: Mapping[str, Mapping[str, Mapping[str, str]]]) -> dict[TopicPartition, str]:

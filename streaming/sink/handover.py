@@ -33,6 +33,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
 from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
+from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -167,12 +168,26 @@ def _renamed(
         else each
         for each in partitions
     ]
+    _note(log_set, partitions, changed)
     state = _advanced(log_set.state, renamed, settings_by_name=True)
     log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
     for each in renamed:
         if each.topic_partition.topic in changed:
             write_topic_id(each.where.path, changed[each.topic_partition.topic])
     return renamed
+
+
+def _note(log_set: LogSet, partitions: Sequence[PartitionEnd], changed: Mapping[str, str]) -> None:
+    """Note for streaming queries that topics get other ids and keep their records."""
+    changes = {
+        (topic, before, changed[topic])
+        for topic, before in (
+            (each.topic_partition.topic, read_topic_id(each.where.path)) for each in partitions
+        )
+        if topic in changed and before is not None and before != changed[topic]
+    }
+    for folder in log_set.directories:
+        note_changed_ids(folder, sorted(changes))
 
 
 def _advanced(

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import (
     DataLossError,
     OffsetOutOfRangeError,
@@ -148,7 +149,12 @@ class _Reader:
             return
         folder = Path(str(planned.path)).parent
         found = read_topic_id(folder)
-        if found not in {None, self.topic_id}:
+        topic = self.topic_partition.topic
+        if (
+            found is not None
+            and found != self.topic_id
+            and not is_changed_id(folder.parent, topic, self.topic_id, found)
+        ):
             raise UnknownTopicOrPartitionError(
                 f"{folder} belongs to another topic of that name now (topic id {found}, planned "
                 f"was {self.topic_id})"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalog.checkpoints.topic_ids import load_topic_ids, save_topic_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from kafkalog.model import TopicPartition
 
@@ -45,12 +45,19 @@ class TopicIds:
     ahead of the checkpoint.
     """
 
-    def __init__(self, location: str | None) -> None:
+    def __init__(
+        self,
+        location: str | None,
+        is_changed: Callable[[str, str, str], bool],
+    ) -> None:
         """Read what is kept.
+
+        ``is_changed`` tells of a topic, an id before and an id now whether the topic is the same.
 
         Raises:
             CheckpointError: it is damaged.
         """
+        self._is_changed = is_changed
         self._folder = None if location is None else Path(location)
         self._known = {} if self._folder is None else load_topic_ids(self._folder)
         self._adopted: Mapping[TopicPartition, str | None] | None = None
@@ -66,9 +73,11 @@ class TopicIds:
         self._adopted = None
 
     def is_other(self, key: TopicPartition, now: str | None) -> bool:
-        """Whether a partition's id is known and another one now."""
+        """Whether a partition's id is known, and that of another topic now."""
         known = self._known.get(key)
-        return known is not None and now is not None and known != now
+        if known is None or now is None or known == now:
+            return False
+        return not self._is_changed(key.topic, known, now)
 
     def find_recreated(
         self,

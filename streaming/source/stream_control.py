@@ -68,7 +68,7 @@ class StreamControl:
             every_batch=options.shallow,
             around_damage=options.on_corrupt_record == "skip",
         )
-        self._ids = TopicIds(options.state_location)
+        self._ids = TopicIds(options.state_location, self._tail.is_changed_id)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._pacer = IdlePacer()
         self._gate = (

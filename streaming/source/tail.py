@@ -20,10 +20,12 @@ from __future__ import annotations
 import logging
 import time
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_topic_id
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
+from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -32,7 +34,6 @@ from kafkalog.streaming.source.watch import Watch, Watched, stamp_of, watchable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from kafkalog.checkpoints.remote_path import RemotePath
     from kafkalog.model import TopicPartition
@@ -151,6 +152,11 @@ class LogTail:
         if ids != self._topic_ids:
             self._topic_ids = ids
         return self._topic_ids
+
+    def is_changed_id(self, topic: str, before: str, now: str) -> bool:
+        """Whether a topic got another id and kept its records, as when directories change hands."""
+        places = (place for place in self._directories if isinstance(place, Path))
+        return any(is_changed_id(place, topic, before, now) for place in places)
 
     def topic_id(self, topic_partition: TopicPartition) -> str | None:
         """Give the id of a partition's topic, as of the last look; None if it has none."""

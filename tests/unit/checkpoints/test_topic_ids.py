@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.checkpoints.topic_ids import TOPIC_IDS_FILE, load_topic_ids, save_topic_ids
+from kafkalog.checkpoints.topic_ids import (
+    TOPIC_IDS_FILE,
+    is_changed_id,
+    load_topic_ids,
+    note_changed_ids,
+    save_topic_ids,
+)
 from kafkalog.errors import CheckpointError
 from kafkalog.model import TopicPartition
 
@@ -35,3 +41,15 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(CheckpointError, match="cannot be written"):
         save_topic_ids(tmp_path / "file" / "state", IDS)
+
+
+def test_changed_ids_are_followed_from_one_to_the_next(tmp_path: Path) -> None:
+    note_changed_ids(tmp_path, [])
+    assert not is_changed_id(tmp_path, "t", "a", "b")
+    note_changed_ids(tmp_path, [("t", "a", "b"), ("u", "a", "x")])
+    note_changed_ids(tmp_path, [("t", "b", "c")])
+    assert is_changed_id(tmp_path, "t", "a", "b")
+    assert is_changed_id(tmp_path, "t", "a", "c")
+    assert is_changed_id(tmp_path, "t", "b", "c")
+    assert not is_changed_id(tmp_path, "t", "c", "a")
+    assert not is_changed_id(tmp_path, "t", "a", "x")

@@ -5,11 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.sink.handover import hand_over
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
@@ -155,19 +157,20 @@ def test_a_batch_that_was_logged_of_the_old_topic_is_not_read_from_the_new_one(l
 def test_a_task_does_not_take_another_topics_records_for_those_that_were_planned(
     log: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = RowSchema.of(source_schema(include_headers=False))
+    schema = RowSchema.of(source_schema(include_headers=False))
     given = {"path": str(log), "subscribe": "t", "startingOffsets": "earliest"}
     stream = StreamControl(ReadOptions.parse(given))
     start = stream.initial()
     splits = stream.plan(start, stream.next_end(start, take_all=False))
     assert (
-        sum(batch.num_rows for batch in read_split(splits[0], ReadOptions.parse(given), rows)) == 10
+        sum(batch.num_rows for batch in read_split(splits[0], ReadOptions.parse(given), schema))
+        == 10
     )
     make(log, 50, 60)
     with pytest.raises(DataLossError, match=r"\[0, 10\) cannot be read: .* another topic"):
-        list(read_split(splits[0], ReadOptions.parse(given), rows))
+        list(read_split(splits[0], ReadOptions.parse(given), schema))
     options = ReadOptions.parse(given | {"failOnDataLoss": "false"})
-    assert list(read_split(splits[0], options, rows)) == []
+    assert list(read_split(splits[0], options, schema)) == []
     assert "[0, 10)" in caplog.text
 
 
@@ -219,3 +222,25 @@ def test_a_start_beyond_the_end_of_a_log_is_no_topic_made_anew(log: Path) -> Non
         stream.next_end(stream.initial(), take_all=False)
     stream = control(log, **given)
     assert stream.next_end(stream.initial(), take_all=False) == {T0: 10, T1: 4}
+
+
+def test_a_topic_that_gets_another_id_and_keeps_its_records_is_the_same(
+    log: Path, tmp_path: Path
+) -> None:
+    directory = tmp_path / "ours"
+    directory.mkdir()
+    Writer(directory, topic="t").write(0, rows(["a", "b"]))
+    stream = control(directory, fails=True, **kept(log))
+    start = stream.initial()
+    offsets = stream.next_end(start, take_all=False)
+    splits = stream.plan(start, offsets)
+    for topic_id in (new_topic_id(), new_topic_id()):  # the directories change hands, and again
+        hand_over([str(directory)], topic_ids={"t": topic_id})
+    options = ReadOptions.parse({"path": str(directory), "subscribe": "t"})
+    schema = RowSchema.of(source_schema(include_headers=False))
+    assert sum(batch.num_rows for batch in read_split(splits[0], options, schema)) == 2
+    for after in (stream, control(directory, fails=True, **kept(log))):
+        assert after.next_end(offsets, take_all=False) == offsets == {T0: 2}
+    make(directory, 5)
+    with pytest.raises(DataLossError, match="were deleted and made anew"):
+        stream.next_end(offsets, take_all=False)
