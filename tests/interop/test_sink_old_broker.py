@@ -33,7 +33,8 @@ BATCHES: Final = 3
 COUNT: Final = 200
 
 _TROUBLE: Final = re.compile(
-    r"corrupt|invalid|rebuil|truncat|recover|sanity|unclean|non-monotonic|exception", re.IGNORECASE
+    r"corrupt|invalid|rebuild|rebuilt|truncated|truncating|recover|sanity|unclean|exception",
+    re.IGNORECASE,
 )
 
 
