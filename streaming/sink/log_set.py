@@ -48,8 +48,17 @@ def ensure_set(options: WriteOptions) -> str:
 
     Raises:
         LogDirectoryError, CheckpointError: they are no set that may be written, see
-            :meth:`LogSet.open`.
+            :meth:`LogSet.open`; or the system cannot read or write them.
     """
+    try:
+        return _ensure_set(options)
+    except OSError as error:
+        raise LogDirectoryError(
+            f"log directories {', '.join(options.paths)} cannot be used: {error}"
+        ) from error
+
+
+def _ensure_set(options: WriteOptions) -> str:
     directories = [Path(os.path.realpath(path)) for path in options.paths]
     for folder in directories:
         _make_with_parents(folder)

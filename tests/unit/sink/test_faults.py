@@ -1,0 +1,111 @@
+"""Faults of the machine: whichever call fails, a batch is there whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.sinking import Writer, adopt_small_files, rows, values_of
+
+from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.streaming.sink.committer import Committer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+BEFORE = {0: ["a"], 1: ["b"]}
+AFTER = {0: ["a", "c"], 1: ["b", "d"]}
+
+
+class Failing:
+    """A function of ``os`` whose ``call``-th call fails, counted from 0."""
+
+    def __init__(self, name: str, call: int, code: int) -> None:
+        self.has_failed = False
+        self._original: Callable[..., Any] = getattr(os, name)
+        self._code = code
+        self._left = call
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        self._left -= 1
+        if self._left == -1:
+            self.has_failed = True
+            raise OSError(self._code, os.strerror(self._code))
+        return self._original(*arguments, **named)
+
+
+@pytest.mark.parametrize("adopts", [False, True], ids=["copied", "adopted"])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("open", errno.EIO),
+        ("open", errno.EMFILE),
+        ("pwrite", errno.EDQUOT),
+        ("fsync", errno.ENOSPC),
+        ("ftruncate", errno.EIO),
+        ("mkdir", errno.EROFS),
+        ("replace", errno.EIO),
+        ("link", errno.ENOSPC),
+        ("unlink", errno.EIO),
+        ("rmdir", errno.EBUSY),
+        ("preadv", errno.EIO),
+    ],
+)
+def test_whichever_call_fails_a_batch_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int, adopts: bool
+) -> None:
+    if adopts:
+        adopt_small_files(monkeypatch)
+    options = {"topic": "t", "numPartitions": "2", "segment__bytes": "130"}
+    Writer(tmp_path / "before", **options).write(0, rows(["a", "b"], partitions=[0, 1]))
+    call, failed = 0, True
+    while failed:
+        folder = tmp_path / str(call)
+        shutil.copytree(tmp_path / "before", folder)
+        writer = Writer(folder, **options)
+        runs = writer.stage(1, rows(["c", "d"], partitions=[0, 1]))
+        failing = Failing(name, call, code)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing)
+            try:
+                committed = writer.commit(1, runs).appended
+            except KafkaLogError:
+                committed = False
+        failed = failing.has_failed
+        assert committed or failed
+        assert values_of([folder], "t") == (AFTER if committed else BEFORE)
+        writer.write(1, rows(["c", "d"], partitions=[0, 1]))
+        assert values_of([folder], "t") == AFTER
+        shutil.rmtree(folder)
+        call += 1
+
+
+def test_a_log_directory_that_vanishes_is_named(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "log", topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    plan, identity = writer.plan(), writer.identity(1)
+    (tmp_path / "log").rename(tmp_path / "gone")
+    with pytest.raises((CommitError, LogDirectoryError), match=str(tmp_path / "log")):
+        Committer(plan, identity).commit(runs)
+    (tmp_path / "gone").rename(tmp_path / "log")
+    writer.commit(1, runs)
+    assert values_of([tmp_path / "log"], "t") == {0: ["a", "b"]}
+
+
+def test_a_clock_that_goes_backwards_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t", segment__ms="1000", segment__jitter__ms="500")
+    real = time.time_ns
+    for batch_id, years in enumerate([0, -20, 1, -30]):
+        shift = years * 365 * 86_400 * 1_000_000_000
+        with monkeypatch.context() as patch:
+            patch.setattr(time, "time_ns", lambda shift=shift: real() + shift)
+            writer.write(batch_id, rows([str(batch_id)]))
+    assert values_of([tmp_path], "t") == {0: ["0", "1", "2", "3"]}
