@@ -1,0 +1,238 @@
+"""Reading under a broker that writes, rolls, compacts and deletes: every committed record once.
+
+Lasts ``KAFKALOG_LIVE_SECONDS``, 20 unless it is set; ``make live`` lets it run for two minutes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import confluent_kafka
+import pytest
+from tests.support.kafka import Broker, Topic
+from tests.support.spark import small_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.interop, pytest.mark.spark]
+
+SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "20"))
+CATCH_UP_SECONDS: Final = 180
+KEYS: Final = 50
+
+SETTINGS: Final = {
+    "log.cleaner.backoff.ms": "200",
+    "log.flush.offset.checkpoint.interval.ms": "500",
+    "log.flush.start.offset.checkpoint.interval.ms": "500",
+    "log.initial.task.delay.ms": "500",
+    "log.retention.check.interval.ms": "300",
+    "log.segment.delete.delay.ms": "300",
+    "replica.high.watermark.checkpoint.interval.ms": "200",
+}
+SMALL: Final = {"internal.segment.bytes": "60000"}
+TOPICS: Final = (
+    Topic("growing", 2, SMALL),
+    Topic("ended", 1, SMALL),
+    Topic("deleted", 1, SMALL | {"retention.bytes": "200000"}),
+    Topic(
+        "compacted",
+        1,
+        SMALL | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
+    ),
+)
+
+Place = tuple[str, int, int]
+
+
+class Load:
+    """Writes to all topics until it is left; ``written`` is what the broker has acknowledged."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.written: dict[Place, tuple[bytes | None, bytes]] = {}
+        self.aborted: set[Place] = set()
+        self.failures: list[BaseException] = []
+        self._bootstrap = {"bootstrap.servers": broker.bootstrap, "linger.ms": 5}
+        self._done = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(body,)) for body in self._bodies()
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def committed(self) -> set[Place]:
+        """Where the records are that were written and not aborted."""
+        return self.written.keys() - self.aborted
+
+    @property
+    def newest(self) -> dict[bytes | None, Place]:
+        """Where the last record of each key of the compacted topic is."""
+        written = sorted(item for item in self.written.items() if item[0][0] == "compacted")
+        return {key: place for place, (key, _) in written}
+
+    def _bodies(self) -> tuple[Any, ...]:
+        return (self._write_plainly, self._write_in_transactions)
+
+    def _run(self, body: Any) -> None:
+        try:
+            body()
+        except BaseException as failure:  # noqa: BLE001 - the test's thread raises it
+            self.failures.append(failure)
+
+    def _write_plainly(self) -> None:
+        producer = confluent_kafka.Producer(self._bootstrap | {"compression.type": "lz4"})
+        number = 0
+        while not self._done.is_set():
+            for topic in ("growing", "growing", "deleted", "compacted"):
+                number += 1
+                key = b"%d" % (number % KEYS) if topic == "compacted" else None
+                value = b"%s %d " % (topic.encode(), number) + bytes(number % 97) * 3
+                producer.produce(topic, value, key, on_delivery=self._note)
+            producer.poll(0)
+            time.sleep(0.001)
+        assert producer.flush(60) == 0
+
+    def _write_in_transactions(self) -> None:
+        producer = confluent_kafka.Producer(self._bootstrap | {"transactional.id": "live"})
+        producer.init_transactions(60)
+        number = 0
+        while not self._done.is_set():
+            number += 1
+            places: list[Place] = []
+
+            def note(error: Any, message: Any, places: list[Place] = places) -> None:
+                self._note(error, message)
+                places.append((message.topic(), message.partition(), message.offset()))
+
+            producer.begin_transaction()
+            for part in range(1 + number % 20):
+                producer.produce("ended", b"%d %d" % (number, part), on_delivery=note)
+            producer.flush(60)
+            if number % 3:
+                producer.commit_transaction(60)
+            else:
+                producer.abort_transaction(60)
+                self.aborted.update(places)
+
+    def _note(self, error: Any, message: Any) -> None:
+        assert error is None, error
+        place = message.topic(), message.partition(), message.offset()
+        self.written[place] = message.key(), message.value()
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "broker", settings=SETTINGS) as broker:
+        broker.create_topics(*TOPICS)
+        yield broker
+
+
+def options() -> dict[str, str]:
+    return {
+        "subscribe": ",".join(topic.name for topic in TOPICS),
+        "startingOffsets": "earliest",
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "false",  # of what retention takes before it is read
+    }
+
+
+def read(spark: SparkSession, path: str) -> list[Any]:
+    frame = spark.read.format("kafkalog").options(**options()).load(path)
+    return frame.select("topic", "partition", "offset", "key", "value").collect()
+
+
+def place_of(row: Any) -> Place:
+    return row["topic"], row["partition"], row["offset"]
+
+
+def check_rows(rows: list[Any], load: Load) -> set[Place]:
+    """Every row is there once, is what was written, and was not aborted; gives where they are."""
+    places = Counter(map(place_of, rows))
+    assert [place for place, count in places.items() if count > 1] == []
+    assert places.keys().isdisjoint(load.aborted.copy())
+    # what has just been written may be read before the producer hears of it
+    known = [row for row in rows if place_of(row) in load.written]
+    wrong = [r for r in known if load.written[place_of(r)] != (_bytes(r["key"]), bytes(r["value"]))]
+    assert wrong == []
+    return set(places)
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def check_batch(rows: list[Any], load: Load) -> None:
+    places = check_rows(rows, load)
+    for topic, partition in (("growing", 0), ("growing", 1)):
+        offsets = sorted(place[2] for place in places if place[:2] == (topic, partition))
+        assert offsets == list(range(len(offsets)))
+
+
+def test_a_live_directory_gives_every_committed_record_once(broker: Broker, tmp_path: Path) -> None:
+    path = str(broker.log_dirs[0])
+    streamed: list[Any] = []
+    with small_session() as spark:
+        stream = spark.readStream.format("kafkalog").options(**options()).load(path)
+        columns = stream.select("topic", "partition", "offset", "key", "value")
+
+        def take(frame: DataFrame, _: int) -> None:
+            streamed.extend(frame.collect())
+
+        query = (
+            columns.writeStream.foreachBatch(take)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        try:
+            with Load(broker) as load:
+                end = time.monotonic() + SECONDS
+                while time.monotonic() < end:
+                    assert query.isActive, query.exception()
+                    check_batch(read(spark, path), load)
+            assert load.failures == []
+            kept = {place for place in load.committed if place[0] in {"growing", "ended"}}
+            newest = set(load.newest.values())
+            deadline = time.monotonic() + CATCH_UP_SECONDS
+            while not (kept | newest) <= set(map(place_of, streamed)):
+                assert query.isActive, query.exception()
+                assert time.monotonic() < deadline, "the stream does not catch up"
+                time.sleep(0.2)
+        finally:
+            query.stop()
+        check_rows(streamed, load)
+        compacted = sorted(
+            (row["offset"], _bytes(row["key"])) for row in streamed if row["topic"] == "compacted"
+        )
+        seen = {key: ("compacted", 0, offset) for offset, key in compacted}
+        assert seen == load.newest
+        check_final_read(broker, read(spark, path), load)
+
+
+def check_final_read(broker: Broker, rows: list[Any], load: Load) -> None:
+    """What is read in the end is what a client reads; the broker has deleted and compacted."""
+    check_batch(rows, load)
+    offsets = {place for place in map(place_of, rows) if place[0] != "compacted"}
+    for topic in ("growing", "ended", "deleted"):
+        served = broker.consume_all(topic, isolation="read_committed")
+        assert {(topic, r.partition, r.offset) for r in served} == {
+            place for place in offsets if place[0] == topic
+        }
+    assert broker.offsets("deleted")[0][0] > 0
+    compacted = [row for row in rows if row["topic"] == "compacted"]
+    assert len(compacted) < sum(place[0] == "compacted" for place in load.written)
