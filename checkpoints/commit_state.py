@@ -223,7 +223,9 @@ class Committed:
 
     1. list the partition folders;
     2. read Kafka's ``replication-offset-checkpoint`` files;
-    3. :func:`load_committed`, which reads the intents first and the states after them;
+    3. :func:`load_committed`, which reads the intents first and the states after them; if it gives
+       another sequence number than before the listing, once more from step 1: what was committed
+       since may lie in folders that were not there yet;
     4. per partition the committed end is :meth:`high_watermark`, or the checkpoint's where that is
        larger; of a partition that is :meth:`in_progress` the checkpoint counts up to where that
        commit begins. Where neither knows it and it is not in progress,

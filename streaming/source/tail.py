@@ -93,6 +93,8 @@ class LogTail:
         self._log_starts: Watched[PartitionOffsets]
         self._high_watermarks: Watched[PartitionOffsets]
         self._committed: Watched[Committed]
+        self._listed_for: tuple[int, int] | None = None
+        """The newest commit that the listing is known to have come after."""
         self._next_listing = 0.0
         self.missing: dict[TopicPartition, OffsetGap] = {}
         """As of the last look: offsets that are said to be committed and that the log lacks."""
@@ -190,11 +192,18 @@ class LogTail:
             return None
 
     def _read_files(self) -> None:
+        self._read_once()
+        # A commit that came after the listing may have made partitions that the listing lacks.
+        while self._listed_for != self._commit_sequence():
+            self._listed_for = self._commit_sequence()
+            self._read_once()
+        self._log_starts.refresh()
+
+    def _read_once(self) -> None:
         if self._listing.refresh():
             self._take_listing()
         self._high_watermarks.refresh()
         self._committed.refresh()
-        self._log_starts.refresh()
 
     def _take_listing(self) -> None:
         found = self._listing.value
