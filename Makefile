@@ -20,9 +20,10 @@ demo: env ## Stream a year of flights through a log into Delta, and check what a
 test: env ## Run all tests, with real Spark, real brokers and real kills
 	$(RUN) python -m pytest -q
 
-kills: env ## Kill writers at every call that changes a file, and a thousand times at random
-	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 python -m pytest -q --timeout 7200 \
-	    tests/crash/test_sink_kill_walk.py tests/crash/test_kill_campaign.py
+kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
+	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \
+	    python -m pytest -q --timeout 7200 tests/crash/test_sink_kill_walk.py \
+	    tests/crash/test_kill_campaign.py tests/crash/test_sink_query_killed.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 tests/crash/test_commit_model.py
