@@ -48,7 +48,7 @@ def test_whatever_happens_no_batch_is_lost_doubled_or_half_seen(
 
 
 def test_a_reader_that_is_overtaken_at_any_step_sees_whole_batches() -> None:
-    assert look_during_commits(commits=1, every=1 if LARGE else 25) > 50
+    assert look_during_commits(2 if LARGE else 1, jumps=2 if LARGE else 1) > 50
 
 
 def nothing(*_: object, **__: object) -> None:

@@ -45,15 +45,15 @@ class Machine:
     """A disk and what processes have open and locked on it.
 
     ``process`` numbers the one that runs. ``before`` is called before each change, and may end the
-    process by raising; ``reading`` after each look, with what was seen; ``rests`` instead of
-    sleeping.
+    process by raising; ``looking`` before each look, with what gives the answer of any disk;
+    ``rests`` instead of sleeping.
     """
 
     def __init__(self, disk: Disk | None = None) -> None:
         self.disk = disk or Disk()
         self.process = 0
         self.before: Callable[[Change], None] = lambda _: None
-        self.reading: Callable[[object], None] = lambda _: None
+        self.looking: Callable[[Callable[[Disk], object]], None] = lambda _: None
         self.rests: Callable[[], None] = lambda: None
         self.locks: dict[int, int] = {}
         self._opened: dict[int, _Opened] = {}
@@ -78,18 +78,16 @@ class Machine:
     # Descriptors
 
     def open(self, path: Any, flags: int, mode: int = 0o777) -> int:
+        self._look_for(path)
         folder, name = self._parent(path)
         inode = self.disk.folders[folder].get(name) if name else folder
         if inode is None:
-            self.reading(("no", name))
             if not flags & os.O_CREAT:
                 raise failure(errno.ENOENT, str(path))
             inode = self.disk.new_file()
             self.change(Renamed(folder, name, inode))
         elif flags & os.O_CREAT and flags & os.O_EXCL:
             raise failure(errno.EEXIST, str(path))
-        else:
-            self.reading(("yes", name))
         if inode in self.disk.folders and flags & (os.O_WRONLY | os.O_RDWR):
             raise failure(errno.EISDIR, str(path))
         if flags & os.O_TRUNC:
@@ -115,9 +113,9 @@ class Machine:
     # Reading
 
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
-        data = self.disk.files[self.inode_of(descriptor)][position : position + count]
-        self.reading(data)
-        return data
+        inode = self.inode_of(descriptor)
+        self.looking(lambda disk: disk.files[inode][position : position + count])
+        return self.disk.files[inode][position : position + count]
 
     def preadv(self, descriptor: int, buffers: Any, position: int) -> int:
         done = 0
@@ -134,10 +132,10 @@ class Machine:
         return data
 
     def stat(self, path: Any, *, follow_symlinks: bool = True) -> os.stat_result:
+        self._look_for(path)
         try:
             inode = self.disk.find(_parts(path))
         except OSError as error:
-            self.reading(("no", str(path)))
             raise failure(error.errno or 0, str(path)) from None
         return self._status(inode)
 
@@ -148,6 +146,7 @@ class Machine:
         return self._status(self.inode_of(descriptor))
 
     def _status(self, inode: int) -> os.stat_result:
+        self.looking(lambda disk: len(disk.files.get(inode, b"")))
         folder = inode in self.disk.folders
         mode = stat.S_IFDIR | 0o755 if folder else stat.S_IFREG | 0o644
         size = 0 if folder else len(self.disk.files[inode])
@@ -155,17 +154,16 @@ class Machine:
         # Each process has a device number of its own, as if it had its own mount: what the library
         # keeps per process and device is kept apart.
         head = (mode, inode, _FIRST_DEVICE + self.process, self.disk.links(inode), 0, 0, size)
-        self.reading((mode, size))
         times = dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), NOW_NS)
         return os.stat_result((*head, seconds, seconds, seconds), times)
 
     def listdir(self, path: Any) -> list[str]:
+        self._look_for(path)
         inode = self.disk.find(_parts(path))
         if inode not in self.disk.folders:
             raise failure(errno.ENOTDIR, str(path))
-        names = sorted(self.disk.folders[inode])
-        self.reading(tuple(names))
-        return names
+        self.looking(lambda disk: sorted(disk.folders[inode]))
+        return sorted(self.disk.folders[inode])
 
     def scandir(self, path: Any) -> contextlib.AbstractContextManager[Iterator[_Entry]]:
         entries = [_Entry(self, f"{os.fspath(path)}/{name}", name) for name in self.listdir(path)]
@@ -208,7 +206,6 @@ class Machine:
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
         folder, name = self._parent(path)
         if not name or name in self.disk.folders[folder]:
-            self.reading(("taken", name))
             raise failure(errno.EEXIST, str(path))
         self.change(Renamed(folder, name, self.disk.new_folder()))
 
@@ -249,7 +246,6 @@ class Machine:
             self.locks.pop(inode, None)
             return
         taken = self.locks.setdefault(inode, self.process) != self.process
-        self.reading(("locked", taken))
         if taken:
             raise failure(errno.EAGAIN)
 
@@ -257,11 +253,14 @@ class Machine:
         if command != fcntl.F_GETLK:
             raise failure(errno.ENOSYS)
         holder = self.locks.get(self.inode_of(descriptor), self.process)
-        self.reading(("held", holder != self.process))
         kind = fcntl.F_UNLCK if holder == self.process else fcntl.F_WRLCK
         return struct.pack("h", kind) + asked[2:]
 
     # Names
+
+    def _look_for(self, path: Any) -> None:
+        parts = _parts(path)
+        self.looking(lambda disk: _found(disk, parts))
 
     def _parent(self, path: Any) -> tuple[int, str]:
         *above, name = _parts(path) or ("",)
@@ -278,7 +277,6 @@ class Machine:
     def _existing(self, path: Any) -> tuple[int, str, int]:
         folder, name = self._parent(path)
         inode = self.disk.folders[folder].get(name)
-        self.reading(("is", inode is not None))
         if inode is None:
             raise failure(errno.ENOENT, str(path))
         return folder, name, inode
@@ -307,6 +305,13 @@ class _Entry:
             return self.stat().st_mode
         except FileNotFoundError:
             return 0
+
+
+def _found(disk: Disk, parts: tuple[str, ...]) -> int | None:
+    try:
+        return disk.find(parts)
+    except OSError:
+        return None
 
 
 def _parts(path: Any) -> tuple[str, ...]:

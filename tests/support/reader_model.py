@@ -4,6 +4,8 @@ Readers hold no lock. Here one reads through the states that a disk goes through
 staged and committed: at each look it sees the state that the writer has come to, and between two
 looks the writer may make any number of changes. What the reader does next depends on what it has
 seen; so the search goes over pairs of what was seen so far and how far the writer is, each once.
+The writer gets ahead only to where the look that follows sees something else: changes that it does
+not see may as well come after it.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from tests.support.disk_calls import Machine, simulated
 from kafkalog.errors import KafkaLogError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from tests.support.disk import Disk
 
 __all__ = ["look_during_commits"]
@@ -37,22 +41,22 @@ class _EnoughError(BaseException):
     """Ends a reader whose way on from here is known."""
 
 
-def look_during_commits(commits: int, *, every: int = 1) -> int:
+def look_during_commits(commits: int, *, jumps: int) -> int:
     """Let a reader look while a query commits batches; give how many different looks there are.
 
-    It begins in each state, or with ``every=n`` in each n-th.
+    The writer gets ahead up to ``jumps`` times while the reader looks, by any number of changes.
 
     Raises:
         Broken: a look gave a part of a batch, or failed.
     """
-    return _Looks(_states(commits)).search(every)
+    return _Looks(_states(commits), jumps).search()
 
 
 def _states(commits: int) -> list[Disk]:
-    """List what a disk goes through: a topic with one batch gets more, and another one is made."""
+    """List what a disk goes through while a topic is made with a first batch, and gets more."""
     world = first_world(Bounds(), "a")
     disk, states = world.disk, []
-    for batch in range(commits + 1):
+    for batch in range(commits):
         machine = Machine(disk.copy())
         machine.process = batch + 1
         with simulated(machine):
@@ -78,14 +82,15 @@ def _prefixes(before: Disk, machine: Machine) -> list[Disk]:
 
 @dataclass
 class _Looks:
-    """The search: ``known`` are pairs of a hash of what was seen and the number of a state."""
+    """The search: ``known`` are hashes of what was seen, numbers of a state, numbers of jumps."""
 
     states: list[Disk]
-    known: set[tuple[bytes, int]] = field(default_factory=set)
+    jumps: int
+    known: set[tuple[bytes, int, int]] = field(default_factory=set)
 
-    def search(self, every: int) -> int:
-        """Try every way of going on from states on."""
-        waiting: list[list[int]] = [[state] for state in range(0, len(self.states), every)]
+    def search(self) -> int:
+        """Try every way of going on, from every state on."""
+        waiting: list[list[int]] = [[state] for state in range(len(self.states))]
         while waiting:
             waiting += self._read(waiting.pop())
         return len(self.known)
@@ -93,30 +98,29 @@ class _Looks:
     def _read(self, schedule: list[int]) -> list[list[int]]:
         """Read by a schedule: which state each look sees; the last one for all looks beyond it.
 
-        Gives the schedules that leave this one, each by one more change of the writer's.
+        Gives the schedules that leave this one at a look.
         """
         machine = Machine(self.states[schedule[0]])
         seen = blake2b(digest_size=16)
-        looks = 0
+        followed: list[int] = []
         branches: list[list[int]] = []
 
-        def looked(result: object) -> None:
-            nonlocal looks
-            seen.update(repr(result).encode())
-            looks += 1
-            if looks < len(schedule):
-                machine.disk = self.states[schedule[looks]]
-                return
-            state = schedule[-1]
-            key = (seen.digest(), state)
-            if key in self.known:
-                raise _EnoughError
-            self.known.add(key)
-            if state + 1 < len(self.states):
-                head = schedule + [state] * (looks - len(schedule))
-                branches.append([*head, state + 1])
+        def look(answer: Callable[[Disk], object]) -> None:
+            slot = len(followed)
+            state = schedule[min(slot, len(schedule) - 1)]
+            machine.disk = self.states[state]
+            if slot >= len(schedule):
+                jumped = len(set(schedule)) - 1
+                key = (seen.digest(), state, jumped)
+                if key in self.known:
+                    raise _EnoughError
+                self.known.add(key)
+                if jumped < self.jumps:
+                    branches.extend([*followed, ahead] for ahead in self._ahead(state, answer))
+            followed.append(state)
+            seen.update(repr(answer(machine.disk)).encode())
 
-        machine.reading = looked
+        machine.looking = look
         try:
             with simulated(machine):
                 contents = visible()
@@ -129,3 +133,12 @@ class _Looks:
         if len(values) != len(set(values)) or any(count != 2 for count in counts.values()):
             raise Broken(f"a reader sees {contents} in {LOG_DIR}, by the schedule {schedule}")
         return branches
+
+    def _ahead(self, state: int, answer: Callable[[Disk], object]) -> Iterator[int]:
+        """Find the later states at which the answer to a look changes, once or again."""
+        before = answer(self.states[state])
+        for later in range(state + 1, len(self.states)):
+            now = answer(self.states[later])
+            if now != before:
+                yield later
+                before = now
