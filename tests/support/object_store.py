@@ -141,7 +141,7 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def _answer(self, answer: http.client.HTTPResponse, body: bytes, fault: str | None) -> None:
         if fault == "silence":
-            threading.Event().wait(5)
+            threading.Event().wait(60)
         if fault in {"reset", "silence"}:
             self.close_connection = True
             self.connection.close()

@@ -236,8 +236,8 @@ def test_requests_that_fail_now_and_then_are_made_again(
         return fault if wanted and seen[key] == 1 and request.method == "GET" else None
 
     store.fault = fail_once
-    given = {"startingOffsets": '{"big":{"0":700}}', "storage.timeout": "1s"}
-    rows = read_batch(**of_big(big, store, **given, **{"storage.tries": "3"}))
+    given = {"startingOffsets": '{"big":{"0":700}}', "storage.timeout": "3s"}
+    rows = read_batch(**of_big(big, store, **given, **{"storage.tries": "5"}))
     assert [row["offset"] for row in rows] == list(range(700, 1536))
     assert max(seen.values()) >= 2
 
