@@ -124,7 +124,7 @@ def _series(*, quick: bool) -> list[_Series]:
         ),
         _Series(
             "partitions at the start of a query",
-            sizes(10, 100, 1000, 10_000),
+            sizes(10, 100, 1000),
             _first_look,
             "the first look: every partition is opened",
         ),
@@ -273,7 +273,7 @@ def _page(grown: Sequence[_Grown]) -> str:
             " which power of the size the cost grows from the smallest to the largest: 1 is"
             " linear, 0 is no growth.\n"
         ),
-        f"{facts()['cores']} cores; {facts()['Python']}\n",
+        f"{facts()['cores']} cores; Python {facts()['Python']}\n",
         "| what grows | from smallest to largest | power | what is measured |",
         "| --- | --- | --- | --- |",
     ]
