@@ -142,7 +142,7 @@ def _filters(draw: st.DrawFn) -> list[Filter]:
     filters=st.lists(_filters(), min_size=4, max_size=4),
     split_bytes=st.sampled_from(["1", "100000", "64m"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_rows_are_the_same_with_and_without(
     log: list[tuple[str, int, list[Any]]], filters: list[list[Filter]], split_bytes: str
 ) -> None:
@@ -154,11 +154,58 @@ def test_rows_are_the_same_with_and_without(
                 where = folder / f"{topic}-{partition}"
                 offset = write_indexed_segment(where, offset, batches, interval=1)
         everything = rows_of(reader(folder))
+        disorder = {"maxTimestampDisorder": str(disorder_of(everything))}
         for entry in filters:
             expected = [row for row in everything if passes(row, entry)]
             assert pushed(folder, entry, splitBytes=split_bytes) == expected
+            assert pushed(folder, entry, splitBytes=split_bytes, **disorder) == expected
     finally:
         shutil.rmtree(folder)
+
+
+def disorder_of(rows: list[dict[str, Any]]) -> int:
+    """Give by how many ms a timestamp lies, at most, below an earlier one of its partition."""
+    worst, latest = timedelta(0), {}
+    for row in rows:
+        key = row["topic"], row["partition"]
+        latest[key] = max(row["timestamp"], latest.get(key, EPOCH))
+        worst = max(worst, latest[key] - row["timestamp"])
+    return worst // timedelta(milliseconds=1)
+
+
+def test_what_is_out_of_order_within_bounds_is_not_missed(tmp_path: Path) -> None:
+    stamps = (0, 9, 5, 12, 8, 20, 16, 30)  # never more than 4 below an earlier one
+    batches = [([Row(timestamp=START + stamp)] * 2, 0) for stamp in stamps]
+    write_indexed_segment(tmp_path / "t-0", 0, batches, interval=1)
+    for stamp in range(31):
+        wanted = [EqualTo(("timestamp",), at(START + stamp))]
+        found = pushed(tmp_path, [*wanted], maxTimestampDisorder="4")
+        assert [row["offset"] // 2 for row in found] == [
+            place for place, other in enumerate(stamps) for _ in range(2) if other == stamp
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "there"), [("topic", "a"), ("partition", 0), ("offset", 1), ("timestamp", at(START))]
+)
+def test_null_is_neither_equal_nor_different(tmp_path: Path, name: str, there: object) -> None:
+    write_indexed_segment(tmp_path / "a-0", 0, [([Row(timestamp=START)] * 3, 0)])
+    everything = rows_of(reader(tmp_path))
+    column = (name,)
+    kinds: list[Filter] = [
+        In(column, (there, None)),
+        In(column, (None,)),
+        In(column, ()),
+        EqualTo(column, None),
+        LessThan(column, None),
+        EqualNullSafe(column, None),
+        EqualNullSafe(column, there),
+        IsNull(column),
+        IsNotNull(column),
+    ]
+    for entry in [*kinds, *map(Not, kinds)]:
+        expected = [row for row in everything if passes(row, [entry])]
+        assert pushed(tmp_path, [entry]) == expected, entry
 
 
 # What Spark need not do again
