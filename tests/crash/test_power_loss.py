@@ -10,11 +10,13 @@ import contextlib
 import json
 import os
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.support.disk import Disk, Renamed, Synced
 from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.power_loss import Unsynced
 from tests.support.scenes import CASES, Case, Scene, check_indexes, tasks
 from tests.support.sinking import adopt_small_files
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 
-STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "24"))
+STATES: Final = int(os.environ.get("KAFKALOG_POWER_LOSS_STATES", "20"))
 """How many states are tried of each case; half as many are made at each crash point."""
 
 SMALL: Final = Case("one small batch", 1, {"numPartitions": "1"}, rows=2)
@@ -93,7 +95,7 @@ def states_after(
     yield from states if len(states) <= STATES else chance.sample(states, STATES)
 
 
-def check(case: Case, disk: Disk, *, returned: bool, process: int) -> None:
+def check(case: Case, disk: Disk, *, returned: bool, process: int) -> Disk:
     """Read, recover by another query or by the same one, go on, and look at everything."""
     machine = Machine(disk.copy())
     machine.process = process
@@ -117,6 +119,7 @@ def check(case: Case, disk: Disk, *, returned: bool, process: int) -> None:
         scene.check_clean()
         # The index of an active segment is not fsynced: what appends to it next finds it wrong.
         check_indexes(scene.directories)
+    return machine.disk
 
 
 def check_each(case: Case, states: Iterable[tuple[Disk, bool]]) -> int:
@@ -145,6 +148,24 @@ def test_whatever_a_loss_of_power_leaves_of_a_recovery_each_row_is_there_once(ca
     deep = len(whole.disk.changes) * 3 // 5
     cut_off = changes_of(before, lambda: Scene(case, MOUNT).write(case.before, "run-1"), deep)
     assert check_all(case, cut_off.disk.copy(), "run-2") >= min(STATES, 20)
+
+
+@pytest.mark.interop
+def test_the_dump_tool_finds_nothing_wrong_after_losses_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adopt_small_files(monkeypatch)
+    for case in (each for each in DURABLE if each.name in ("roll", "adopt")):
+        before = prepared(case)
+        machine = changes_of(before, partial(Scene(case, MOUNT).write, case.before, "run-1"))
+        folders = list(machine.disk.folders)
+        states = list(states_after(before, machine.disk.changes, folders, "dumped"))
+        for number, (disk, returned) in enumerate(states[:: max(1, len(states) // 6)], start=1):
+            left = check(case, disk, returned=returned, process=number)
+            left.save(tmp_path / case.name / str(number))
+    files = [path for folder in tmp_path.glob("*/*/*") for path in partition_files(folder)]
+    assert len(files) > 100
+    assert dump_log_segments([path for path in files if path.stat().st_size]).findings == []
 
 
 def test_an_intent_that_was_taken_back_says_nothing_when_it_comes_back() -> None:

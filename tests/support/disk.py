@@ -117,9 +117,10 @@ class Disk:
 
     def save(self, folder: Path) -> None:
         """Write the tree to a folder of a real disk."""
+        folder.mkdir(parents=True)
         for path, data in self.tree().items():
             if data is None:
-                (folder / path).mkdir(parents=True)
+                (folder / path).mkdir()
             else:
                 (folder / path).write_bytes(data)
 
