@@ -27,6 +27,7 @@ from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.log.remote_file import open_remote
+from kafkalog.streaming.log.remote_store import open_store
 from kafkalog.streaming.log.storage import RemoteRoot, as_path
 from kafkalog.streaming.schema import source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -220,6 +221,23 @@ def test_what_is_uploaded_later_is_found(store: ObjectStore, tmp_path: Path) -> 
     assert [row["value"] for row in rows] == [b"1"] * 5 + [b"2"] * 2
 
 
+def test_a_file_that_the_next_listing_knows_otherwise_is_opened_anew(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 3)
+    store.upload(tmp_path, "changes")
+    options = ReadOptions.parse(of_big(store.uri("changes"), store))
+    tail = LogTail(options.paths, lambda _: True)
+    assert tail.look() == {TopicPartition("t", 0): 3}
+    write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 5)
+    store.upload(tmp_path, "changes")
+    assert tail.look() == {TopicPartition("t", 0): 3}
+    root = options.paths[0]
+    assert isinstance(root, RemoteRoot)
+    open_store(root).forget_listing()
+    assert tail.look() == {TopicPartition("t", 0): 5}
+
+
 # What failure says
 
 
@@ -314,6 +332,19 @@ def test_what_fsspec_opens_is_read_too(tmp_path: Path, name: str) -> None:
     memory.put(f"{case.path}/", f"/{name}/", recursive=True)
     rows = read_batch(path=f"memory://{name}", subscribe=case.topics, includeHeaders="true")
     assert case.differences(rows) == []
+
+
+def test_fewer_bytes_than_a_file_is_said_to_have_are_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 500_000)
+    root = RemoteRoot.parse(f"local://{tmp_path}").with_options({"tries": 2})
+    opened = open_remote(as_path(root) / "file")
+    os.truncate(path, 300_000)
+    assert len(opened.read(0, 100)) == 100
+    with pytest.raises(
+        LogDirectoryError, match=r"file: bytes 299990 to \d+ .*\(2 tries\): 10 bytes"
+    ):
+        opened.read(299_990, 100)
 
 
 def test_a_scheme_that_nobody_knows_is_said_to_be_one() -> None:

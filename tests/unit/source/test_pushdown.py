@@ -208,6 +208,23 @@ def test_null_is_neither_equal_nor_different(tmp_path: Path, name: str, there: o
         assert pushed(tmp_path, [entry]) == expected, entry
 
 
+def test_timestamps_that_are_shown_as_null_are_left_to_spark(tmp_path: Path) -> None:
+    stamps = (START, 2**60, START + 5)  # the second one has no place in a Spark timestamp
+    batches = [([Row(timestamp=stamp)], 0) for stamp in stamps]
+    write_indexed_segment(tmp_path / "a-0", 0, batches, interval=1)
+    shown = {"onTimestampOverflow": "null"}
+    everything = rows_of(reader(tmp_path, **shown))
+    assert [row["timestamp"] for row in everything] == [at(START), None, at(START + 5)]
+    for value in (None, at(START)):
+        for kind in (EqualNullSafe, EqualTo, LessThan, GreaterThanOrEqual):
+            for entry in (kind(("timestamp",), value), Not(kind(("timestamp",), value))):
+                expected = [row for row in everything if passes(row, [entry])]
+                assert pushed(tmp_path, [entry], **shown) == expected, entry
+    for entry in (IsNull(("timestamp",)), IsNotNull(("timestamp",))):
+        expected = [row for row in everything if passes(row, [entry])]
+        assert pushed(tmp_path, [entry], **shown) == expected
+
+
 # What Spark need not do again
 
 
