@@ -95,7 +95,9 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
             patch.setattr(Committer, "_apply", publish_first)
             patch.setattr(Committer, "_publish", late_publish(Committer._publish))
         case "no look at the run":
+            # The sweep that follows a commit would stop a late run all the same.
             patch.setattr(committer, "judge", unchecked_run(committer.judge))
+            patch.setattr(committer, "sweep", nothing)
         case "every batch is the next":
             patch.setattr(committer, "judge", always_next)
         case "no intent":
