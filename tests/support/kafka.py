@@ -20,6 +20,13 @@ from confluent_kafka.cimpl import NewTopic
 from tests.support.jars import KAFKA_2_8, KAFKA_4_1
 from tests.support.jvm import Server, command, run
 
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
@@ -141,7 +148,7 @@ class Broker:
         return (self.home / "broker.log").read_text(encoding="utf-8", errors="replace")
 
     def start(self) -> None:
-        """Start it and wait until it serves; formats its directories the first time."""
+        """Start it and wait until it serves; formats its directories unless they are."""
         self.home.mkdir(parents=True, exist_ok=True)
         if self._server is None:
             self._server = self._prepare()
@@ -159,6 +166,13 @@ class Broker:
 
     def close(self) -> None:
         """Stop what serves it; its data stay."""
+
+    def forget_shutdown(self) -> None:
+        """Let it read every segment when it starts again, as if it had been killed early."""
+        for directory in self.log_dirs:
+            (directory / ".kafka_cleanshutdown").unlink()
+            for checkpoint in directory.glob("*-offset-checkpoint"):
+                checkpoint.unlink()
 
     def complaints(self, begin: int = 0) -> list[str]:
         """Give what its storage said at level WARN or above, from character ``begin`` of the log.
@@ -264,7 +278,8 @@ class Broker:
         log4j = self.home / "log4j2.properties"
         log4j.write_text(_LOG4J2, encoding="utf-8")
         properties = str(self._properties)
-        tool = ("kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", properties)
+        tool = ("kafka.tools.StorageTool", "format", "--ignore-formatted")
+        tool = (*tool, "-t", _CLUSTER_ID, "-c", properties)
         formatted = run(command(KAFKA_4_1, *tool))
         assert formatted.returncode == 0, formatted.stdout + formatted.stderr
         options = [f"-Dlog4j2.configurationFile={log4j}", "-Xms128m"]
@@ -350,18 +365,22 @@ def serve(
     sources: Sequence[Path],
     topics: Sequence[Topic],
     kind: type[Broker] = Broker,
+    *,
+    recovers: bool = True,
 ) -> Iterator[Broker]:
     """Run a broker that has recovered, and serves, copies of the topics' partition folders.
 
     The topics are created first, so that the broker knows their ids; then, while it is stopped, the
     folders take the place of its own, which leave only their ``partition.metadata``, and whatever
     would let it believe that it had written them goes. It reads every segment when it starts again.
+    Not so without ``recovers``: it is told that they were left in order, and where they end.
 
     Args:
         home: a new folder for the broker.
         sources: log directories that together hold every partition of the topics once.
         topics: with the settings to create them with.
         kind: which broker.
+        recovers: whether it takes the folders for those of a broker that was killed.
     """
     broker = kind(home)
     with broker:
@@ -371,9 +390,12 @@ def serve(
         for topic in topics:
             for partition in range(topic.partitions):
                 _replace_partition(data / f"{topic.name}-{partition}", sources)
-        (data / ".kafka_cleanshutdown").unlink()
-        for checkpoint in data.glob("*-offset-checkpoint"):
-            checkpoint.unlink()
+        if recovers:
+            broker.forget_shutdown()
+        else:
+            for name in (RECOVERY_POINT, HIGH_WATERMARK):
+                for source in sources:
+                    write_offset_checkpoint(data, name, read_offset_checkpoint(source, name))
         broker.start()
         broker.wait_for_leaders(*topics)
         yield broker

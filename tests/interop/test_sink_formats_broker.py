@@ -1,4 +1,4 @@
-"""A broker of the 2.8 line serves message sets of v0 and v1 that the sink wrote, and goes on."""
+"""Brokers serve what the sink wrote in their formats, and go on: 2.8 v0 and v1, 4.1 v2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import pytest
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 from tests.support.dump_log import dump_log_segments, partition_files
-from tests.support.kafka import Topic, ZooKeeperBroker, serve
+from tests.support.kafka import Broker, Topic, ZooKeeperBroker, serve
 from tests.support.sinking import STAMP_MS, Writer, rows
 
 from kafkalog.model import TopicPartition
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from tests.support.kafka import Broker
 
 pytestmark = pytest.mark.interop
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4")
 RELEASES: Final = {"v0": "0.9.0", "v1": "0.10.0"}
-"""What a broker calls the formats: ``message.format.version``."""
+"""What a 2.8 broker calls the formats: ``message.format.version``."""
 
 START_MS: Final = 1_600_000_000_000
 BATCHES: Final = 3
 COUNT: Final = 200
+ADDED: Final = [(b"behind", b"%d" % number) for number in range(20)]
 
 _TROUBLE: Final = re.compile(
-    r"corrupt|invalid|rebuild|rebuilt|truncated|truncating|recover|sanity|unclean|exception",
+    r"corrupt|invalid|truncated|truncating|recovering|rebuilding index|sanity|unclean|exception",
     re.IGNORECASE,
 )
 
@@ -57,56 +57,63 @@ class Made(NamedTuple):
 
     @property
     def topic(self) -> Topic:
-        return Topic(self.name, config={"message.format.version": RELEASES[self.message_format]})
+        release = RELEASES.get(self.message_format)
+        return Topic(self.name, config={"message.format.version": release} if release else {})
 
 
-TOPICS: Final = (
+OLD: Final = (
     *(Made(f"{f}-{codec}", f, codec) for f, codec in itertools.product(RELEASES, CODECS)),
     Made("v1-stamped", "v1", "lz4", stamped=True),
 )
+NEW: Final = (
+    *(Made(f"v2-{codec}", "v2", codec) for codec in (*CODECS, "zstd")),
+    Made("v2-stamped", "v2", "lz4", stamped=True),
+)
 
 
-def test_a_2_8_broker_serves_message_sets_of_the_sink_and_goes_on_behind_them(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("kind", "topics_made"), [(ZooKeeperBroker, OLD), (Broker, NEW)], ids=["2.8", "4.1"]
+)
+def test_a_broker_serves_what_the_sink_wrote_in_its_formats_and_goes_on_behind_it(
+    kind: type[Broker], topics_made: tuple[Made, ...], tmp_path: Path
 ) -> None:
     written = tmp_path / "written"
-    for made in TOPICS:
+    for made in topics_made:
         _write(made, written)
     findings = dump_log_segments(f for f in partition_files(written) if f.stat().st_size).findings
     assert findings == []
 
-    topics = [made.topic for made in TOPICS]
-    with serve(tmp_path / "broker", [written], topics, ZooKeeperBroker) as broker:
-        served = {made: _served(broker, made.name) for made in TOPICS}
-        for made in TOPICS:
-            assert served[made] == _expected(made), made.name
-            codec = {"compression.type": made.codec}
-            broker.produce(made.name, [(b"behind", b"%d" % n) for n in range(20)], **codec)
-            behind = _served(broker, made.name)[len(served[made]) :]
-            assert [record.value for record in behind] == [b"%d" % n for n in range(20)]
-        complaints = [line for line in broker.complaints() if "No meta.properties" not in line]
-        assert complaints == []
+    topics = [made.topic for made in topics_made]
+    with serve(tmp_path / "broker", [written], topics, kind, recovers=False) as broker:
+        # It trusts the indexes, and has nothing to mend.
+        for made in topics_made:
+            assert _served(broker, made.name) == _expected(made), made.name
+        lines = broker.log_text.splitlines()
+        assert [line for line in lines if _is_trouble(line, topics_made)] == []
+        for made in topics_made:
+            broker.produce(made.name, ADDED, **{"compression.type": made.codec})
         broker.stop()
 
         (data,) = broker.log_dirs
-        for made in TOPICS:
+        for made in topics_made:
             ours = _read(data / f"{made.name}-0", made.name)
             assert ours[: BATCHES * COUNT] == _expected(made), made.name
-            assert [record.value for record in ours[BATCHES * COUNT :]] == [
-                b"%d" % n for n in range(20)
-            ]
-        # Started again on a directory that was left in order, it reads its segments no more.
-        begin = len(broker.log_text)
+            assert [(record.key, record.value) for record in ours[BATCHES * COUNT :]] == ADDED
+
+        # It finds nothing wrong in any batch, either.
+        broker.forget_shutdown()
         broker.start()
         broker.wait_for_leaders(*topics)
-        assert [_served(broker, made.name)[: BATCHES * COUNT] for made in TOPICS] == [
-            _expected(made) for made in TOPICS
-        ]
-        assert [line for line in broker.log_text[begin:].splitlines() if _is_trouble(line)] == []
+        for made in topics_made:
+            served = _served(broker, made.name)
+            assert served[: BATCHES * COUNT] == _expected(made), made.name
+            assert [(record.key, record.value) for record in served[BATCHES * COUNT :]] == ADDED
+        complaints = [line for line in broker.complaints() if "No meta.properties" not in line]
+        assert complaints == []
 
 
-def _is_trouble(line: str) -> bool:
-    return bool(_TROUBLE.search(line)) and any(made.name in line for made in TOPICS)
+def _is_trouble(line: str, topics_made: tuple[Made, ...]) -> bool:
+    return bool(_TROUBLE.search(line)) and any(made.name in line for made in topics_made)
 
 
 def _batch(batch_id: int) -> pa.RecordBatch:
