@@ -6,14 +6,13 @@ Lasts ``KAFKALOG_LIVE_SECONDS``, 20 unless it is set; ``make live`` lets it run 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
-import confluent_kafka
 import pytest
-from tests.support.kafka import Broker, Topic
+from tests.support.broker_load import SETTINGS, TOPICS, Load, Place
+from tests.support.kafka import Broker
 from tests.support.spark import small_session
 
 if TYPE_CHECKING:
@@ -26,114 +25,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
 SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "20"))
 CATCH_UP_SECONDS: Final = 180
-KEYS: Final = 50
-
-SETTINGS: Final = {
-    "log.cleaner.backoff.ms": "200",
-    "log.flush.offset.checkpoint.interval.ms": "500",
-    "log.flush.start.offset.checkpoint.interval.ms": "500",
-    "log.initial.task.delay.ms": "500",
-    "log.retention.check.interval.ms": "300",
-    "log.segment.delete.delay.ms": "300",
-    "replica.high.watermark.checkpoint.interval.ms": "200",
-}
-SMALL: Final = {"internal.segment.bytes": "60000"}
-TOPICS: Final = (
-    Topic("growing", 2, SMALL),
-    Topic("ended", 1, SMALL),
-    Topic("deleted", 1, SMALL | {"retention.bytes": "200000"}),
-    Topic(
-        "compacted",
-        1,
-        SMALL | {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"},
-    ),
-)
-
-Place = tuple[str, int, int]
-
-
-class Load:
-    """Writes to all topics until it is left; ``written`` is what the broker has acknowledged."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.written: dict[Place, tuple[bytes | None, bytes]] = {}
-        self.aborted: set[Place] = set()
-        self.failures: list[BaseException] = []
-        self._bootstrap = {"bootstrap.servers": broker.bootstrap, "linger.ms": 5}
-        self._done = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(body,)) for body in self._bodies()
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        for thread in self._threads:
-            thread.join()
-
-    @property
-    def committed(self) -> set[Place]:
-        """Where the records are that were written and not aborted."""
-        return self.written.keys() - self.aborted
-
-    @property
-    def newest(self) -> dict[bytes | None, Place]:
-        """Where the last record of each key of the compacted topic is."""
-        written = sorted(item for item in self.written.items() if item[0][0] == "compacted")
-        return {key: place for place, (key, _) in written}
-
-    def _bodies(self) -> tuple[Any, ...]:
-        return (self._write_plainly, self._write_in_transactions)
-
-    def _run(self, body: Any) -> None:
-        try:
-            body()
-        except BaseException as failure:  # noqa: BLE001 - the test's thread raises it
-            self.failures.append(failure)
-
-    def _write_plainly(self) -> None:
-        producer = confluent_kafka.Producer(self._bootstrap | {"compression.type": "lz4"})
-        number = 0
-        while not self._done.is_set():
-            for topic in ("growing", "growing", "deleted", "compacted"):
-                number += 1
-                key = b"%d" % (number % KEYS) if topic == "compacted" else None
-                value = b"%s %d " % (topic.encode(), number) + bytes(number % 97) * 3
-                producer.produce(topic, value, key, on_delivery=self._note)
-            producer.poll(0)
-            time.sleep(0.001)
-        assert producer.flush(60) == 0
-
-    def _write_in_transactions(self) -> None:
-        producer = confluent_kafka.Producer(self._bootstrap | {"transactional.id": "live"})
-        producer.init_transactions(60)
-        number = 0
-        while not self._done.is_set():
-            number += 1
-            places: list[Place] = []
-
-            def note(error: Any, message: Any, places: list[Place] = places) -> None:
-                self._note(error, message)
-                places.append((message.topic(), message.partition(), message.offset()))
-
-            producer.begin_transaction()
-            for part in range(1 + number % 20):
-                producer.produce("ended", b"%d %d" % (number, part), on_delivery=note)
-            producer.flush(60)
-            if number % 3:
-                producer.commit_transaction(60)
-            else:
-                producer.abort_transaction(60)
-                self.aborted.update(places)
-
-    def _note(self, error: Any, message: Any) -> None:
-        assert error is None, error
-        place = message.topic(), message.partition(), message.offset()
-        self.written[place] = message.key(), message.value()
 
 
 @pytest.fixture
