@@ -138,6 +138,15 @@ def test_an_internal_topic_is_read_by_its_name_and_left_out_by_sparks(peers: Pee
     assert ours.rows
 
 
+def test_a_pattern_is_one_of_pythons_and_not_of_javas(peers: Peers) -> None:
+    options = {"subscribePattern": r"^\p{Lower}any$"}
+    theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)
+    assert isinstance(theirs, BatchResult)
+    assert theirs.rows.total() == 81
+    assert isinstance(ours, Refusal)
+    assert "no regular expression" in ours.text
+
+
 def test_an_unknown_option_is_refused_and_ignored_by_sparks(peers: Peers) -> None:
     options = {"subscribe": "many", "maxOffsetPerTrigger": "5"}
     theirs, ours = (peers.batch(format_, options) for format_ in FORMATS)

@@ -7,12 +7,14 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-__all__ = ["small_session"]
+__all__ = ["end_jvm", "small_session", "stderr_to"]
 
 
 @contextmanager
@@ -36,3 +38,27 @@ def small_session(**conf: str) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+def end_jvm() -> None:
+    """End the JVM of sessions that were stopped: the next one starts a new one.
+
+    What is given to a JVM when it starts, such as its class path, comes too late for another.
+    """
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+
+
+@contextmanager
+def stderr_to(path: Path) -> Iterator[None]:
+    """Let processes that are started within, and theirs, write their stderr to a file."""
+    kept = os.dup(2)
+    with path.open("ab") as log:
+        os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -18,7 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from tests.support.jars import SPARK_KAFKA
-from tests.support.spark import small_session
+from tests.support.spark import end_jvm, small_session
 
 from kafkalog.jobs.jars import fetch
 
@@ -88,7 +88,7 @@ class StreamResult:
 @contextmanager
 def session_with_both() -> Iterator[SparkSession]:
     """Run a session that has Spark's Kafka connector on its class path, in a JVM of its own."""
-    _end_jvm()  # of an earlier session: jars reach the driver's class path when a JVM starts
+    end_jvm()  # of an earlier session: jars reach the driver's class path when a JVM starts
     jars = ",".join(map(str, fetch(SPARK_KAFKA)))
     with small_session(**{"spark.jars": jars}) as session:
         yield session
@@ -182,10 +182,3 @@ def _refusal(error: Exception, java_error: JavaObject | None) -> Refusal:
 def _offsets(found: Any) -> Any:
     """Spark's own source shows an object, a Python source the text of one."""
     return json.loads(found) if isinstance(found, str) else found
-
-
-def _end_jvm() -> None:
-    gateway = SparkContext._gateway
-    if gateway is not None:
-        gateway.shutdown()
-        SparkContext._gateway = SparkContext._jvm = None
