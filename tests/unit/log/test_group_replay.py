@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
 def test_one_group_is_found_in_its_partition_alone(tmp_path: Path) -> None:
     logs = offsets_logs("p09-groups", tmp_path)
     expected = group_offsets("p09-groups")
