@@ -6,7 +6,7 @@ Two files in each directory, both locked with POSIX record locks (``fcntl.lockf`
     keeps our own writers apart. It is waited for, and holds the name of its holder as text.
 ``.lock``
     Kafka's. A running broker holds it through Java's ``FileChannel.lock``, which is the same kind
-    of lock; it is never waited for.
+    of lock; it is not waited for, but for the moment that a killed writer of ours takes to die.
 
 POSIX locks belong to the process and fall with the first close of *any* descriptor of the file, so
 a process opens each file once, and threads of one process are kept apart by a mutex beside it.
@@ -42,6 +42,8 @@ __all__ = ["DirectoryLocks", "check_no_broker"]
 _HELD_BY_OTHERS: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
+_DYING_S: Final = 1.0
+"""The locks of a writer that is killed fall one after the other: Kafka's may be the later one."""
 _HOLDER_BYTES: Final = 500
 
 
@@ -137,8 +139,11 @@ class DirectoryLocks:
         self._sign(self._held[-1])
 
     def _take_from_broker(self, path: Path, undo: ExitStack) -> None:
-        if self._take(path, undo) is not None:
-            raise _held_by_broker(path)
+        deadline = time.monotonic() + _DYING_S
+        while self._take(path, undo) is not None:
+            if time.monotonic() >= deadline:
+                raise _held_by_broker(path)
+            time.sleep(_FIRST_PAUSE_S)
 
     def _take(self, path: Path, undo: ExitStack) -> str | None:
         """Lock one file; if another process holds it, give what it says about itself."""

@@ -28,14 +28,14 @@ sys.stdin.read()
 
 
 @contextmanager
-def held_elsewhere(path: Path) -> Iterator[None]:
+def held_elsewhere(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        yield
+        yield process
         process.stdin.close()
 
 
@@ -131,6 +131,13 @@ def test_a_look_for_a_broker_takes_and_loses_no_lock(tmp_path: Path) -> None:
         check_no_broker(tmp_path, timeout_ms=100)
         taken = [sys.executable, "-c", TAKE, str(tmp_path / LOCK)]
         assert subprocess.run(taken, check=False, capture_output=True).returncode != 0
+
+
+def test_the_lock_of_a_writer_that_is_dying_is_no_brokers(tmp_path: Path) -> None:
+    with held_elsewhere(tmp_path / LOCK) as process:
+        threading.Timer(0.2, process.kill).start()
+        with locks(tmp_path):
+            pass
 
 
 def test_another_writer_at_work_is_not_taken_for_a_broker(tmp_path: Path) -> None:
