@@ -57,8 +57,11 @@ class _Topics:
         taken = {life.name for life in self.living}
         free = sorted({life.name for life in self.lives} - taken)
         name = rng.choice(free) if free and rng.random() < 0.5 else f"s{len(self.lives)}"
-        number = sum(life.name == name for life in self.lives)
+        earlier = [life.kind for life in self.lives if life.name == name]
         (kind,) = rng.choices(list(kinds), [3 if kind == "plain" else 1 for kind in kinds])
+        # a broker that restarts takes up the settings of the topic that it had deleted
+        kind = earlier[0] if earlier else kind
+        number = len(earlier)
         return Life(name, number, kind, rng.randint(1, 3))
 
 
