@@ -101,6 +101,21 @@ def test_three_queries_that_are_killed_at_random_share_a_topic(folder: Path) -> 
     reader = start(lambda: follow(queries[0], until))
     running = {query.name: start(lambda query=query: query.run("0")) for query in queries}
     starts = Counter(running.keys())
+    try:
+        kill_now_and_then(queries, running, starts, chance)
+    finally:
+        for process in running.values():
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+        end_of(reader, until)
+    assert sum(starts.values()) > len(queries)
+    check(*queries)
+
+
+def kill_now_and_then(
+    queries: list[Query], running: dict[str, int], starts: Counter[str], chance: random.Random
+) -> None:
+    """Kill one of the queries after another, and start it again, until all come to their end."""
     kills = 0
     while running:
         time.sleep(chance.uniform(0, LONGEST_S))
@@ -116,9 +131,6 @@ def test_three_queries_that_are_killed_at_random_share_a_topic(folder: Path) -> 
             running[victim] = start(lambda query=query, run=run: query.run(run))
         else:
             assert os.WEXITSTATUS(status) == 0, "a query failed, see its traceback above"
-    end_of(reader, until)
-    assert sum(starts.values()) > len(queries)
-    check(*queries)
 
 
 def check(*queries: Query) -> None:
