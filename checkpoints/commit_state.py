@@ -155,7 +155,7 @@ def load_state(directory: Path) -> CommitState | None:
         return None
     try:
         return _parse(lines)
-    except (KeyError, TypeError, ValueError, InvalidTopicError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
         raise CheckpointError(
             f"{path} holds what no release of kafkalog has written: {error!r}"
         ) from error

@@ -161,7 +161,7 @@ def load_intent(directory: Path) -> Intent | None:
         return None
     try:
         return _parse(lines)
-    except (KeyError, IndexError, TypeError, ValueError, InvalidTopicError) as error:
+    except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
         raise CheckpointError(
             f"{path} holds what no release of kafkalog has written: {error!r}"
         ) from error
