@@ -236,8 +236,12 @@ class Committer:
         log_set.publish(state, durable=self._durable)
 
     def _try_to_take_back(self, log_set: LogSet, locks: DirectoryLocks) -> None:
+        """Take the batch back, unless its state came to be published all the same."""
         try:
             locks.verify()
+            if log_set.is_outdated():
+                _LOG.warning("%s is published, though publishing it failed", self._identity)
+                return
             take_back(log_set, durable=self._durable)
         except (OSError, KafkaLogError) as error:
             _LOG.warning("%s is left for the next commit to take back: %s", self._identity, error)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -86,7 +87,13 @@ class GroupWriter:
         count = TopicCatalog.load(plan.directories, plan.options).topic(_OFFSETS_TOPIC).partitions
         records = self._records(changed, partition_for_group(self._group, count), plan)
         output = TaskWriter(plan, identity).write([records])
-        Committer(plan, identity).commit(output.runs)
+        committer = Committer(plan, identity)
+        try:
+            committer.commit(output.runs)
+        except BaseException:
+            with suppress(KafkaLogError, OSError):
+                committer.abort(output.runs)
+            raise
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True

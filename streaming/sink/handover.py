@@ -214,9 +214,10 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
     """Make logs durable, and say so; lines about partitions that are gone are dropped."""
     for each in partitions:
         with PartitionLog(each.where.path, each.topic_partition) as log:
-            bases = [segment.base_offset for segment in log.segments[-1:]]
+            # All of them: with flush=os a sealed segment may not be on the disk either.
+            stems = {f"{segment.base_offset:020d}" for segment in log.segments}
         for path in sorted(each.where.path.iterdir()):
-            if path.name.startswith(tuple(f"{base:020d}" for base in bases)):
+            if path.name.partition(".")[0] in stems:
                 _fsync(path)
         fsync_directory(each.where.path)
     ends = {each.topic_partition: each.end for each in partitions}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -24,8 +25,8 @@ from kafkalog.checkpoints.commit_state import (
     load_intent,
     load_state,
 )
-from kafkalog.checkpoints.regular_file import make_directory
-from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
+from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.file_systems import check_file_system
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
@@ -76,13 +77,13 @@ def _ensure_set(options: WriteOptions) -> str:
 
 
 def _make_with_parents(folder: Path) -> None:
-    if folder.exists():
-        return
+    """Make a log directory whose name is on the disk: what is committed in it is lost without."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        make_directory(folder)
-    except FileExistsError:
-        pass
+        for each in reversed(missing):
+            with suppress(FileExistsError):
+                make_directory(each)
+            fsync_directory(each.parent)
     except OSError as error:
         raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
 
@@ -114,11 +115,15 @@ class LogSet:
         strangers = [folder for folder in folders if folder not in known]
         for folder in strangers:
             _check_may_join(folder, options, joins=bool(known))
-        if not known or (_newest(known).sequence == 0 and strangers):
+        begun = any((folder / INTENT_FILE).exists() for folder in known)
+        if not known or (_newest(known).sequence == 0 and strangers and not begun):
             return cls(*_start(folders))
         newest = _newest(known)
-        members = _members(known, newest)
-        return cls(*_join(newest, members, strangers)) if strangers else cls(newest, members)
+        log_set = cls(newest, _members(known, newest))
+        if not strangers:
+            return log_set
+        log_set.take_back()
+        return cls(*_join(newest, log_set.members, strangers))
 
     @property
     def directories(self) -> list[Path]:
@@ -136,11 +141,31 @@ class LogSet:
         pending = [i for i in found if i is not None and i.sequence > self.state.sequence]
         return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
 
+    def take_back(self) -> None:
+        """Take an unfinished commit back before the set grows.
+
+        To name new members is a state of its own, and has the next sequence number: the one of the
+        unfinished commit, which would count as published from then on.
+        """
+        from kafkalog.streaming.sink.recovery import take_back  # noqa: PLC0415 - seldom needed
+
+        take_back(self, durable=True)
+
+    def is_outdated(self) -> bool:
+        """Tell whether a directory holds a newer state than this one.
+
+        Raises:
+            OSError, CheckpointError: that cannot be read.
+        """
+        states = (load_state(folder) for folder in self.directories)
+        return any(state is not None and state.sequence > self.state.sequence for state in states)
+
     def publish(self, state: CommitState, *, durable: bool) -> None:
         """Make ``state`` the truth. The first rename is the commit: after it nothing can fail.
 
         Raises:
             OSError: nothing was published.
+            CommitError: it is not known whether it was, since what is there cannot be read.
         """
         _write(state, self.members, durable=durable)
         self.state = state
@@ -175,7 +200,7 @@ def _write(state: CommitState, members: Mapping[str, Path], *, durable: bool) ->
     try:
         publish(first / STATE_FILE, fsync=durable)
     except OSError as error:
-        found = load_state(first)
+        found = _read_again(first, state.sequence, error)
         if found is None or found.sequence != state.sequence:
             raise
         _LOG.warning("%s is published, but may not survive a power failure: %s", first, error)
@@ -184,6 +209,19 @@ def _write(state: CommitState, members: Mapping[str, Path], *, durable: bool) ->
             publish(folder / STATE_FILE, fsync=durable)
         except OSError as error:
             _LOG.warning("%s keeps its older copy of the commit state: %s", folder, error)
+
+
+def _read_again(folder: Path, sequence: int, failed: OSError) -> CommitState | None:
+    """Read the state after a rename that may have happened."""
+    try:
+        return load_state(folder)
+    except (OSError, CheckpointError) as error:
+        raise CommitError(
+            f"whether commit {sequence} is published is not known: {failed}, and "
+            f"{folder / STATE_FILE} cannot be read either ({error}). Once it can be read, it is if "
+            f"the sequence there is {sequence}. A query, and a write with an id of its own, finds "
+            "that out itself when it runs again"
+        ) from failed
 
 
 def _newest(states: Mapping[Path, CommitState]) -> CommitState:

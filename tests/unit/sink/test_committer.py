@@ -26,6 +26,7 @@ from kafkalog.errors import (
     RowError,
 )
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.sink import log_set
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import LogSet
@@ -440,3 +441,32 @@ def test_aborting_with_what_an_unfinished_commit_names_takes_nothing_away(
     writer.write(1, rows(["b"]))
     assert values_of([tmp_path], "t") == {0: ["a", "b"]}
     assert ours(tmp_path) == []
+
+
+def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    publish, load = log_set.publish, log_set.load_state
+    unreadable = [False, True]
+
+    def publish_and_fail(path: Path, *, fsync: bool) -> None:
+        publish(path, fsync=fsync)
+        monkeypatch.setattr(log_set, "load_state", load_later)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def load_later(folder: Path) -> object:
+        if unreadable.pop():
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        monkeypatch.setattr(log_set, "load_state", load)
+        return load(folder)
+
+    monkeypatch.setattr(log_set, "publish", publish_and_fail)
+    with pytest.raises(CommitError, match="whether commit 2 is published is not known"):
+        writer.commit(1, runs)
+    assert unreadable == []
+    monkeypatch.undo()
+    assert not writer.write(1, rows(["b"])).appended
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}

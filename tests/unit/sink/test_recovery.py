@@ -222,3 +222,21 @@ def test_a_folder_of_ours_into_which_others_put_something_is_kept(
     with pytest.raises(LogDirectoryError, match=r"notes\.txt"):
         go_on(tmp_path)
     assert (tmp_path / "t-0" / "notes.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize("before", [1, 0], ids=["a later commit", "the first commit"])
+def test_a_set_that_grows_over_an_unfinished_commit_takes_it_back_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    writer = Writer(first, topic="t")
+    if before:
+        writer.write(0, rows(["a"]))
+    runs = writer.stage(before, rows(["b", "c"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", _cut_off)
+        with pytest.raises(PowerCutError):
+            writer.commit(before, runs)
+    Writer(first, second, topic="t").write(before, rows(["b", "c"]))
+    assert values_of([first, second], "t") == {0: ["a", "b", "c"][1 - before :]}
+    assert load_intent(first) is None
