@@ -271,6 +271,9 @@ def _read_some(
     if length < first.size:
         return None
     data = segment.opened.read(position, min(length, segment.size - position))
-    table = scan_batches(data, file_position=position, path=str(segment.path)).table
+    scan = scan_batches(data, file_position=position, path=str(segment.path))
+    if not len(scan.table) and scan.invalid is not None:
+        raise scan.invalid
+    table = scan.table
     table = table[: int(np.searchsorted(table.last_offset, end - 1)) + 1]
     return Chunk(data[: int(table.size.sum())], table, position)

@@ -267,6 +267,12 @@ def test_a_fetch_gives_at_least_one_batch_unless_told_otherwise(directory: Path)
         assert log.read(0, 200, 1, min_one_message=False) is None
 
 
+def test_a_fetch_of_a_batch_that_cannot_be_one_says_so(directory: Path) -> None:
+    flip(_logs(directory)[0], 57, bits=0x80)  # a negative count of records
+    with PartitionLog(directory, FLIGHTS) as log, pytest.raises(CorruptRecordError, match="claims"):
+        log.read(0, 200, 0)
+
+
 def test_a_fetch_in_a_gap_goes_on_in_the_next_segment(tmp_path: Path) -> None:
     directory = tmp_path / "flights-0"
     directory.mkdir()
