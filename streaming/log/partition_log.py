@@ -222,10 +222,13 @@ class PartitionLog:
 
     # Timestamps
 
-    def offset_for_timestamp(self, timestamp: int) -> TimestampOffset | None:
+    def offset_for_timestamp(
+        self, timestamp: int, *, end_offset: int = MAX_OFFSET
+    ) -> TimestampOffset | None:
         """Find the first record, by offset, with at least this timestamp in ms.
 
-        A record at or above the end that the caller may read counts as none, for the caller.
+        A record at or above ``end_offset``, the end that the caller may read, counts as none, for
+        the caller. What lies there may be torn.
 
         Returns:
             that record's own timestamp and offset; None if there is none.
@@ -234,7 +237,7 @@ class PartitionLog:
             CorruptRecordError: bytes on the way that are no valid batch.
         """
         return self._retrying(
-            lambda: find_by_timestamp(self.segments, timestamp, self.log_start_offset)
+            lambda: find_by_timestamp(self.segments, timestamp, self.log_start_offset, end_offset)
         )
 
     def max_timestamp(self) -> TimestampOffset | None:

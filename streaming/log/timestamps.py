@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import CorruptIndexError
+from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.time_index import TimestampOffset
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
@@ -26,7 +26,10 @@ __all__ = ["find_by_timestamp", "find_max_timestamp", "largest_timestamp"]
 
 
 def find_by_timestamp(
-    segments: Sequence[LogSegment], timestamp: int, log_start_offset: int
+    segments: Sequence[LogSegment],
+    timestamp: int,
+    log_start_offset: int,
+    end_offset: int = MAX_OFFSET,
 ) -> TimestampOffset | None:
     """Find the first record, by offset, with at least this timestamp (ms) in a log.
 
@@ -34,11 +37,12 @@ def find_by_timestamp(
     segment without any timestamps counts as being as old as its file.
 
     Returns:
-        that record's own timestamp and offset; None if there is none.
+        that record's own timestamp and offset; None if there is none. A record at or above
+        ``end_offset`` may be given or not.
 
     Raises:
         FileNotFoundError: a segment is gone.
-        CorruptRecordError: bytes on the way that are no valid batch.
+        CorruptRecordError: bytes on the way that are no valid batch, below ``end_offset``.
     """
     for active, segment in _newest_last(segments):
         with segment:
@@ -46,7 +50,9 @@ def find_by_timestamp(
             if latest == NO_TIMESTAMP:
                 latest = segment.path.stat().st_mtime_ns // 1_000_000
             if latest >= timestamp:
-                return _find_in_segment(segment, timestamp, log_start_offset, active=active)
+                return _find_in_segment(
+                    segment, timestamp, log_start_offset, end_offset, active=active
+                )
     return None
 
 
@@ -153,7 +159,12 @@ def _newest_last(segments: Sequence[LogSegment]) -> list[tuple[bool, LogSegment]
 
 
 def _find_in_segment(
-    segment: LogSegment, timestamp: int, log_start_offset: int, *, active: bool
+    segment: LogSegment,
+    timestamp: int,
+    log_start_offset: int,
+    end_offset: int,
+    *,
+    active: bool,
 ) -> TimestampOffset | None:
     offset = _floor_entry(segment, timestamp).offset
     return _first_record(
@@ -162,6 +173,7 @@ def _find_in_segment(
         lambda header: header.max_timestamp >= timestamp,
         timestamp,
         log_start_offset,
+        end_offset,
         active=active,
     )
 
@@ -172,21 +184,31 @@ def _first_record(
     may_hold: Callable[[BatchHeader], bool],
     timestamp: int,
     start_offset: int,
+    end_offset: int = MAX_OFFSET,
     *,
     active: bool,
 ) -> TimestampOffset | None:
     """Find the first record at or above a timestamp and an offset, in the batches that may hold it.
 
-    Of the other batches only the headers are read.
+    Of the other batches only the headers are read. A batch behind ``end_offset`` may be torn, and
+    is the end of the log then.
     """
+    before, last = -1, -1
     for header in segment.headers(position):
         position = header.position + header.size
+        before, last = last, header.last_offset
         if not may_hold(header):
             continue
-        for chunk in segment.chunks(header.position, header.position + 1):
-            found = _first_in_chunk(segment, chunk, timestamp, start_offset)
-            if found is not None:
-                return found
+        try:
+            for chunk in segment.chunks(header.position, header.position + 1):
+                found = _first_in_chunk(segment, chunk, timestamp, start_offset)
+                if found is not None:
+                    return found
+        except CorruptRecordError:
+            # Of a damaged batch the one before it tells best where it lies.
+            if (last if before < 0 else before + 1) < end_offset:
+                raise
+            return None
     if not active:
         segment.refuse_rest(position)
     return None

@@ -80,6 +80,7 @@ def _may_hold(
                 ranges.append((start, end))
     wanted = Intervals(tuple(ranges))
     if disorder_ms is not None and not times.is_open:
-        behind = log.offset_for_timestamp(times.last + disorder_ms + 1)
+        latest = times.last + disorder_ms
+        behind = log.offset_for_timestamp(latest + 1, end_offset=hull.last + 1)
         wanted &= Intervals.between(None, None if behind is None else behind.offset)
     return wanted

@@ -181,7 +181,7 @@ def _resolve(bound: Bound, key: TopicPartition, end: int, tail: LogTail) -> int 
     number = bound.of(key)
     if bound.timestamps:
         with tail.open(key) as log:
-            found = log.offset_for_timestamp(number)
+            found = log.offset_for_timestamp(number, end_offset=end)
         return found.offset if found is not None and found.offset < end else None
     if number == LATEST:
         return end

@@ -95,7 +95,7 @@ class StreamEnd:
     def _search(self, key: TopicPartition, end: int, timestamp: int, tail: LogTail) -> None:
         try:
             with tail.open(key) as log:
-                record = log.offset_for_timestamp(timestamp)
+                record = log.offset_for_timestamp(timestamp, end_offset=end)
         except UnknownTopicOrPartitionError:  # deleted since: planning says what is lost
             return
         if record is not None and record.offset < end:

@@ -213,3 +213,20 @@ def test_zeros_behind_an_active_segment_are_no_error(tmp_path: Path) -> None:
     grow_with_zeros(directory / f"{0:020d}.log", 10_000)
     assert _find(directory, 950, log_start=7) is None
     assert _find(directory, 850, log_start=7) == (900, 7)
+
+
+def test_what_is_torn_above_the_end_holds_no_timestamp_and_below_it_is_an_error(
+    tmp_path: Path,
+) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [5, 5, 5], timestamps=[1000, 2000, 3000]))
+    log = directory / f"{0:020d}.log"
+    flip(log, log.stat().st_size - 1)
+    with PartitionLog(directory, FLIGHTS) as partition:
+        assert partition.log_end_offset() == 10
+        assert partition.offset_for_timestamp(2500, end_offset=10) is None
+        found = partition.offset_for_timestamp(1500, end_offset=10)
+        assert found is not None
+        assert found.offset == 5
+        with pytest.raises(CorruptRecordError):
+            partition.offset_for_timestamp(2500, end_offset=15)
