@@ -269,7 +269,10 @@ class _LogSource:
             try:
                 segment, chunk = next(self._batches)
             except StopIteration:
-                if self._segment is not None and self._places():
+                # What a damaged header claims may have hidden from the end of stable records that
+                # a transaction is open there; what is known of it now is damage all the same.
+                doubtful = self._places() or (self._salvage and self._is_open_below(end))
+                if self._segment is not None and doubtful:
                     yield _rows(self._open.doubt(self._next, self._segment))
                 self._refuse_open(end)
                 return

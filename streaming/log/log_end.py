@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.segment import LogSegment
 
-__all__ = ["ValidEnd", "find_valid_end", "valid_chunks"]
+__all__ = ["ValidEnd", "find_valid_end", "is_followed", "valid_chunks"]
 
 
 class ValidEnd(NamedTuple):
@@ -43,6 +43,18 @@ def find_valid_end(segment: LogSegment, position: int) -> ValidEnd:
             return ValidEnd(next_offset, position, stop.value)
         position = chunk.file_position + len(chunk.data)
         next_offset = int(chunk.table.last_offset[-1]) + 1
+
+
+def is_followed(segment: LogSegment, position: int) -> bool:
+    """Tell whether a valid batch lies right behind the invalid one at ``position``.
+
+    Then that one was damaged where it lay. A torn tail has nothing behind it, and of one whose size
+    cannot be right nobody knows where it ends.
+    """
+    header = segment.header_at(position)
+    if header is None:
+        return False
+    return next(valid_chunks(segment, position + header.size), None) is not None
 
 
 def valid_chunks(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.log_end import find_valid_end, is_followed
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slice_reader import read_slice
@@ -46,6 +46,8 @@ class LogEnd(NamedTuple):
     """Of the segment with the end; -1 if there is none."""
     position: int
     """Of the first byte that belongs to no whole batch, in its ``.log`` file."""
+    is_damage: bool = False
+    """Whether valid batches lie behind the bytes there: they are damaged then, and no torn tail."""
 
 
 class PartitionLog:
@@ -130,7 +132,7 @@ class PartitionLog:
         return self._retrying(lambda: self._walk_to_end(verify_from, committed_end))
 
     def _walk_to_end(self, verify_from: int | None, committed_end: int | None) -> LogEnd:
-        offset, base, position = self.log_start_offset, -1, 0
+        offset, base, position, is_damage = self.log_start_offset, -1, 0, False
         start = MAX_OFFSET if verify_from is None else verify_from
         for segment in self.segments[self._floor(start) :]:
             with segment:
@@ -141,8 +143,9 @@ class PartitionLog:
                     continue
                 if committed_end is not None and offset < committed_end:
                     raise end.problem
+                is_damage = segment is not self.segments[-1] or is_followed(segment, position)
                 break
-        return LogEnd(offset, base, position)
+        return LogEnd(offset, base, position, is_damage)
 
     # Reading
 

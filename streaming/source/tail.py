@@ -276,7 +276,10 @@ class LogTail:
                 walked = not self._to_log_end
                 end = partition.log_end
                 if committed is not None and committed > end:
-                    self.missing[topic_partition] = OffsetGap(end, committed)
+                    if partition.is_damaged:
+                        end = committed
+                    else:
+                        self.missing[topic_partition] = OffsetGap(end, committed)
             elif end != partition.log_end:
                 end = self._clamped(partition, end)
             if self._committed_only:
@@ -317,8 +320,15 @@ class LogTail:
         )
 
     def _clamped(self, partition: _Partition, committed: int) -> int:
+        """Give the end to read up to where the log ends elsewhere than what is committed says.
+
+        A log that lacks its tail ends there. Damage with valid batches behind it is no end: the
+        task that comes to it fails, or passes it over.
+        """
         if committed > partition.log_end:
             partition.look_for(committed)
+            if partition.is_damaged and committed > partition.log_end:
+                return committed
         gap = OffsetGap(*sorted((committed, partition.log_end)))
         if committed < partition.log_end:
             self.unread[partition.where.topic_partition] = gap
@@ -349,6 +359,7 @@ class _Partition:
         "_stable_ends",
         "_stamp",
         "first_offset",
+        "is_damaged",
         "log_end",
         "topic_id",
         "walked",
@@ -360,6 +371,7 @@ class _Partition:
         self.topic_id: str | None = None
         self.first_offset = 0
         self.log_end = 0
+        self.is_damaged = False
         self.walked = True
         """Whether the log end alone tells, as of the last look, where the partition ends."""
         self._directory = Watch(where.path)
@@ -413,4 +425,4 @@ class _Partition:
             if unverified is not None:
                 # what an earlier look has verified need not be walked over again
                 unverified = max(unverified, self.log_end)
-            self.log_end = log.log_end_offset(verify_from=unverified)
+            self.log_end, _, _, self.is_damaged = log.log_end(verify_from=unverified)

@@ -76,7 +76,7 @@ def test_a_torn_tail_is_the_end_of_the_log(directory: Path, missing: int) -> Non
     _, table = scan(last.read_bytes())
     cut(last, int(table.end_position[-1]) - missing)
     with PartitionLog(directory, FLIGHTS) as log:
-        assert log.log_end() == (195, int(last.stem), table.position[-1])
+        assert log.log_end()[:3] == (195, int(last.stem), table.position[-1])
 
 
 def test_the_zeros_of_a_preallocated_segment_are_the_end_of_the_log(directory: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_zeros_of_a_preallocated_segment_are_the_end_of_the_log(directory: P
     size = last.stat().st_size
     grow_with_zeros(last, 100_000)
     with PartitionLog(directory, FLIGHTS) as log:
-        assert log.log_end() == (200, int(last.stem), size)
+        assert log.log_end()[:3] == (200, int(last.stem), size)
 
 
 def test_a_wrong_checksum_is_the_end_of_the_log(directory: Path) -> None:

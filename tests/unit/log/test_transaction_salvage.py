@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import flip, scan
 from tests.support.transactions import BrokerLog
@@ -115,6 +115,11 @@ STEPS = st.lists(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(steps=STEPS, place=st.integers(0, 2**20), data=st.binary(min_size=1, max_size=20))
+@example(
+    steps=[("send", 1), ("commit", 1), ("roll", 1), ("send", 1)],
+    place=2012,
+    data=b"\x00\x01\x00\x00\x00\x00\x00\x00",
+)
 def test_whatever_the_damage_is_nothing_that_was_aborted_is_shown(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[str, int]],

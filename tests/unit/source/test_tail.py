@@ -6,12 +6,19 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 
+import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, write_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
 from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
-from kafkalog.errors import CheckpointError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    CheckpointError,
+    CorruptRecordError,
+    LogDirectoryError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source import watch
 from kafkalog.streaming.source.tail import LogTail
@@ -237,6 +244,31 @@ def test_above_the_committed_end_damage_is_the_log_end(log: Path) -> None:
     )
     write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
     assert ends(tail_of(log, to_log_end=True)) == {"t-0": 10}
+
+
+@pytest.mark.parametrize("to_log_end", [False, True])
+def test_damage_below_the_committed_end_is_no_end_where_batches_lie_behind_it(
+    log: Path, *, to_log_end: bool
+) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
+    flip(log / "t-0" / f"{0:020d}.log", 70)
+    tail = tail_of(log, to_log_end=to_log_end)
+    assert ends(tail) == {"t-0": 10}
+    assert tail.missing == {}
+    upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
+    with pytest.raises(CorruptRecordError, match="t-0"):
+        kafkalog.read(str(log), "t", options=upto).read_all()
+    read = kafkalog.read(str(log), "t", options={"onCorruptRecord": "skip", **upto}).read_all()
+    assert read.column("offset").to_pylist() == [5, 6, 7, 8, 9]
+
+
+def test_a_last_batch_that_is_torn_below_the_committed_end_is_missing(log: Path) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
+    segment = log / "t-0" / f"{0:020d}.log"
+    flip(segment, segment.stat().st_size - 1)
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 5}
+    assert tail.missing == {T0: (5, 10)}
 
 
 def test_partitions_that_are_not_chosen_are_not_looked_at(log: Path) -> None:
