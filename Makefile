@@ -31,7 +31,7 @@ model: env ## Search all that may happen to a few small batches, within large bo
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 tests/crash/test_power_loss.py
 
-fuzz: env ## Fuzz every parser and kernel, led by coverage, four minutes each
+fuzz: env ## Fuzz every parser and kernel, led by coverage, a minute each
 	$(RUN) python -m tests.fuzz.run
 
 live: env ## Read for two minutes under a broker that writes, rolls, compacts and deletes

@@ -87,7 +87,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(TARGETS))
-    parser.add_argument("--seconds", type=int, default=240, help="for each target")
+    parser.add_argument("--seconds", type=int, default=65, help="for each target")
     parser.add_argument("--folder", type=Path, default=_ROOT / "build" / "fuzz")
     given = parser.parse_args()
     names = given.targets or sorted(TARGETS.keys() - {"any_of_them"})
