@@ -9,12 +9,11 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from kafkalog.errors import KafkaLogError, OptionError
+from kafkalog.errors import OptionError
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import BatchIdentity
@@ -86,13 +85,7 @@ def append(
         identity = BatchIdentity(f"app:{transactional_id}", version)
     plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
-    committer = Committer(plan, identity, tails=PROCESS_TAILS)
-    try:
-        return committer.commit(staged.runs)
-    except BaseException:
-        with suppress(KafkaLogError, OSError):
-            committer.abort(staged.runs)
-        raise
+    return Committer(plan, identity, tails=PROCESS_TAILS).commit_or_abort(staged.runs)
 
 
 def read(

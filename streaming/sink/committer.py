@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import closing, nullcontext
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -115,6 +115,19 @@ class Committer:
             self._finish(log_set, appends, tails)
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
             return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
+
+    def commit_or_abort(self, runs: Sequence[StagedRun]) -> Outcome:
+        """Commit; if that fails, drop what was staged: nobody else will call :meth:`abort`.
+
+        Raises:
+            CommitError, KafkaLogError: as :meth:`commit`.
+        """
+        try:
+            return self.commit(runs)
+        except BaseException:
+            with suppress(KafkaLogError, OSError):
+                self.abort(runs)
+            raise
 
     def abort(self, runs: Sequence[StagedRun]) -> None:
         """Drop what the tasks staged, unless the batch is committed or a commit has begun with it.

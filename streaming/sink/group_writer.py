@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -87,13 +86,7 @@ class GroupWriter:
         count = TopicCatalog.load(plan.directories, plan.options).topic(_OFFSETS_TOPIC).partitions
         records = self._records(changed, partition_for_group(self._group, count), plan)
         output = TaskWriter(plan, identity).write([records])
-        committer = Committer(plan, identity)
-        try:
-            committer.commit(output.runs)
-        except BaseException:
-            with suppress(KafkaLogError, OSError):
-                committer.abort(output.runs)
-            raise
+        Committer(plan, identity).commit_or_abort(output.runs)
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True
