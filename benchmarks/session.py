@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 from tests.support.jars import SPARK_KAFKA
+from tests.support.spark import stderr_to
 
 from kafkalog.jobs.jars import fetch
 
@@ -47,30 +48,14 @@ def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
     }
-    with _stderr_to(work / "spark.log"):
+    # Workers of a streaming query end with a traceback when Spark closes their pipe to end them.
+    with stderr_to(work / "spark.log"):
         spark = builder.config(map=settings).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     try:
         yield spark
     finally:
         spark.stop()
-
-
-@contextlib.contextmanager
-def _stderr_to(path: Path) -> Iterator[None]:
-    """Let processes started within write their stderr to a file.
-
-    Python workers of a streaming query end with a traceback when Spark closes their pipe, which is
-    how Spark ends them.
-    """
-    kept = os.dup(2)
-    with path.open("ab") as log:
-        os.dup2(log.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @contextlib.contextmanager
