@@ -9,11 +9,14 @@ Everything left out is said in a warning, with its place and what is wrong.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.log_walk import following_segment
+from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
@@ -31,8 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["Place", "Salvage"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
-
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class Place(NamedTuple):
@@ -123,10 +124,12 @@ class Salvage:
             for row in np.flatnonzero(bad).tolist():
                 self._leave_out(segment, table, row, "its bytes do not match its checksum")
             table = self._decodable(segment, chunk, table[~bad])
-        in_order = self._in_order(segment, table)
-        for row in np.flatnonzero(~in_order).tolist():
+        if not len(table):
+            return table
+        wrong = self._misplaced(segment, table, chunk.file_position + len(chunk.data))
+        for row in np.flatnonzero(wrong).tolist():
             self._leave_out(segment, table, row, "its offsets do not fit between its neighbours'")
-        table = table[in_order]
+        table = table[~wrong]
         if len(table):
             self._last_offset = int(table.last_offset[-1])
         return table
@@ -153,23 +156,20 @@ class Salvage:
                 first = row + 1
         return table[~bad]
 
-    def _in_order(self, segment: LogSegment, table: BatchTable) -> NDArray[np.bool_]:
-        """Tell which batches' offsets ascend: no checksum covers a batch's base offset."""
-        last = table.last_offset
-        # The base offset of an outer message of magic 0 or 1 is not in its header.
-        base = np.where(table.magic == 2, table.base_offset, last)
-        fits = last - segment.base_offset <= _MAX_RELATIVE_OFFSET
-        if fits.all() and (base > np.concatenate(([self._last_offset], last[:-1]))).all():
-            return fits
-        before = self._last_offset
-        for row in range(len(table)):
-            follows = base[row] > before
-            # One that leaps beyond the next batch, which would fit without it, is the odd one.
-            leaps = row + 1 < len(table) and before < base[row + 1] <= last[row]
-            fits[row] &= follows and not leaps
-            if fits[row]:
-                before = last[row]
-        return fits
+    def _misplaced(self, segment: LogSegment, table: BatchTable, end: int) -> NDArray[np.bool_]:
+        """Tell which batches do not fit between their neighbours; the next one is at ``end``."""
+        behind = MAX_OFFSET
+        if ends_with_gap(table, self._last_offset):
+            behind = self._offset_behind(segment, end)
+        return misplaced(table, self._last_offset, behind)
+
+    def _offset_behind(self, segment: LogSegment, position: int) -> int:
+        """Give the offset of the batch at a position, or of the segment that follows the file."""
+        if position < segment.size:
+            header = segment.header_at(position)
+            return MAX_OFFSET if header is None else header.offset
+        follower = following_segment(segment)
+        return MAX_OFFSET if follower is None else follower.base_offset
 
     def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
         self._count(segment, int(table.position[row]), int(table.size[row]))

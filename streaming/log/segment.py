@@ -17,12 +17,11 @@ import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
-import numpy as np
-
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.log.open_file import FileIdentity, OpenFile, open_file
 from kafkalog.streaming.log.time_index import TimeIndex
 from kafkalog.streaming.records.batch import scan_batches
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    import numpy as np
     import numpy.typing as npt
 
     from kafkalog.streaming.records.batch import BatchTable
@@ -62,8 +62,6 @@ _LOG_APPEND_TIME: Final = 0x08
 _HEADER_BYTES: Final = 61
 _SMALLEST_ENTRY: Final = {0: 26, 1: 34, 2: 61}
 """Bytes of the smallest entry of each magic, its first 12 included."""
-
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
@@ -376,10 +374,10 @@ class LogSegment:
             data = self.opened.read(position, min(length, self.size - position))
             scan = scan_batches(data, file_position=position, path=str(self.path))
             if scan.consumed:
-                ordered = self._count_ordered(scan.table, last_offset)
+                ordered = self._count_ordered(scan.table, position + scan.consumed, last_offset)
                 yield from self._chunk(data, scan.table[:ordered], position)
                 if ordered < len(scan.table):
-                    raise self._disorder(scan.table[ordered : ordered + 1])
+                    raise self.disorder(scan.table[ordered : ordered + 1])
                 position += scan.consumed
                 last_offset = int(scan.table.last_offset[-1])
             if scan.invalid is not None:
@@ -392,21 +390,24 @@ class LogSegment:
         if len(table):
             yield Chunk(data[: int(table.size.sum())], table, position)
 
-    def _count_ordered(self, table: BatchTable, last_offset: int) -> int:
-        """Count the batches whose offsets ascend: no checksum covers a batch's base offset."""
-        last = table.last_offset
-        # The base offset of an outer message of magic 0 or 1 is not in its header.
-        base = np.where(table.magic == 2, table.base_offset, last)
-        wrong = last - self.base_offset > _MAX_RELATIVE_OFFSET
-        wrong |= base <= np.concatenate(([last_offset], last[:-1]))
+    def _count_ordered(self, table: BatchTable, end_position: int, last_offset: int) -> int:
+        """Count the batches up to the first one whose offsets do not fit between its neighbours'.
+
+        The batch at ``end_position`` is only asked where one leaps.
+        """
+        behind = None
+        if ends_with_gap(table, last_offset) and end_position < self.size:
+            behind = self.header_at(end_position)
+        wrong = misplaced(table, last_offset, MAX_OFFSET if behind is None else behind.offset)
         return int(wrong.argmax()) if wrong.any() else len(table)
 
-    def _disorder(self, batch: BatchTable) -> CorruptRecordError:
+    def disorder(self, batch: BatchTable) -> CorruptRecordError:
+        """Make the error about a batch, a table of one, whose offsets do not fit where it lies."""
         position, base = int(batch.position[0]), int(batch.base_offset[0])
         return CorruptRecordError(
             f"{self.path}: the batch at position {position} has offsets {base} to "
-            f"{batch.last_offset[0]}, which do not follow those before it, or do not fit the "
-            f"segment with base offset {self.base_offset}",
+            f"{batch.last_offset[0]}, which do not fit between those before it and those behind "
+            f"it in the segment with base offset {self.base_offset}",
             path=str(self.path),
             position=position,
             offset=base,

@@ -25,7 +25,7 @@ Source: Kafka 4.1 ``LogSegment.append``, ``LogSegment.recover``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -49,6 +49,8 @@ __all__ = [
     "facts_of",
     "index_segment",
 ]
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 @dataclass(slots=True)
@@ -80,13 +82,17 @@ class SegmentState:
         """Give the state of a segment that is created now."""
         return cls(base_offset, base_offset, now_ms)
 
+    def can_index(self, offset: int) -> bool:
+        """Tell whether an index can hold an offset; segments of old brokers may go beyond."""
+        return offset - self.base_offset <= _MAX_RELATIVE_OFFSET
+
     def latest_time_entry(self) -> tuple[int, int]:
         """Give the largest timestamp and its relative offset, as the time index stores them."""
         return (self.max_timestamp, self.offset_of_max - self.base_offset)
 
     def final_time_entries(self) -> bytes:
         """Give the final time index entry; nothing where the last one says the same."""
-        if self.max_timestamp <= self.indexed_timestamp:
+        if self.max_timestamp <= self.indexed_timestamp or not self.can_index(self.offset_of_max):
             return b""
         return np.array([self.latest_time_entry()], TIME_ENTRY).tobytes()
 
@@ -209,7 +215,9 @@ class SegmentGrowth:
             state.first_timestamp = batch.max_timestamp
         if batch.max_timestamp > state.max_timestamp:
             state.max_timestamp, state.offset_of_max = batch.max_timestamp, batch.last_offset
-        if state.size - state.indexed_position > self._interval:
+        if state.size - state.indexed_position > self._interval and state.can_index(
+            batch.last_offset
+        ):
             self._add_index_entries(batch.last_offset)
         state.size += batch.size
         state.next_offset = batch.last_offset + 1

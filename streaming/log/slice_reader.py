@@ -266,6 +266,9 @@ class _SliceReader:
         try:
             for bound in dict.fromkeys([end_position, None]):
                 for chunk in segment.chunks(position, bound):
+                    if self._overlaps(segment, chunk):
+                        yield from self._decode(segment, chunk._replace(table=chunk.table[:-1]))
+                        raise segment.disorder(chunk.table[-1:])
                     yield from self._decode(segment, chunk)
                     position = chunk.file_position + len(chunk.data)
                     if self._next >= self._end:
@@ -274,6 +277,16 @@ class _SliceReader:
         except CorruptRecordError as error:
             if not self._may_end_here(str(error)):
                 raise self._located(error) from error
+
+    def _overlaps(self, segment: LogSegment, chunk: Chunk) -> bool:
+        """Tell whether the last batch of a file has offsets of the segment that follows."""
+        last, end = int(chunk.table.last_offset[-1]), chunk.file_position + len(chunk.data)
+        if last < self._end or end < segment.size:
+            return False
+        segments = self._segments()
+        later = [s.base_offset for s in segments if s.base_offset > segment.base_offset]
+        # A segment that was replaced meanwhile has other followers.
+        return bool(later) and later[0] <= last and any(_is_same_file(segment, s) for s in segments)
 
     def _salvage_segment(
         self, salvage: Salvage, segment: LogSegment, position: int, end_position: int | None
@@ -296,6 +309,8 @@ class _SliceReader:
 
     def _decode(self, segment: LogSegment, chunk: Chunk) -> Iterator[pa.RecordBatch]:
         table = chunk.table
+        if not len(table):
+            return
         first = int(np.searchsorted(table.last_offset, self._next))
         # The batches behind the first one that reaches the end have nothing for us.
         end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1

@@ -120,7 +120,7 @@ def cut_slice(whole: SegmentSlice, after: Sequence[float]) -> list[SegmentSlice]
     # An entry's offset is the last one of its batch: the boundary lies behind it.
     inside = (entries[:, 0] >= whole.start_offset) & (entries[:, 0] < whole.end_offset - 1)
     entries = entries[inside]
-    if not len(entries):
+    if not len(entries) or (np.diff(entries[:, 0]) <= 0).any():
         return [whole]
     wanted = whole.start_position + np.array(after)
     # ... which is where the next entry points to, if that is not too far on.

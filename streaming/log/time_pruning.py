@@ -18,9 +18,12 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import CorruptIndexError
+from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.slices import open_planned
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kafkalog.streaming.log.intervals import Intervals
     from kafkalog.streaming.log.segment import BatchHeader, LogSegment
     from kafkalog.streaming.log.slices import SegmentSlice
@@ -67,8 +70,11 @@ def _runs(segment: LogSegment, whole: SegmentSlice, times: Intervals) -> list[Se
     runs: list[SegmentSlice] = []
     position, offset = whole.start_position, whole.start_offset
     last_offset = segment.base_offset - 1
-    for header in segment.headers(position):
-        if header.offset <= last_offset:
+    for header, following in _with_following(segment.headers(position)):
+        leaps = header.offset > last_offset + 1 and header.last_offset >= min(
+            whole.end_offset, MAX_OFFSET if following is None else following.offset
+        )
+        if header.offset <= last_offset or leaps:
             break
         last_offset = header.last_offset
         position = header.position + header.size
@@ -81,6 +87,17 @@ def _runs(segment: LogSegment, whole: SegmentSlice, times: Intervals) -> list[Se
             return runs
     _extend(runs, _piece(whole, position, whole.end_position, offset, whole.end_offset))
     return runs
+
+
+def _with_following(
+    headers: Iterator[BatchHeader],
+) -> Iterator[tuple[BatchHeader, BatchHeader | None]]:
+    """Pair each header with the one behind it."""
+    header = next(headers, None)
+    while header is not None:
+        following = next(headers, None)
+        yield header, following
+        header = following
 
 
 def _piece(

@@ -280,7 +280,7 @@ def test_offsets_that_go_back_are_an_error(directory: Path) -> None:
     _, table = scan(bytes(content))
     struct.pack_into(">q", content, int(table.position[2]), 51)
     path.write_bytes(content)
-    with pytest.raises(CorruptRecordError, match="do not follow"):
+    with pytest.raises(CorruptRecordError, match="do not fit between"):
         _read(planned)
 
 

@@ -1,0 +1,64 @@
+"""Whose offsets fit between their neighbours': no checksum covers the base offset of a batch.
+
+Offsets ascend through a log, with gaps where compaction has removed records. A batch whose offsets
+do not follow those before it is damaged; so is one behind a gap that leaps over the next batch,
+which would fit without it. A gap that nothing behind it contradicts is one.
+
+How far offsets lie from the segment's base offset is no measure: brokers before 2.0 let segments
+span more than 2^31 of them (KAFKA-5413, KAFKA-6264), which their indexes cannot express.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from kafkalog.streaming.records.batch import BatchTable
+
+    Integers = npt.NDArray[np.int64]
+
+__all__ = ["ends_with_gap", "misplaced"]
+
+
+def ends_with_gap(table: BatchTable, before: int) -> bool:
+    """Tell whether offsets are missing in front of the last one of some batches.
+
+    Args:
+        table: n > 0 batches.
+        before: the last offset in front of them.
+    """
+    previous = before if len(table) == 1 else int(table.last_offset[-2])
+    return int(_first_offsets(table[-1:])[0]) != previous + 1
+
+
+def misplaced(table: BatchTable, before: int, behind: int) -> npt.NDArray[np.bool_]:
+    """Tell which batches have offsets that do not fit.
+
+    Args:
+        table: n > 0 batches.
+        before: the last offset in front of them.
+        behind: the first offset behind them; ``MAX_OFFSET`` if it is not known.
+
+    Returns:
+        bool[n]
+    """
+    first, last = _first_offsets(table), table.last_offset
+    wrong = np.zeros(len(table), np.bool_)
+    if last[-1] < behind and (first > np.concatenate(([before], last[:-1]))).all():
+        return wrong
+    following = np.concatenate((first[1:], [behind]))
+    for row in range(len(table)):
+        leaps = before + 1 < first[row] and before < following[row] <= last[row]
+        wrong[row] = leaps or first[row] <= before
+        if not wrong[row]:
+            before = int(last[row])
+    return wrong
+
+
+def _first_offsets(table: BatchTable) -> Integers:
+    """Give the first offset of each batch, and of outer messages of magic 0 and 1 the only one."""
+    return np.where(table.magic == 2, table.base_offset, table.last_offset)
