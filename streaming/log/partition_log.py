@@ -48,6 +48,8 @@ class LogEnd(NamedTuple):
     """Of the first byte that belongs to no whole batch, in its ``.log`` file."""
     is_damage: bool = False
     """Whether valid batches lie behind the bytes there: they are damaged then, and no torn tail."""
+    is_torn: bool = False
+    """Whether there are bytes at all that belong to no whole batch."""
 
 
 class PartitionLog:
@@ -132,7 +134,7 @@ class PartitionLog:
         return self._retrying(lambda: self._walk_to_end(verify_from, committed_end))
 
     def _walk_to_end(self, verify_from: int | None, committed_end: int | None) -> LogEnd:
-        offset, base, position, is_damage = self.log_start_offset, -1, 0, False
+        offset, base, position = self.log_start_offset, -1, 0
         start = MAX_OFFSET if verify_from is None else verify_from
         for segment in self.segments[self._floor(start) :]:
             with segment:
@@ -144,8 +146,8 @@ class PartitionLog:
                 if committed_end is not None and offset < committed_end:
                     raise end.problem
                 is_damage = segment is not self.segments[-1] or is_followed(segment, position)
-                break
-        return LogEnd(offset, base, position, is_damage)
+                return LogEnd(offset, base, position, is_damage, is_torn=True)
+        return LogEnd(offset, base, position)
 
     # Reading
 

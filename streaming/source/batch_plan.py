@@ -41,6 +41,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         every_batch=options.shallow,
         around_damage=options.on_corrupt_record == "skip",
     )
+    policy = LossPolicy(fail=options.fail_on_data_loss)
     available = tail.look()
     tail.report()
     subscription.require_topics(tail.existing(), options.paths)
@@ -49,7 +50,9 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     start = resolve_start(starting, available, tail, when_none=strategy, positions=positions)
     end = resolve_end(ending, available, tail)
     _check_order(start, end)
-    policy = LossPolicy(fail=options.fail_on_data_loss)
+    policy.logs_cut(
+        {k: gap for k, gap in tail.lost.items() if ending.is_open(k, end[k], gap.start)}
+    )
     ranges = readable_ranges(start, end, available, tail, policy)
     if selection is None:
         return plan_splits(ranges, options, tail, policy)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.recreated import Recreated
+    from kafkalog.streaming.source.tail import OffsetGap
 
 __all__ = ["LossPolicy", "iso_time", "refuse_lost_targets"]
 
@@ -87,6 +88,17 @@ class LossPolicy:
                 f"The topics of these partitions were deleted and made anew: {shown}. What the old "
                 f"topic held from there on is gone; the new one has to be read from its start."
                 f"{advice}",
+            )
+
+    def logs_cut(self, lost: Mapping[TopicPartition, OffsetGap]) -> None:
+        """Logs end below what was committed to them."""
+        if lost:
+            shown = _listed(f"{key} [{gap.start}, {gap.end})" for key, gap in sorted(lost.items()))
+            self._lost(
+                "COULD_NOT_READ_OFFSET_RANGE",
+                f"These offsets were committed and are no longer in the log: {shown}. It was cut, "
+                "a segment was deleted or not copied, or the machine lost what it had not written "
+                "to disk yet.",
             )
 
     def initial_offsets_not_found(self, missing: Iterable[TopicPartition]) -> None:

@@ -66,6 +66,10 @@ class Bound:
             return self.everywhere == symbol
         return symbol in self.each.values() or symbol in self.topics.values()
 
+    def is_open(self, topic_partition: TopicPartition, offset: int, end: int) -> bool:
+        """Whether it was resolved to ``offset`` because the log had its ``end`` there."""
+        return offset == end and (self.timestamps or self.of(topic_partition) == LATEST)
+
     @property
     def moves(self) -> bool:
         """Whether it may mean other offsets when it is resolved again later."""

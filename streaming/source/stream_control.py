@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
+    from kafkalog.streaming.source.tail import OffsetGap
 
 __all__ = ["StreamControl"]
 
@@ -83,6 +84,7 @@ class StreamControl:
         )
         self._initial: PartitionOffsets | None = None
         self._recreated: dict[TopicPartition, Recreated] = {}
+        self._cut: dict[TopicPartition, OffsetGap] = {}
         self._asked = False
         self._available_now = False
         self._targets: PartitionOffsets | None = None
@@ -188,7 +190,8 @@ class StreamControl:
             return self._targets
         ends = self._look(start)
         for _ in range(self._options.fetch_retries - 1):
-            if all(key in ends and ends[key] >= offset for key, offset in start.items()):
+            is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
+            if is_whole and not self._tail.lost:
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
             ends = self._look(start)
@@ -197,11 +200,18 @@ class StreamControl:
                 self._restarts(start, ends)
             self._policy.partitions_deleted({key: start[key] for key in start if key not in ends})
             self._policy.ends_before_start(start, ends)
+        self._say_cut_logs()
         if self._end is not None:
             ends = self._end.clip(start, ends, self._tail)
         if self._available_now:
             self._targets = ends
         return ends
+
+    def _say_cut_logs(self) -> None:
+        """Fail, or say it once, where the log lacks what was committed."""
+        if self._policy.fails or self._tail.lost != self._cut:
+            self._cut = dict(self._tail.lost)
+            self._policy.logs_cut(self._tail.lost)
 
     def _restarts(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Give where partitions start whose topics were made anew, of those not there yet.

@@ -98,6 +98,8 @@ class LogTail:
         self._next_listing = 0.0
         self.missing: dict[TopicPartition, OffsetGap] = {}
         """As of the last look: offsets that are said to be committed and that the log lacks."""
+        self.lost: dict[TopicPartition, OffsetGap] = {}
+        """As of the last look: the missing offsets that our own commits had put into the log."""
         self.unread: dict[TopicPartition, OffsetGap] = {}
         """As of the last look: offsets that lie in the log above the committed end."""
 
@@ -264,6 +266,7 @@ class LogTail:
         if listing_is_due:
             self._next_listing = now + _LISTING_INTERVAL_S
         self.missing.clear()
+        self.lost.clear()
         self.unread.clear()
         ends: PartitionOffsets = {}
         walked = False
@@ -276,10 +279,7 @@ class LogTail:
                 walked = not self._to_log_end
                 end = partition.log_end
                 if committed is not None and committed > end:
-                    if partition.is_damaged:
-                        end = committed
-                    else:
-                        self.missing[topic_partition] = OffsetGap(end, committed)
+                    end = self._end_without_tail(partition, committed)
             elif end != partition.log_end:
                 end = self._clamped(partition, end)
             if self._committed_only:
@@ -295,7 +295,7 @@ class LogTail:
         topic_partition = partition.where.topic_partition
         topic, number = topic_partition
         committed = self._committed.value
-        ours = committed.high_watermark(topic, partition.topic_id, number)
+        ours = self._our_end(partition)
         brokers = self._high_watermarks.value.get(topic_partition)
         if committed.in_progress(topic, number):
             before = self._end_before_commit(topic_partition)
@@ -305,6 +305,10 @@ class LogTail:
         if ours is None or brokers is None:
             return brokers if ours is None else ours
         return max(ours, brokers)
+
+    def _our_end(self, partition: _Partition) -> int | None:
+        topic, number = partition.where.topic_partition
+        return self._committed.value.high_watermark(topic, partition.topic_id, number)
 
     def _end_before_commit(self, topic_partition: TopicPartition) -> int:
         """Give where a partition ended that our first commit to it, still unfinished, found."""
@@ -320,21 +324,32 @@ class LogTail:
         )
 
     def _clamped(self, partition: _Partition, committed: int) -> int:
-        """Give the end to read up to where the log ends elsewhere than what is committed says.
-
-        A log that lacks its tail ends there. Damage with valid batches behind it is no end: the
-        task that comes to it fails, or passes it over.
-        """
+        """Give the end to read up to where the log ends elsewhere than what is committed says."""
         if committed > partition.log_end:
             partition.look_for(committed)
-            if partition.is_damaged and committed > partition.log_end:
-                return committed
-        gap = OffsetGap(*sorted((committed, partition.log_end)))
+        if committed > partition.log_end:
+            return self._end_without_tail(partition, committed)
         if committed < partition.log_end:
+            gap = OffsetGap(committed, partition.log_end)
             self.unread[partition.where.topic_partition] = gap
-        elif committed > partition.log_end:
-            self.missing[partition.where.topic_partition] = gap
-        return gap.start
+        return committed
+
+    def _end_without_tail(self, partition: _Partition, committed: int) -> int:
+        """Give the end to read up to of a log that ends below what is committed.
+
+        A broker's checkpoint may be ahead of a log that lost its tail with the machine's power, and
+        the broker that recovers it goes on from there. What our own commit state names was in the
+        log. Damage with valid batches behind it, or in place of what we committed, is no end: the
+        task that comes to it fails, or passes it over.
+        """
+        ours = self._our_end(partition)
+        is_ours = ours is not None and ours > partition.log_end
+        if partition.is_damaged or (is_ours and partition.is_torn):
+            return committed
+        self.missing[partition.where.topic_partition] = OffsetGap(partition.log_end, committed)
+        if ours is not None and is_ours:
+            self.lost[partition.where.topic_partition] = OffsetGap(partition.log_end, ours)
+        return partition.log_end
 
     def _start(self, partition: _Partition) -> int:
         topic_partition = partition.where.topic_partition
@@ -360,6 +375,7 @@ class _Partition:
         "_stamp",
         "first_offset",
         "is_damaged",
+        "is_torn",
         "log_end",
         "topic_id",
         "walked",
@@ -372,6 +388,7 @@ class _Partition:
         self.first_offset = 0
         self.log_end = 0
         self.is_damaged = False
+        self.is_torn = False
         self.walked = True
         """Whether the log end alone tells, as of the last look, where the partition ends."""
         self._directory = Watch(where.path)
@@ -425,4 +442,5 @@ class _Partition:
             if unverified is not None:
                 # what an earlier look has verified need not be walked over again
                 unverified = max(unverified, self.log_end)
-            self.log_end, _, _, self.is_damaged = log.log_end(verify_from=unverified)
+            end = log.log_end(verify_from=unverified)
+            self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn

@@ -16,6 +16,7 @@ from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
 from kafkalog.errors import (
     CheckpointError,
     CorruptRecordError,
+    DataLossError,
     LogDirectoryError,
     UnknownTopicOrPartitionError,
 )
@@ -269,6 +270,57 @@ def test_a_last_batch_that_is_torn_below_the_committed_end_is_missing(log: Path)
     tail = tail_of(log)
     assert ends(tail) == {"t-0": 5}
     assert tail.missing == {T0: (5, 10)}
+    assert tail.lost == {}  # a broker that recovers the log goes on at 5
+
+
+@pytest.mark.parametrize("to_log_end", [False, True])
+def test_of_what_our_own_commit_names_a_tail_that_is_cut_off_is_lost(
+    log: Path, *, to_log_end: bool
+) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, 10)
+    segment = log / "t-0" / f"{0:020d}.log"
+    os.truncate(segment, len(batch_bytes(0, rows(5))))
+    tail = tail_of(log, to_log_end=to_log_end)
+    assert ends(tail) == {"t-0": 5}
+    assert tail.lost == {T0: (5, 10)}
+    upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
+    with pytest.raises(DataLossError, match=r"no longer in the log: t-0 \[5, 10\)"):
+        kafkalog.read(str(log), "t", options=upto)
+    with pytest.raises(DataLossError, match=r"no longer in the log: t-0 \[5, 10\)"):
+        next(kafkalog.tail(str(log), "t", options={"startingOffsets": "earliest", **upto}))
+    go_on = {"failOnDataLoss": "false", **upto}
+    assert kafkalog.read(str(log), "t", options=go_on).read_all().num_rows == 5
+    exact = {"endingOffsets": '{"t": {"0": 5}}', **upto}
+    assert kafkalog.read(str(log), "t", options=exact).read_all().num_rows == 5
+
+
+@pytest.mark.parametrize("cut", ["torn", "flipped", "no size", "zeros"])
+@pytest.mark.parametrize("to_log_end", [False, True])
+def test_of_what_our_own_commit_names_a_last_batch_that_is_damaged_is_no_end(
+    log: Path, cut: str, *, to_log_end: bool
+) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, 10)
+    segment = log / "t-0" / f"{0:020d}.log"
+    size, last = segment.stat().st_size, len(batch_bytes(0, rows(5)))
+    if cut == "torn":
+        os.truncate(segment, size - 1)
+    elif cut == "flipped":
+        flip(segment, size - 1)
+    elif cut == "no size":
+        flip(segment, last + 8)
+    else:
+        os.truncate(segment, last)
+        os.truncate(segment, size)
+    tail = tail_of(log, to_log_end=to_log_end)
+    assert ends(tail) == {"t-0": 10}
+    assert tail.missing == tail.lost == {}
+    upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
+    with pytest.raises(CorruptRecordError, match=f"{segment.name}.*(byte|position) {last}"):
+        kafkalog.read(str(log), "t", options=upto).read_all()
+    read = kafkalog.read(str(log), "t", options={"onCorruptRecord": "skip", **upto}).read_all()
+    assert read.column("offset").to_pylist() == [0, 1, 2, 3, 4]
 
 
 def test_partitions_that_are_not_chosen_are_not_looked_at(log: Path) -> None:
