@@ -164,7 +164,30 @@ def _plain(value: object) -> object:
 
 
 def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
-    """Check every segment; ``problem`` is None where nothing is wrong."""
+    """Check every segment, and that each log reaches what is committed to it.
+
+    ``problem`` is None where nothing is wrong; what a log lacks is a row without a segment, and so
+    is a commit state that cannot be trusted.
+    """
+    return [*_verified_segments(paths, topic), *_verified_ends(paths, topic)]
+
+
+def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
+    tail = _tail(paths, topic)
+    try:
+        tail.look()
+    except KafkaLogError as error:
+        yield {"topic": topic, "partition": None, "segment": None, "problem": str(error)}
+    for key, gap in tail.missing.items():
+        yield {
+            "topic": key.topic,
+            "partition": key.partition,
+            "segment": None,
+            "problem": f"offsets [{gap.start}, {gap.end}) were committed and are not in the log",
+        }
+
+
+def _verified_segments(paths: Sequence[str], topic: str | None) -> list[Row]:
     return [
         {
             "topic": key.topic,

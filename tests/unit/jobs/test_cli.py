@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,25 @@ def test_verify_finds_a_flipped_bit(log: Path) -> None:
     code, text = call("verify", log, "--json")
     assert code == 1
     assert "checksum" in json.loads(text)[0]["problem"]
+
+
+def test_verify_finds_what_was_committed_and_is_not_there(log: Path) -> None:
+    os.truncate(log / "t-0" / f"{0:020d}.log", 0)
+    code, text = call("verify", log, "--json")
+    assert code == 1
+    assert json.loads(text)[-1] == {
+        "topic": "t",
+        "partition": 0,
+        "segment": None,
+        "problem": "offsets [0, 3) were committed and are not in the log",
+    }
+
+
+def test_verify_finds_a_damaged_commit_state(log: Path) -> None:
+    (log / "kafkalog.commit").write_text("nonsense")
+    code, text = call("verify", log, "--json")
+    assert code == 1
+    assert "kafkalog.commit" in json.loads(text)[-1]["problem"]
 
 
 def test_the_command_starts_without_spark_numba_or_arrow() -> None:
