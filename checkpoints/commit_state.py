@@ -12,7 +12,10 @@ half: what a commit in progress is about to do.
     a topic      {"topic":"flights","key":"<topic id>","settings":{"compression.type":"lz4"},
                   "highWatermarks":{"0":120,"1":98}}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
-                  "time":1700000000000,"fenced":["…"]}
+                  "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
+
+A release that does not know a field passes over it, and leaves it out of what it writes: a new
+version is for what may not be passed over. A writer without ``expiration`` has Kafka's default.
 
 Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
 offsets; one that has no ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "DEFAULT_EXPIRATION_MS",
     "INTENT_FILE",
     "LOCK_FILE",
     "STAGED_PREFIX",
@@ -59,6 +63,9 @@ LOCK_FILE: Final = "kafkalog.lock"
 UNFINISHED_FOLDER: Final = "kafkalog.unfinished"
 """A folder without a partition's name: a broker refuses to start on a directory that has it."""
 STAGED_PREFIX: Final = ".kafkalog.staged."
+
+DEFAULT_EXPIRATION_MS: Final = 90 * 86_400_000
+"""How long a writer is remembered that says nothing about it; on disk, by being left out."""
 
 _VERSION: Final = 1
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
@@ -83,7 +90,8 @@ class WriterState:
     """The last batch of one writer.
 
     ``digest`` identifies the batch's content beyond its number (of the query's checkpoint), None
-    where the checkpoint could not be read. ``fenced`` are runs that a newer one has replaced.
+    where the checkpoint could not be read. ``fenced`` are runs that a newer one has replaced. It
+    may be forgotten once it is ``expiration_ms`` older than ``time_ms``.
     """
 
     run_id: str
@@ -91,6 +99,11 @@ class WriterState:
     digest: str | None
     time_ms: int
     fenced: tuple[str, ...] = ()
+    expiration_ms: int = DEFAULT_EXPIRATION_MS
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether it has been silent for longer than it asked to be remembered."""
+        return now_ms - self.time_ms > self.expiration_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,7 @@ class CommitState:
                 "batch": writer.batch_id,
                 "digest": writer.digest,
                 "time": writer.time_ms,
+                "expiration": writer.expiration_ms,
                 "fenced": list(writer.fenced),
             }
 
@@ -199,6 +213,7 @@ def _parse_writer(line: JsonObject) -> WriterState:
         digest=None if line["digest"] is None else _text(line["digest"]),
         time_ms=_natural(line["time"]),
         fenced=tuple(_text(run) for run in line["fenced"]),
+        expiration_ms=_natural(line.get("expiration", DEFAULT_EXPIRATION_MS)),
     )
 
 

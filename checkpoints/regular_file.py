@@ -23,6 +23,7 @@ __all__ = [
     "create_exclusive",
     "follow_folder",
     "fsync_directory",
+    "fsync_file",
     "make_directory",
     "open_regular",
     "read_regular",
@@ -150,6 +151,26 @@ def replace_end(descriptor: int, position: int, data: bytes) -> None:
     write_all(descriptor, data, position)
     if os.fstat(descriptor).st_size != position + len(data):
         os.ftruncate(descriptor, position + len(data))
+
+
+def fsync_file(path: Path, *, missing_ok: bool = False) -> None:
+    """Make the content of a regular file durable; its name is once its folder is.
+
+    Raises:
+        FileNotFoundError: nothing has that name, and not ``missing_ok``.
+        LogDirectoryError: not a regular file.
+        OSError: the content may be lost; asking again would not tell.
+    """
+    try:
+        descriptor = open_regular(path, os.O_RDWR)
+    except FileNotFoundError:
+        if missing_ok:
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def fsync_directory(path: Path) -> None:

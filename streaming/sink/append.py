@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,14 +12,14 @@ from kafkalog.checkpoints.intent import (
     IntendedSegment,
     StagedFile,
 )
-from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
+from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.message_source import LogTables, MessageSource
+from kafkalog.streaming.sink.recovery_points import LogReach
 from kafkalog.streaming.sink.staged_source import StagedSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender, Source
     from kafkalog.streaming.records.batch import BatchTable
@@ -142,9 +141,19 @@ class PartitionAppend:
         files = dict.fromkeys([*created, *self.plan.index_files(sealed=True)])
         for path in files:
             if path not in left:
-                _fsync_file(path)
+                fsync_file(path)
         if created:
             fsync_directory(self.plan.directory)
+
+    @property
+    def lies_behind(self) -> LogReach:
+        """What the log held before, which others may have left to the system to write."""
+        return LogReach(
+            self.plan.directory,
+            self.plan.topic_partition,
+            self.plan.start_offset,
+            self.appender.config.index_interval_bytes,
+        )
 
     def _correct_sealed_indexes(self) -> None:
         interval = self.appender.config.index_interval_bytes
@@ -153,11 +162,3 @@ class PartitionAppend:
                 correct_indexes(
                     self.plan.directory, segment.base_offset, index_interval_bytes=interval
                 )
-
-
-def _fsync_file(path: Path) -> None:
-    descriptor = open_regular(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT, write_offset_checkpoint
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from kafkalog.checkpoints.commit_state import (
+    DEFAULT_EXPIRATION_MS,
+    INTENT_FILE,
+    STAGED_PREFIX,
+    UNFINISHED_FOLDER,
+)
 from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.streaming.sink.identity import staging_hash
 
@@ -18,23 +28,40 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.sink.identity import BatchIdentity
     from kafkalog.streaming.sink.log_set import LogSet
-    from kafkalog.streaming.sink.write_options import WriteOptions
 
-__all__ = ["clear_away", "sweep", "write_ends"]
+__all__ = ["WrittenEnd", "clear_away", "sweep", "write_ends"]
 
 
-def write_ends(ends: Iterable[tuple[Path, TopicPartition, int]], *, durable: bool) -> None:
-    """Tell a broker the new ends of partitions: log directory, partition, offset.
+class WrittenEnd(NamedTuple):
+    """The end of a partition after a commit; ``is_new`` if that made the partition."""
+
+    log_dir: Path
+    topic_partition: TopicPartition
+    offset: int
+    is_new: bool
+
+
+def write_ends(ends: Iterable[WrittenEnd], *, durable: bool) -> None:
+    """Tell a broker the new ends of partitions.
 
     The recovery point only moves where the log is on the disk.
     """
-    by_directory: dict[Path, dict[TopicPartition, int]] = {}
-    for folder, key, offset in ends:
-        by_directory.setdefault(folder, {})[key] = offset
-    for folder, offsets in by_directory.items():
+    by_directory: dict[Path, list[WrittenEnd]] = {}
+    for end in ends:
+        by_directory.setdefault(end.log_dir, []).append(end)
+    for folder, written in by_directory.items():
+        offsets = {end.topic_partition: end.offset for end in written}
         if durable:
             write_offset_checkpoint(folder, RECOVERY_POINT, offsets)
+        else:
+            _forget_points(folder, {end.topic_partition for end in written if end.is_new})
         write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
+
+
+def _forget_points(folder: Path, new: set[TopicPartition]) -> None:
+    """Drop the recovery points of partitions that were deleted, and are now made anew."""
+    if new and new & read_offset_checkpoint(folder, RECOVERY_POINT).keys():
+        write_offset_checkpoint(folder, RECOVERY_POINT, {}, remove=new)
 
 
 def clear_away(log_set: LogSet, *, durable: bool) -> None:
@@ -52,17 +79,17 @@ def clear_away(log_set: LogSet, *, durable: bool) -> None:
             (folder / UNFINISHED_FOLDER).rmdir()
 
 
-def sweep(log_set: LogSet, identity: BatchIdentity, options: WriteOptions) -> None:
+def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
     """Remove staged files whose batch is finished, of this writer and of all that are known.
 
     Those of ``identity`` go, of attempts that lost too. Files that nobody can tell anything about
-    go when they are as old as writers are remembered: a job that still needed one would fail, and
-    lose nothing.
+    go when they are as old as a writer is remembered that says nothing else: a job that still
+    needed one would fail, and lose nothing.
     """
     finished = {staging_hash(key): last.batch_id for key, last in log_set.state.writers.items()}
     own = staging_hash(identity.writer)
     finished[own] = max(identity.batch_id, finished.get(own, -1))
-    oldest_ms = time.time_ns() // 1_000_000 - options.transactional_id_expiration_ms
+    oldest_ms = time.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
     for folder in log_set.directories:
         for path, writer, batch_id in _staged_files(folder):
             if batch_id <= finished.get(writer, -1) or _is_older(path, oldest_ms):

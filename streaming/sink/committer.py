@@ -30,7 +30,7 @@ from kafkalog.checkpoints.intent import Intent
 from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
 from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.streaming.sink.append import PartitionAppend
-from kafkalog.streaming.sink.clearing import clear_away, sweep, write_ends
+from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, sweep, write_ends
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
 from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.locks import DirectoryLocks
@@ -38,6 +38,7 @@ from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.recovery_points import sync_behind
 from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.states import next_state
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.appender import AppendPlan
     from kafkalog.streaming.sink.identity import BatchIdentity
     from kafkalog.streaming.sink.known_tails import TailsOfSet
     from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
@@ -162,16 +164,15 @@ class Committer:
         last = log_set.state.writers[self._identity.writer]
         is_late = self._plan.append_time_ms <= last.time_ms
         if last.run_id != self._identity.run_id and not is_late:
+            current = remember(self._identity, last, last.time_ms, last.expiration_ms)
             writers = {
                 **log_set.state.writers,
-                self._identity.writer: replace(
-                    remember(self._identity, last, last.time_ms), batch_id=last.batch_id
-                ),
+                self._identity.writer: replace(current, batch_id=last.batch_id),
             }
             sequence = log_set.state.sequence + 1
             state = replace(log_set.state, sequence=sequence, writers=writers)
             self._publish(log_set, locks, state)
-        sweep(log_set, self._identity, self._options)
+        sweep(log_set, self._identity)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
 
     def _append(
@@ -231,6 +232,7 @@ class Committer:
         parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
         for folder in sorted(parents):
             fsync_directory(folder)
+        sync_behind(each.lies_behind for each in appends if not each.plan.creates_directory)
 
     def _apply_all(self, files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
         long = [each for each in appends if each.is_long]
@@ -266,15 +268,16 @@ class Committer:
         try:
             tails.keep(log_set.state, [each.appender for each in appends])
             if appends:
-                written = ((each.plan.directory.parent, each.plan) for each in appends)
-                write_ends(
-                    [(folder, plan.topic_partition, plan.end_offset) for folder, plan in written],
-                    durable=self._durable,
-                )
+                write_ends([_written_end(each.plan) for each in appends], durable=self._durable)
                 clear_away(log_set, durable=False)
-            sweep(log_set, self._identity, self._options)
+            sweep(log_set, self._identity)
         except (OSError, KafkaLogError) as error:
             _LOG.warning("%s is committed, but clearing up failed: %s", self._identity, error)
+
+
+def _written_end(plan: AppendPlan) -> WrittenEnd:
+    log_dir = plan.directory.parent
+    return WrittenEnd(log_dir, plan.topic_partition, plan.end_offset, plan.creates_directory)
 
 
 def _make_guard(folder: Path) -> None:

@@ -13,7 +13,6 @@ Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``Parti
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -32,7 +31,7 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
-from kafkalog.checkpoints.regular_file import fsync_directory, open_regular
+from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
@@ -218,7 +217,7 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
             stems = {f"{segment.base_offset:020d}" for segment in log.segments}
         for path in sorted(each.where.path.iterdir()):
             if path.name.partition(".")[0] in stems:
-                _fsync(path)
+                fsync_file(path)
         fsync_directory(each.where.path)
     ends = {each.topic_partition: each.end for each in partitions}
     for name, offsets in ((RECOVERY_POINT, ends), (HIGH_WATERMARK, ends), (LOG_START_OFFSET, {})):
@@ -242,11 +241,3 @@ def _write_meta_properties(folder: Path, cluster_id: str, node_id: int) -> None:
     }
     content = "".join(f"{name}={value}\n" for name, value in lines.items())
     write_atomically(path, content.encode())
-
-
-def _fsync(path: Path) -> None:
-    descriptor = open_regular(path, os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

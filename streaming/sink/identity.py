@@ -12,14 +12,17 @@ A writer is known to the commit state by a key:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, WriterState
+from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS, STAGED_PREFIX, WriterState
 from kafkalog.errors import BatchIdentityError, FencedWriterError
 
-__all__ = ["BatchIdentity", "Verdict", "judge", "remember", "staging_hash"]
+__all__ = ["DIGEST_OF_ROWS", "BatchIdentity", "Verdict", "judge", "remember", "staging_hash"]
+
+DIGEST_OF_ROWS: Final = "rows "
+"""What the digest of a batch begins with that is told by its rows."""
 
 _FENCED_RUNS_KEPT: Final = 32
 
@@ -34,8 +37,8 @@ class BatchIdentity:
     """One batch of one writer.
 
     ``run_id`` changes each time a query is started. ``digest`` says what the batch was planned to
-    hold; None where nothing is known about that. ``named`` tells that the writer's id was chosen by
-    the user.
+    hold, or which rows it has; None where nothing is known about that. ``named`` tells that the
+    writer's id was chosen by the user.
     """
 
     writer: str
@@ -122,19 +125,52 @@ def _judge_first(identity: BatchIdentity) -> Verdict:
 def _judge_last_again(identity: BatchIdentity, last: WriterState) -> Verdict:
     if last.digest is None or identity.digest == last.digest:
         return Verdict.SKIP
-    found = identity.digest or "unknown, since the checkpoint cannot be read"
     raise BatchIdentityError(
-        f"{identity} is committed already, with other content: the digest of the checkpoint's "
-        f"offsets for it is {found}, and was {last.digest}. The checkpoint was restored from an "
-        "older copy or moved, or two queries write under one transactional id. Nothing was "
-        f"written. {_WAY_OUT}"
+        f"{identity} is committed already, with other content as far as is known: this one has "
+        f"{_shown(identity.digest)}, and that one had {_shown(last.digest)}. "
+        f"{_why_other(identity.digest, last.digest)}. Nothing was written. {_WAY_OUT}"
     )
 
 
-def remember(identity: BatchIdentity, last: WriterState | None, now_ms: int) -> WriterState:
-    """Give what the state is to keep of a writer once the batch is committed."""
+def _shown(digest: str | None) -> str:
+    if digest is None:
+        return "nothing that tells"
+    if digest.startswith(DIGEST_OF_ROWS):
+        return f"the digest {digest!r} of its rows"
+    return f"the digest {digest!r} of its offsets in the checkpoint"
+
+
+def _why_other(digest: str | None, last: str) -> str:
+    is_of_rows = digest is not None and digest.startswith(DIGEST_OF_ROWS)
+    if is_of_rows != last.startswith(DIGEST_OF_ROWS):
+        return (
+            "A batch is told by the offsets in its query's checkpoint where they can be read, and "
+            "by its rows elsewhere: start the query with its option checkpointLocation as it was "
+            "when that batch was committed, until it has gone beyond it"
+        )
+    if is_of_rows:
+        return (
+            "The checkpoint, which cannot be read from here, was restored from an older copy or "
+            "has lost what it had planned; two queries write under one transactional id; or the "
+            "query gives other rows each time it runs, and needs a checkpointLocation on a local "
+            "file system to be told by"
+        )
+    return (
+        "The checkpoint was restored from an older copy or moved, or two queries write under one "
+        "transactional id"
+    )
+
+
+def remember(
+    identity: BatchIdentity,
+    last: WriterState | None,
+    now_ms: int,
+    expiration_ms: int = DEFAULT_EXPIRATION_MS,
+) -> WriterState:
+    """Give what the state is to keep of a writer, and for how long, once the batch is committed."""
     fenced = () if last is None else last.fenced
     if last is not None and last.run_id != identity.run_id:
         fenced = (*fenced, last.run_id)[-_FENCED_RUNS_KEPT:]
-    current = WriterState(identity.run_id, identity.batch_id, identity.digest, now_ms)
-    return replace(current, fenced=fenced)
+    return WriterState(
+        identity.run_id, identity.batch_id, identity.digest, now_ms, fenced, expiration_ms
+    )

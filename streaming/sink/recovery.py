@@ -24,10 +24,11 @@ from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.recovery import cut_segment, remove_segment, start_segment
-from kafkalog.streaming.sink.clearing import clear_away, write_ends
+from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, write_ends
 from kafkalog.streaming.sink.file_systems import is_shared
 from kafkalog.streaming.sink.parallel import for_each
 from kafkalog.streaming.sink.proof import check_ours
+from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,19 +77,37 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     intent = next((found for found in intents if found is not None), None)
     if intent is None or intent.sequence != log_set.state.sequence:
         return
+    if durable:
+        sync_behind(
+            LogReach(
+                _folder(log_set, each),
+                each.topic_partition,
+                each.end_offset,
+                _index_interval(log_set, each),
+            )
+            for each in intent.partitions
+        )
     write_ends(
         [
-            (log_set.members[each.member_id], each.topic_partition, each.end_offset)
+            WrittenEnd(
+                log_set.members[each.member_id],
+                each.topic_partition,
+                each.end_offset,
+                each.created,
+            )
             for each in intent.partitions
         ],
         durable=durable,
     )
 
 
+def _folder(log_set: LogSet, intended: IntendedPartition) -> Path:
+    name = partition_directory_name(*intended.topic_partition)
+    return log_set.members[intended.member_id] / name
+
+
 def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
-    folder = log_set.members[intended.member_id] / partition_directory_name(
-        *intended.topic_partition
-    )
+    folder = _folder(log_set, intended)
     if not folder.is_dir():
         _check_absent(folder, intended)
         return

@@ -28,16 +28,14 @@ def next_state(
 ) -> CommitState:
     """Give the state that publishes ``appends`` and remembers their batch.
 
-    Writers whose last batch is older than ``transactional.id.expiration.ms`` are forgotten.
+    Writers whose last batch is older than their own ``transactional.id.expiration.ms`` was are
+    forgotten, whatever this one says.
     """
-    writers = {
-        key: writer
-        for key, writer in state.writers.items()
-        if now_ms - writer.time_ms <= options.transactional_id_expiration_ms
-    }
+    writers = {key: last for key, last in state.writers.items() if not last.is_expired(now_ms)}
     if identity.is_remembered:
         last = state.writers.get(identity.writer)
-        writers[identity.writer] = remember(identity, last, now_ms)
+        expiration_ms = options.transactional_id_expiration_ms
+        writers[identity.writer] = remember(identity, last, now_ms, expiration_ms)
     return replace(
         state,
         sequence=state.sequence + 1,

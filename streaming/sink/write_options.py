@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS
 from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.model import validate_topic_name
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
@@ -35,8 +36,6 @@ _REFUSED: Final = {
     "kafka.partitioner.class": "no Java class runs here; use partitioner, or a column partition",
     "kafka.interceptor.classes": "rows go to files, no producer's interceptor runs",
 }
-
-_DAY_MS: Final = 86_400_000
 
 
 def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = "") -> str | None:
@@ -100,10 +99,10 @@ class WriteOptions(Options):
     transactional_id_expiration_ms: int = option(
         "transactional.id.expiration.ms",
         duration_ms(minimum=1),
-        default=90 * _DAY_MS,
+        default=DEFAULT_EXPIRATION_MS,
         unit="ms",
         kafka=True,
-        doc="how long the last batch of a name is remembered after it was written",
+        doc="how long the last batch of this writer is remembered after it was written",
     )
     txn_app_id: str | None = option(
         "txnAppId", TEXT, default=None, doc="of a batch write: the name that txnVersion counts for"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from kafkalog.checkpoints.intent import (
     Intent,
     StagedFile,
 )
+from kafkalog.checkpoints.sealed_file import seal
 from kafkalog.errors import CheckpointError, LogDirectoryError
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ STATE = CommitState(
     },
     writers={
         "query:4711": WriterState("run-2", 12, "abc", 1_700_000_000_000, ("run-1",)),
-        "app:nightly": WriterState("", 3, None, 1),
+        "app:nightly": WriterState("", 3, None, 1, expiration_ms=86_400_000),
     },
 )
 
@@ -134,6 +136,24 @@ def test_a_pipe_in_place_of_a_state_does_not_hang(tmp_path: Path) -> None:
         load_state(tmp_path)
 
 
+def test_a_writer_of_a_release_that_kept_no_expiration_has_kafkas_default(tmp_path: Path) -> None:
+    _, *lines = map(json.loads, STATE.to_bytes().decode().splitlines())
+    for line in lines:
+        line.pop("expiration", None)
+    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, lines))
+    state = load_state(tmp_path)
+    assert state is not None
+    days = {writer.expiration_ms / 86_400_000 for writer in state.writers.values()}
+    assert days == {90}
+
+
+def test_a_field_that_this_release_does_not_know_is_passed_over(tmp_path: Path) -> None:
+    _, *lines = map(json.loads, STATE.to_bytes().decode().splitlines())
+    more = [{**line, "unheard of": 1} for line in lines]
+    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, more))
+    assert load_state(tmp_path) == STATE
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -142,13 +162,10 @@ def test_a_pipe_in_place_of_a_state_does_not_hang(tmp_path: Path) -> None:
         ('"sequence":7', '"sequence":"7"'),
         ('"members":["a","b"]', '"members":7'),
         ('"batch":12', '"batch":12.5'),
+        ('"expiration":86400000', '"expiration":"1d"'),
     ],
 )
 def test_content_that_we_never_write_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    import json
-
-    from kafkalog.checkpoints.sealed_file import seal  # a right checksum over wrong content
-
     _, *lines = STATE.to_bytes().decode().splitlines()
     changed = [json.loads(line.replace(old, new)) for line in lines]
     assert changed != [json.loads(line) for line in lines]
@@ -158,10 +175,6 @@ def test_content_that_we_never_write_is_refused(tmp_path: Path, old: str, new: s
 
 
 def test_an_intent_that_names_a_staged_file_by_a_path_is_refused(tmp_path: Path) -> None:
-    import json
-
-    from kafkalog.checkpoints.sealed_file import seal
-
     _, *lines = INTENT.to_bytes().decode().splitlines()
     changed = [json.loads(line.replace(".kafkalog.staged.00.13.u", "./../x")) for line in lines]
     (tmp_path / INTENT_FILE).write_bytes(seal(INTENT_FILE, 1, changed))

@@ -1,0 +1,93 @@
+"""A recovery point says how far a log is on the disk: nobody looks at what lies below it again.
+
+A commit makes durable what it writes itself, and then moves the recovery point to its end. Between
+the two may lie what nobody has made durable: commits with ``flush=os``, and what a broker wrote
+that was killed. A loss of power would leave a hole there, in front of a batch that is to survive
+it, and a broker would not notice. So that is made durable first.
+
+Source: Kafka ``LogManager.checkpointLogRecoveryOffsets``, ``UnifiedLog.flush``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import LEADER_EPOCHS, RECOVERY_POINT, read_offset_checkpoint
+from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
+from kafkalog.streaming.log.files import (
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+)
+from kafkalog.streaming.log.recovery import correct_indexes
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.sink.parallel import for_each
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["LogReach", "sync_behind"]
+
+_NOTHING: Final = -1
+
+
+class LogReach(NamedTuple):
+    """A log, by its partition's folder, and how far its recovery point may have to pass."""
+
+    folder: Path
+    topic_partition: TopicPartition
+    end_offset: int
+    index_interval_bytes: int
+
+
+def sync_behind(logs: Iterable[LogReach]) -> None:
+    """Make durable what logs hold between their recovery points and these ends.
+
+    Costs nothing but a look where all recovery points are there already.
+
+    Raises:
+        OSError: it is not durable.
+    """
+    points: dict[Path, dict[TopicPartition, int]] = {}
+    behind = []
+    for log in logs:
+        log_dir = log.folder.parent
+        if log_dir not in points:
+            points[log_dir] = read_offset_checkpoint(log_dir, RECOVERY_POINT)
+        point = points[log_dir].get(log.topic_partition, _NOTHING)
+        if point < log.end_offset:
+            behind.append((log, point))
+    for_each(lambda pair: _sync(*pair), behind)
+
+
+def _sync(log: LogReach, point: int) -> None:
+    """Make durable what a log holds from ``point`` on, and that it is there.
+
+    That is all but the indexes of its active segment. Those of the segment in which the recovery
+    point lies, or ends, may have been torn by an earlier loss of power, when it was the active one:
+    if it is sealed by now, they are compared with its batches.
+    """
+    bases = list_base_offsets(log.folder)
+    for base, following in itertools.pairwise(bases):
+        if base < point <= following:
+            correct_indexes(log.folder, base, index_interval_bytes=log.index_interval_bytes)
+    for path in _files(log.folder, bases, point):
+        fsync_file(path, missing_ok=True)
+    fsync_directory(log.folder)
+    fsync_directory(log.folder.parent)
+
+
+def _files(folder: Path, bases: Sequence[int], point: int) -> Iterator[Path]:
+    yield folder / LEADER_EPOCHS
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        if following is None or following >= point:
+            sealed = () if following is None else (OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+            for suffix in (LOG, *sealed, SNAPSHOT):
+                yield folder / file_name(base, suffix)
