@@ -156,11 +156,12 @@ def test_a_write_without_identity_is_always_a_new_one(tmp_path: Path) -> None:
 def test_writers_that_fell_silent_are_forgotten_and_their_staged_files_swept(
     tmp_path: Path,
 ) -> None:
-    silent = Writer(tmp_path, name="silent", topic="t")
+    silent = Writer(tmp_path, name="silent", topic="t", transactional__id__expiration__ms="1")
     silent.write(0, rows(["a"]))
+    time.sleep(0.002)
     (orphan,) = silent.stage(1, rows(["b"]))
     os.utime(tmp_path / orphan.file, (0, 0))
-    other = Writer(tmp_path, name="other", topic="t", transactional__id__expiration__ms="1")
+    other = Writer(tmp_path, name="other", topic="t")
     other.write(0, rows(["c"]))
     other.write(1, rows(["d"]))
     state = load_state(tmp_path)
@@ -170,9 +171,11 @@ def test_writers_that_fell_silent_are_forgotten_and_their_staged_files_swept(
 
 
 def test_a_writer_that_was_forgotten_is_refused_when_it_comes_back(tmp_path: Path) -> None:
-    forgotten = Writer(tmp_path, name="forgotten", topic="t")
+    short = {"transactional__id__expiration__ms": "1"}
+    forgotten = Writer(tmp_path, name="forgotten", topic="t", **short)
     forgotten.write(0, rows(["a"]))
-    other = Writer(tmp_path, name="other", topic="t", transactional__id__expiration__ms="1")
+    time.sleep(0.002)
+    other = Writer(tmp_path, name="other", topic="t")
     other.write(0, rows(["b"]))
     other.write(1, rows(["c"]))
     with pytest.raises(BatchIdentityError, match=r"transactional\.id\.expiration\.ms"):
@@ -181,6 +184,33 @@ def test_a_writer_that_was_forgotten_is_refused_when_it_comes_back(tmp_path: Pat
         forgotten.write(1, rows(["d"]))
     Writer(tmp_path, name="new name", topic="t").write(0, rows(["d"]))
     assert values_of([tmp_path], "t") == {0: ["a", "b", "c", "d"]}
+
+
+def test_a_writer_that_is_soon_forgotten_makes_nobody_else_forgotten(tmp_path: Path) -> None:
+    patient = Writer(tmp_path, name="patient", topic="t")
+    patient.write(0, rows(["a"]))
+    runs = patient.stage(1, rows(["d"]))
+    unknown = Writer(tmp_path, name="unknown", topic="t").stage(0, rows(["e"]))
+    time.sleep(0.002)
+    short = {"transactional__id__expiration__ms": "1"}
+    hasty = Writer(tmp_path, name="hasty", topic="t", **short)
+    hasty.write(0, rows(["b"]))
+    hasty.write(1, rows(["c"]))
+    patient.commit(1, runs)
+    Writer(tmp_path, name="unknown", topic="t").commit(0, unknown)
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c", "d", "e"]}
+
+
+def test_a_run_that_only_finds_its_batch_committed_is_remembered_as_long(tmp_path: Path) -> None:
+    setting = {"transactional__id__expiration__ms": "5d"}
+    Writer(tmp_path, run="run-1", topic="t", **setting).write(0, rows(["a"]))
+    again = Writer(tmp_path, run="run-2", topic="t", **setting)
+    again.stamp_ms = 2 * time.time_ns() // 1_000_000
+    assert not again.write(0, rows(["a"])).appended
+    state = load_state(tmp_path)
+    assert state is not None
+    last = state.writers["query:4711"]
+    assert (last.run_id, last.expiration_ms) == ("run-2", 5 * 86_400_000)
 
 
 def test_staged_files_of_a_batch_that_is_under_way_are_left_alone(tmp_path: Path) -> None:
@@ -295,6 +325,61 @@ def test_lines_of_other_partitions_stay_in_kafkas_checkpoints(tmp_path: Path) ->
     write_offset_checkpoint(tmp_path, HIGH_WATERMARK, {other: 17})
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 1, other: 17}
+
+
+def synced_names(patch: pytest.MonkeyPatch) -> set[str]:
+    """Give what is fsynced from now on, by name."""
+    names: set[str] = set()
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        names.add(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))  # noqa: PTH115, PTH119
+        original(descriptor)
+
+    patch.setattr(os, "fsync", fsync)
+    return names
+
+
+def test_the_recovery_point_passes_only_what_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"topic": "t", "segment__bytes": "200", "index__interval__bytes": "0"}
+    Writer(tmp_path, **settings).write(0, rows(["a" * 50]))
+    of_system = Writer(tmp_path, **settings, flush="os")
+    for batch_id in range(1, 5):
+        of_system.write(batch_id, rows([f"{batch_id}" * 50]))
+    assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == {T0: 1}
+    bases = sorted(path.stem for path in (tmp_path / "t-0").glob("*.log"))
+    assert len(bases) > 2
+    synced = synced_names(monkeypatch)
+    durable = Writer(tmp_path, **settings)
+    durable.write(5, rows(["e" * 50]))
+    assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == {T0: 6}
+    left = {f"{base}{suffix}" for base in bases for suffix in (".log", ".index", ".timeindex")}
+    assert left - synced <= {f"{bases[-1]}.index", f"{bases[-1]}.timeindex"}
+    assert {"t-0", tmp_path.name} <= synced
+    synced.clear()
+    durable.write(6, rows(["f"]))
+    assert not {f"{base}.log" for base in bases[:-1]} & synced
+
+
+def test_a_torn_index_is_mended_before_the_recovery_point_passes_it(tmp_path: Path) -> None:
+    settings = {"topic": "t", "segment__bytes": "200", "index__interval__bytes": "0"}
+    Writer(tmp_path, **settings).write(0, rows(["a" * 50]))
+    index = tmp_path / "t-0" / f"{0:020d}.timeindex"
+    of_system = Writer(tmp_path, **settings, flush="os")
+    for batch_id in range(1, 4):
+        of_system.write(batch_id, rows([f"{batch_id}" * 50]))
+    whole = index.read_bytes()
+    index.write_bytes(bytes(len(whole)))
+    Writer(tmp_path, **settings).write(4, rows(["e"]))
+    assert index.read_bytes() == whole
+
+
+def test_a_topic_made_anew_does_not_inherit_a_recovery_point(tmp_path: Path) -> None:
+    write_offset_checkpoint(tmp_path, RECOVERY_POINT, {T0: 4711, TopicPartition("u", 0): 3})
+    Writer(tmp_path, topic="t", flush="os").write(0, rows(["a"]))
+    assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == {TopicPartition("u", 0): 3}
 
 
 def test_without_fsync_the_recovery_point_stays(tmp_path: Path) -> None:
