@@ -52,7 +52,7 @@ class IdlePacer:
         self._began = self._clock()
 
     def after_look(self, *, idle: bool) -> None:
-        """Take the time that the look took; ``idle`` if it found nothing new."""
+        """Take the time that the look took; ``idle`` if there is nothing to read after it."""
         now = self._clock()
         if not idle:
             self._last_found = now

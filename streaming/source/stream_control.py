@@ -86,6 +86,8 @@ class StreamControl:
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._asked = False
+        self._replayed = False
+        """Whether the run began with a batch that an earlier one has logged."""
         self._available_now = False
         self._targets: PartitionOffsets | None = None
         self.latest: PartitionOffsets = {}
@@ -123,7 +125,12 @@ class StreamControl:
         Raises:
             DataLossError: partitions are gone or end before ``start``, and the query fails then.
         """
-        is_fresh = not self._asked and start == self._initial
+        end = self._next_end(start, take_all=take_all)
+        self._pacer.after_look(idle=end == start)
+        return end
+
+    def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
+        is_fresh = not (self._asked or self._replayed) and start == self._initial
         self._asked = True
         if is_fresh:
             self._ids.start_anew()
@@ -157,6 +164,7 @@ class StreamControl:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
         replayed = not self._asked
+        self._replayed |= replayed
         if replayed and start == self._initial:
             # The first batch again, after a failure: the start is resolved anew and may lie
             # behind the end that was kept, or name partitions that are new since.
@@ -175,26 +183,27 @@ class StreamControl:
         """Let partitions that start at ``latest`` end where they start, which keeps their start.
 
         For ``Trigger.Once``, which has no batch but its first: there is next to nothing to read of
-        them.
+        them. Partitions that have come since are left to the next run, which knows them to be new.
         """
         if not self._start.names(LATEST):
             return ends
         return {
-            key: start[key] if key in start and self._start.of(key) == LATEST else end
+            key: start[key] if self._start.of(key) == LATEST else end
             for key, end in ends.items()
+            if key in start
         }
 
     def _ends_after(self, start: PartitionOffsets, *, is_fresh: bool) -> PartitionOffsets:
         """Give the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
-        ends = self._look(start)
+        ends = self._look()
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
-            if is_whole and not self._tail.lost:
+            if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            ends = self._look(start)
+            ends = self._look()
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             if not is_fresh:
                 self._restarts(start, ends)
@@ -239,11 +248,10 @@ class StreamControl:
             if offset < end.get(key, offset) and self._ids.is_other(key, ids.get(key))
         }
 
-    def _look(self, known: PartitionOffsets | None = None) -> PartitionOffsets:
+    def _look(self) -> PartitionOffsets:
         self._pacer.before_look()
         first = not self.latest
         self.latest = self._tail.look()
-        self._pacer.after_look(idle=self.latest == known)
         if first:
             self._tail.report()
         return self.latest

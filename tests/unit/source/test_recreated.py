@@ -206,6 +206,18 @@ def test_a_query_without_a_checkpoint_believes_nothing_that_was_kept(log: Path) 
     assert fresh.next_end(start, take_all=False) == start
 
 
+def test_a_topic_made_anew_right_behind_a_replayed_first_batch_is_read_from_its_start(
+    log: Path,
+) -> None:
+    stream = control(log, startingOffsets="latest", **kept(log))
+    pinned = stream.next_end(stream.initial(), take_all=False)
+    again = control(log, startingOffsets="latest", **kept(log))
+    assert again.plan(again.initial(), pinned) == []
+    make(log, 50, 60)
+    read, _ = drain(again, pinned)
+    assert read == [{"t-0": (0, 50), "t-1": (0, 60)}]
+
+
 def test_a_loss_says_from_when_on_records_are_left(log: Path) -> None:
     stream = control(log, fails=True)
     start = stream.initial()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +9,7 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint,
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -102,6 +104,51 @@ def test_trigger_once_takes_all_but_never_moves_a_start_at_latest(log: Path) -> 
     start = stream.initial()
     put(log, 0, 13, 2)
     assert stream.next_end(start, take_all=True) == {T0: 13, T1: 4}
+
+
+def test_trigger_once_leaves_a_partition_that_came_after_its_start_to_the_next_run(
+    log: Path,
+) -> None:
+    stream = control(log)
+    start = stream.initial()
+    put(log, 2, 0, 6)
+    kept = stream.next_end(start, take_all=True)
+    again = control(log)  # the batch failed
+    assert again.plan(again.initial(), kept) == []
+    assert spans(again.plan(kept, again.next_end(kept, take_all=True))) == {"t-2": (0, 6)}
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"minOffsetsPerTrigger": "100"},
+        {"endingTimestamp": "1004"},
+        {"stopAtOffsets": '{"t":{"0":4,"1":4}}'},
+    ],
+)
+def test_a_query_that_may_not_read_what_is_there_waits_between_its_looks(
+    log: Path, held: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(IdlePacer.__init__, "__defaults__", (time.monotonic, waits.append))
+    stream = control(log, startingOffsets="earliest", **held)
+    end = stream.next_end(stream.initial(), take_all=False)
+    put(log, 0, 10, 3)
+    for _ in range(3):
+        assert stream.next_end(end, take_all=False) == end
+    assert len(waits) == 2
+
+
+def test_a_query_that_reads_a_backlog_in_pieces_does_not_wait(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(IdlePacer.__init__, "__defaults__", (time.monotonic, waits.append))
+    stream = control(log, startingOffsets="earliest", maxOffsetsPerTrigger="2")
+    offsets = stream.initial()
+    for _ in range(5):
+        offsets = stream.next_end(offsets, take_all=False)
+    assert waits == []
 
 
 def test_a_limit_cuts_batches_in_proportion(tmp_path: Path) -> None:
