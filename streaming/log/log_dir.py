@@ -22,7 +22,7 @@ from kafkalog.streaming.log.files import (
 from kafkalog.streaming.log.storage import as_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.remote_path import RemoteEntry
@@ -46,11 +46,13 @@ class LogDirs:
     A path may also be the folder of one partition, for reading a copy of it; its log directory is
     then the folder around it. A folder that awaits deletion, moves or belongs nowhere is read if it
     is named itself; what the folder around it says of its partition is about another one by now.
-    Nothing is kept: every call looks anew.
+    Every call looks anew.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
         self.paths = [as_path(path) for path in paths]
+        self._listed: dict[Path, _Listing] = {}
+        self._found: dict[TopicPartition, PartitionDirectory] = {}
 
     def partitions(self) -> dict[TopicPartition, PartitionDirectory]:
         """Find the live partitions, in order.
@@ -61,10 +63,20 @@ class LogDirs:
         Raises:
             LogDirectoryError: a path that is no folder or cannot be read, or a partition that lives
                 in two of them.
+
+        Returns:
+            their folders. The very same dictionary comes again as long as these are the same.
         """
+        listed = {path: _listing_of(path, self._listed.get(path)) for path in self.paths}
+        if [*map(id, listed.values())] != [*map(id, self._listed.values())]:
+            self._found = self._joined(listed.values())
+            self._listed = listed
+        return self._found
+
+    def _joined(self, listed: Iterable[_Listing]) -> dict[TopicPartition, PartitionDirectory]:
         found: dict[TopicPartition, PartitionDirectory] = {}
-        for path in self.paths:
-            for here in _partitions_of(path):
+        for listing in listed:
+            for here in listing.partitions:
                 other = found.setdefault(here.topic_partition, here)
                 if other is not here and not other.path.samefile(here.path):
                     raise LogDirectoryError(
@@ -112,23 +124,51 @@ def choose_directory(counts: Mapping[Path, int]) -> Path:
     return min(counts, key=counts.__getitem__)
 
 
-def _partitions_of(path: Path) -> Iterator[PartitionDirectory]:
+class _Listing(NamedTuple):
+    """What may be a partition's folder, as names and inodes, and the partitions that are."""
+
+    folders: Mapping[str, int]
+    partitions: Sequence[PartitionDirectory]
+
+
+def _listing_of(path: Path, known: _Listing | None) -> _Listing:
+    """List a path; ``known``, if it holds the same folders: to take names apart takes longer."""
+    itself = _named_itself(path)
+    if itself is not None:
+        listing = _Listing({}, [itself])
+        return known if known == listing else listing
+    entries = {entry.name: entry for entry in _scan(path) if _may_be_partition(entry.name)}
+    folders = {name: _inode(entry) for name, entry in entries.items()}
+    if known is not None and known.folders == folders:
+        return known
+    found = [
+        PartitionDirectory(topic_partition, path / name, path)
+        for name, entry in entries.items()
+        if (topic_partition := parse_partition_directory(name)) is not None
+        and topic_partition.topic != CLUSTER_METADATA_TOPIC
+        and entry.is_dir()
+    ]
+    return _Listing(folders, found)
+
+
+def _named_itself(path: Path) -> PartitionDirectory | None:
+    """Take the folder of one partition, if that is what is named."""
     itself = parse_partition_directory(path.name)
     if itself is not None and _has_segments(path):
-        yield PartitionDirectory(itself, path, path.parent)
-        return
+        return PartitionDirectory(itself, path, path.parent)
     retired = parse_retired_directory(path.name)
     if retired is not None and _has_segments(path):
-        yield PartitionDirectory(retired, path, path)
-        return
-    for entry in _scan(path):
-        topic_partition = parse_partition_directory(entry.name)
-        if (
-            topic_partition is not None
-            and topic_partition.topic != CLUSTER_METADATA_TOPIC
-            and entry.is_dir()
-        ):
-            yield PartitionDirectory(topic_partition, path / entry.name, path)
+        return PartitionDirectory(retired, path, path)
+    return None
+
+
+def _may_be_partition(name: str) -> bool:
+    """Tell at a glance; checkpoints, staged files and others come and go beside partitions."""
+    return name[-1].isdecimal() and "-" in name
+
+
+def _inode(entry: os.DirEntry[str] | RemoteEntry) -> int:
+    return entry.inode() if isinstance(entry, os.DirEntry) else 0
 
 
 def _counts_as_partition(name: str) -> bool:

@@ -1,7 +1,9 @@
 """Keep an idle query from using up a core by asking.
 
-Spark asks for the latest offset again 10 ms after it was told that there is none, for ever; each
-round costs it and us half a millisecond at least, and a look at thousands of partitions more.
+Spark asks for the latest offset again 10 ms after it was told that there is none, for ever. Each
+round costs it some 2 ms of a core, and more with thousands of partitions, whose offsets travel as
+text. A look of ours costs less: so the longer a query is idle, the more looks are taken before
+Spark gets its answer, which comes at once where something new is found.
 """
 
 from __future__ import annotations
@@ -14,23 +16,25 @@ if TYPE_CHECKING:
 
 __all__ = ["IdlePacer"]
 
-_SHARE: Final = 0.02
-_LONGEST_S: Final = 0.25
-_LONGEST_WHEN_IDLE_S: Final = 1.0
+_SHARE: Final = 0.01
+_LONGEST_REST_S: Final = 0.25
 
 # The longer nothing came, the less it matters to see the next row a little later.
 _IDLE_SHARE: Final = 0.05
-_LONGEST_FOR_SPARK_S: Final = 0.2
+_LONGEST_REST_WHEN_IDLE_S: Final = 1.0
+_REST_S: Final = 0.1
+_LONGEST_ROUND_S: Final = 0.5
 
 
 class IdlePacer:
-    """Waits before a look, if the looks before found nothing.
+    """Paces the looks of a query, and says when Spark is to be told that they found nothing.
 
-    Our looks are to take at most 2 % of the time, and no wait for that is longer than a quarter of
-    a second, or than a twentieth of the time since something was found, up to a second. A wait for
-    Spark's sake grows likewise, up to 200 ms: a round of Spark's costs it a millisecond.
+    Our looks take at most 1 % of the time, and no rest between them is longer than a quarter of a
+    second, or than a twentieth of the time that the query has been idle, up to a second. A look
+    that costs next to nothing is taken 10 times a second. Spark is answered after a twentieth of
+    the idle time, half a second at the latest.
 
-    It waits, rather than answering from memory, so that every answer is true when it is given.
+    Every answer is that of a look, and true when it is given.
     """
 
     def __init__(
@@ -40,26 +44,41 @@ class IdlePacer:
     ) -> None:
         self._clock = clock
         self._sleep = sleep
+        self._asked = 0.0
         self._began = 0.0
         self._not_before = 0.0
-        self._last_found = clock()
+        self._idle_since: float | None = None
+
+    def batch_ran(self) -> None:
+        """Begin anew: the query is not idle, whatever its other sources are."""
+        self._idle_since = None
+
+    def asked(self) -> None:
+        """Begin a round: Spark asks."""
+        self._asked = self._clock()
 
     def before_look(self) -> None:
-        """Wait until the next look is due."""
+        """Rest until the next look is due."""
         delay = self._not_before - self._clock()
         if delay > 0:
             self._sleep(delay)
         self._began = self._clock()
 
-    def after_look(self, *, idle: bool) -> None:
-        """Take the time that the look took; ``idle`` if there is nothing to read after it."""
+    def after_look(self, *, idle: bool) -> bool:
+        """Take the time that the look took; ``idle`` if there is nothing to tell.
+
+        Returns:
+            whether to look again before Spark is answered.
+        """
         now = self._clock()
         if not idle:
-            self._last_found = now
+            self._idle_since = None
             self._not_before = now
-            return
-        of_idle = (now - self._last_found) * _IDLE_SHARE
-        longest = max(_LONGEST_S, min(of_idle, _LONGEST_WHEN_IDLE_S))
-        for_us = min((now - self._began) / _SHARE, longest)
-        for_spark = min(of_idle, _LONGEST_FOR_SPARK_S)
-        self._not_before = self._began + max(for_us, for_spark)
+            return False
+        if self._idle_since is None:
+            self._idle_since = now
+        of_idle = (now - self._idle_since) * _IDLE_SHARE
+        longest = max(_LONGEST_REST_S, min(of_idle, _LONGEST_REST_WHEN_IDLE_S))
+        rest = max(min((now - self._began) / _SHARE, longest), min(of_idle, _REST_S))
+        self._not_before = self._began + rest
+        return self._not_before < self._asked + min(of_idle, _LONGEST_ROUND_S)

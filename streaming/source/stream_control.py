@@ -86,8 +86,6 @@ class StreamControl:
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._asked = False
-        self._replayed = False
-        """Whether the run began with a batch that an earlier one has logged."""
         self._available_now = False
         self._targets: PartitionOffsets | None = None
         self.latest: PartitionOffsets = {}
@@ -125,12 +123,21 @@ class StreamControl:
         Raises:
             DataLossError: partitions are gone or end before ``start``, and the query fails then.
         """
-        end = self._next_end(start, take_all=take_all)
-        self._pacer.after_look(idle=end == start)
-        return end
+        self._pacer.asked()
+        end: PartitionOffsets | None = None
+        while True:
+            self._pacer.before_look()
+            if end is None or self._gate is not None or self._tail.look() is not self.latest:
+                end = self._next_end(start, take_all=take_all)
+            if not self._pacer.after_look(idle=end == start):
+                return end
+
+    def batch_ran(self) -> None:
+        """Take note that the query has run a batch, with something new from any of its sources."""
+        self._pacer.batch_ran()
 
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
-        is_fresh = not (self._asked or self._replayed) and start == self._initial
+        is_fresh = not self._asked and start == self._initial
         self._asked = True
         if is_fresh:
             self._ids.start_anew()
@@ -164,7 +171,6 @@ class StreamControl:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
         replayed = not self._asked
-        self._replayed |= replayed
         if replayed and start == self._initial:
             # The first batch again, after a failure: the start is resolved anew and may lie
             # behind the end that was kept, or name partitions that are new since.
@@ -183,14 +189,13 @@ class StreamControl:
         """Let partitions that start at ``latest`` end where they start, which keeps their start.
 
         For ``Trigger.Once``, which has no batch but its first: there is next to nothing to read of
-        them. Partitions that have come since are left to the next run, which knows them to be new.
+        them.
         """
         if not self._start.names(LATEST):
             return ends
         return {
-            key: start[key] if self._start.of(key) == LATEST else end
+            key: start[key] if key in start and self._start.of(key) == LATEST else end
             for key, end in ends.items()
-            if key in start
         }
 
     def _ends_after(self, start: PartitionOffsets, *, is_fresh: bool) -> PartitionOffsets:
@@ -200,7 +205,7 @@ class StreamControl:
         ends = self._look()
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
-            if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
+            if is_whole and not self._tail.lost:
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
             ends = self._look()
@@ -249,7 +254,6 @@ class StreamControl:
         }
 
     def _look(self) -> PartitionOffsets:
-        self._pacer.before_look()
         first = not self.latest
         self.latest = self._tail.look()
         if first:

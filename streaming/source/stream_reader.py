@@ -117,6 +117,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: OffsetJson) -> None:
         """Write the positions of the query's group, if asked to; Spark keeps the offsets."""
+        self.control.batch_ran()
         if self._positions is not None:
             self._positions.try_to_commit(self._from_json(end))
 

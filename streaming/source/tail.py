@@ -10,16 +10,19 @@ bytes that are no valid batch are the end of the log, as for a broker that recov
 Of a query that reads committed records, the end is the last stable offset below that. What lies
 between belongs to open transactions, and is neither unread nor missing.
 
-A partition whose active segment has not changed costs one ``stat``. The order in which the files
-are read, and why a walk must be followed by another look at the commit state, is explained at
-:class:`kafkalog.checkpoints.commit_state.Committed`.
+A partition costs one ``stat``, if its active segment has not changed. Where a commit or a broker
+tells the end and the log has it, no look is needed until they tell another one; to find logs that
+were cut or swapped all the same, each look takes some of these partitions in turn.
+
+The order in which the files are read, and why a walk must be followed by another look at the commit
+state, is explained at :class:`kafkalog.checkpoints.commit_state.Committed`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,7 +36,7 @@ from kafkalog.streaming.log.transactions import StableOffset
 from kafkalog.streaming.source.watch import Watch, Watched, stamp_of, watchable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kafkalog.checkpoints.remote_path import RemotePath
     from kafkalog.model import TopicPartition
@@ -49,6 +52,9 @@ _COMMIT_FILES: Final = (INTENT_FILE, STATE_FILE)
 
 _ATTEMPTS: Final = 100
 """A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
+
+_TAKEN_IN_TURN: Final = 50
+"""Partitions looked at each time, of those that nothing is known to have happened to."""
 
 _LISTING_INTERVAL_S: Final = 0.05
 """How often folders of partitions that are walked are looked at for a new segment."""
@@ -87,8 +93,15 @@ class LogTail:
         self._every_batch = every_batch
         self._around_damage = around_damage
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
+        self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._restless: list[_Partition] = []
+        """Those that have to be looked at each time."""
+        self._in_turn: Iterator[_Partition] = iter(())
+        self._ends_found: PartitionOffsets | None = None
+        """As of the last look; None where more has happened since than partitions tell."""
         self._topic_ids: dict[TopicPartition, str | None] = {}
+        self._topic_ids_are_due = False
         self._directories: list[Path] = []
         self._log_starts: Watched[PartitionOffsets]
         self._high_watermarks: Watched[PartitionOffsets]
@@ -112,17 +125,21 @@ class LogTail:
             CorruptRecordError: bytes of the log that cannot be walked over.
         """
         for _ in range(_ATTEMPTS):
-            self._read_files()
+            if self._read_files():
+                self._ends_found = None
             before = self._commit_sequence()
+            if not self._stirred() and self._ends_found is not None:
+                return self._ends_found
+            self._ends_found = None
             try:
                 ends, walked = self._ends()
             except UnknownTopicOrPartitionError:  # deleted since it was listed
                 self._listing.forget()
                 continue
-            if not walked:
-                return ends
-            self._committed.refresh()
-            if self._commit_sequence() == before:
+            if walked:
+                self._committed.refresh()
+            if not walked or self._commit_sequence() == before:
+                self._ends_found = ends
                 return ends
         raise LogDirectoryError(
             "commits and deletions follow each other so fast that no moment between them was found "
@@ -152,9 +169,11 @@ class LogTail:
 
         The very same dictionary comes again as long as they are the same.
         """
-        ids = {key: partition.topic_id for key, partition in self._partitions.items()}
-        if ids != self._topic_ids:
-            self._topic_ids = ids
+        if self._topic_ids_are_due:
+            self._topic_ids_are_due = False
+            ids = {key: partition.topic_id for key, partition in self._partitions.items()}
+            if ids != self._topic_ids:
+                self._topic_ids = ids
         return self._topic_ids
 
     def is_changed_id(self, topic: str, before: str, now: str) -> bool:
@@ -193,22 +212,41 @@ class LogTail:
         except UnknownTopicOrPartitionError:
             return None
 
-    def _read_files(self) -> None:
-        self._read_once()
+    def _read_files(self) -> bool:
+        """Read what tells of all partitions; gives whether any of it may be new."""
+        news = self._read_once()
         # A commit that came after the listing may have made partitions that the listing lacks.
         while self._listed_for != self._commit_sequence():
             self._listed_for = self._commit_sequence()
-            self._read_once()
-        self._log_starts.refresh()
+            news |= self._read_once()
+        return self._log_starts.refresh() or news
 
-    def _read_once(self) -> None:
-        if self._listing.refresh():
-            self._take_listing()
-        self._high_watermarks.refresh()
-        self._committed.refresh()
+    def _read_once(self) -> bool:
+        news = False
+        if self._listing.refresh() and self._listing.value is not self._listed:
+            self._listed = self._listing.value
+            self._take_listing(self._listed)
+            news = True
+        news |= self._high_watermarks.refresh()
+        news |= self._committed.refresh()
+        return news
 
-    def _take_listing(self) -> None:
-        found = self._listing.value
+    def _stirred(self) -> bool:
+        """Look at the partitions that have to be looked at; gives whether any has changed."""
+        now = time.monotonic()
+        listing_is_due = now >= self._next_listing
+        if listing_is_due:
+            self._next_listing = now + _LISTING_INTERVAL_S
+        in_turn = list(islice(self._in_turn, _TAKEN_IN_TURN))
+        if len(in_turn) < _TAKEN_IN_TURN:
+            self._in_turn = iter(self._partitions.values())
+            in_turn += islice(self._in_turn, _TAKEN_IN_TURN - len(in_turn))
+        stirred = False
+        for partition in dict.fromkeys(chain(self._restless, in_turn)):
+            stirred |= partition.stirs(listing_is_due=listing_is_due)
+        return stirred
+
+    def _take_listing(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
         known = self._partitions
         self._partitions = {
             topic_partition: known[topic_partition]
@@ -217,6 +255,11 @@ class LogTail:
             for topic_partition, where in found.items()
             if self._selects(topic_partition)
         }
+        self._restless = list(self._partitions.values())
+        self._in_turn = iter(())
+        for gaps in (self.missing, self.lost, self.unread):
+            for key in gaps.keys() - self._partitions.keys():
+                del gaps[key]
         folders = {where.path for where in found.values()}
         roots = {path for path in self._log_dirs.paths if path not in folders}
         directories = sorted(roots | {where.log_dir for where in found.values()})
@@ -261,31 +304,40 @@ class LogTail:
 
     def _ends(self) -> tuple[PartitionOffsets, bool]:
         """Give the ends, and whether any of them is known from walking the log alone."""
-        now = time.monotonic()
-        listing_is_due = now >= self._next_listing
-        if listing_is_due:
-            self._next_listing = now + _LISTING_INTERVAL_S
-        self.missing.clear()
-        self.lost.clear()
-        self.unread.clear()
         ends: PartitionOffsets = {}
         walked = False
+        self._restless = list(self._partitions.values())
+        self._topic_ids_are_due = True
         for topic_partition, partition in self._partitions.items():
-            partition.refresh(self._verify_from, listing_is_due=listing_is_due)
             committed = self._committed_end(partition)
-            end = None if self._to_log_end else committed
-            partition.walked = end is None
-            if end is None:
-                walked = not self._to_log_end
-                end = partition.log_end
-                if committed is not None and committed > end:
-                    end = self._end_without_tail(partition, committed)
-            elif end != partition.log_end:
-                end = self._clamped(partition, end)
+            if committed is None or committed != partition.settled_at:
+                for gaps in (self.missing, self.lost, self.unread):
+                    gaps.pop(topic_partition, None)
+                partition.refresh(self._verify_from)
+                committed = self._committed_end(partition)  # by its topic's id of now
+                end = self._end_of(partition, committed)
+                walked |= partition.walked and not self._to_log_end
+            else:
+                end = committed
             if self._committed_only:
                 end = partition.last_stable(end, around_damage=self._around_damage)
             ends[topic_partition] = max(end, self._start(partition))
+        self._restless = [each for each in self._restless if each.settled_at is None]
         return ends, walked
+
+    def _end_of(self, partition: _Partition, committed: int | None) -> int:
+        """Give the end of a partition that was looked at, and settle it if it is the committed."""
+        partition.walked = committed is None or self._to_log_end
+        partition.settled_at = None
+        if committed is None:
+            return partition.log_end
+        if partition.walked:
+            has_all = committed <= partition.log_end
+            return partition.log_end if has_all else self._end_without_tail(partition, committed)
+        end = self._clamped(partition, committed)
+        if committed <= partition.log_end:
+            partition.settled_at = committed
+        return end
 
     def _verify_from(self, partition: _Partition) -> int | None:
         return self._committed_end(partition) if self._to_log_end else None
@@ -369,6 +421,7 @@ class _Partition:
     __slots__ = (
         "_active",
         "_directory",
+        "_is_read",
         "_looked_for",
         "_stable",
         "_stable_ends",
@@ -377,6 +430,7 @@ class _Partition:
         "is_damaged",
         "is_torn",
         "log_end",
+        "settled_at",
         "topic_id",
         "walked",
         "where",
@@ -394,21 +448,34 @@ class _Partition:
         self._directory = Watch(where.path)
         self._active: str | RemotePath = ""
         self._stamp: Stamp | None = None
+        self._is_read = False
+        self.settled_at: int | None = None
+        """The end that a commit or a broker tells, if the log was last seen to reach it."""
         self._looked_for = -1
         self._stable: StableOffset | None = None
         self._stable_ends: tuple[int, Stamp | None, int] | None = None
 
-    def refresh(
-        self, verify_from: Callable[[_Partition], int | None], *, listing_is_due: bool
-    ) -> None:
-        """Find the log end again if the active segment has changed, or is no longer the last.
+    def stirs(self, *, listing_is_due: bool) -> bool:
+        """Tell whether the active segment has changed, or is no longer the last.
 
-        ``verify_from`` gives the offset from which on batches are not known to be whole. A new
-        segment shows in the folder alone, which only has to be looked at where no commit tells.
+        A new segment shows in the folder alone, which only has to be looked at where no commit
+        tells.
         """
         stamp = stamp_of(self._active)
         looks_new = listing_is_due and self.walked and self._directory.changed()
         if looks_new or stamp is None or stamp != self._stamp:
+            self._is_read = False
+            self.settled_at = None
+        return not self._is_read
+
+    def refresh(self, verify_from: Callable[[_Partition], int | None]) -> None:
+        """Find the log end again if need be.
+
+        ``verify_from`` gives the offset from which on batches are not known to be whole.
+        """
+        if self.settled_at is not None:
+            self.stirs(listing_is_due=False)
+        if not self._is_read:
             self._read(verify_from)
 
     def last_stable(self, end: int, *, around_damage: bool) -> int:
@@ -444,3 +511,4 @@ class _Partition:
                 unverified = max(unverified, self.log_end)
             end = log.log_end(verify_from=unverified)
             self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn
+        self._is_read = True

@@ -94,7 +94,11 @@ class Watched(Generic[T]):
         changes = [watch.changed() for watch in self._watches]  # each has to look
         if not any(changes):
             return False
-        self._value = self._read()
+        try:
+            self._value = self._read()
+        except BaseException:
+            self.forget()
+            raise
         return True
 
     def forget(self) -> None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.counted_reads import counted_reads
-from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 
+from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -21,6 +22,8 @@ from kafkalog.streaming.source.stream_control import StreamControl
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from kafkalog.streaming.source.offsets import PartitionOffsets
 
 PARTITIONS = 1000
 
@@ -54,24 +57,65 @@ def counted_calls() -> Iterator[Counter[str]]:
             _CALLS = None
 
 
-def test_a_look_at_a_thousand_unchanged_partitions_costs_a_stat_of_each(tmp_path: Path) -> None:
+def thousand(folder: Path) -> tuple[StreamControl, PartitionOffsets]:
+    """Give a stream over as many partitions, and their ends, which a broker's checkpoint tells."""
     for partition in range(PARTITIONS):
-        write_segment(tmp_path / f"t-{partition}", 0, batch_bytes(0, [Row()]))
+        write_segment(folder / f"t-{partition}", 0, batch_bytes(0, [Row()]))
     ends = {f"t-{partition}": 1 for partition in range(PARTITIONS)}
-    write_checkpoint(tmp_path, "replication-offset-checkpoint", ends)
-    given = {"path": str(tmp_path), "subscribe": "t", "startingOffsets": "earliest"}
+    write_checkpoint(folder, "replication-offset-checkpoint", ends)
+    given = {"path": str(folder), "subscribe": "t", "startingOffsets": "earliest"}
     stream = StreamControl(ReadOptions.parse(given))
     end = stream.next_end(stream.initial(), take_all=False)
     assert len(end) == PARTITIONS
-    for _ in range(100):  # files that have just changed are looked at again for a moment
+    return stream, end
+
+
+def settle(stream: StreamControl, end: PartitionOffsets) -> None:
+    """Look until nothing but stats is done: what has just changed is read again for a moment."""
+    for _ in range(100):
         time.sleep(0.06)
-        with counted_calls() as calls, counted_reads() as fetched:
+        with counted_calls() as calls:
             assert stream.next_end(end, take_all=False) == end
         if set(calls) == {"stat"}:
-            break
-    assert PARTITIONS <= calls["stat"] <= PARTITIONS + 10
+            return
+    raise AssertionError
+
+
+def test_a_look_at_a_thousand_unchanged_partitions_costs_few_stats(tmp_path: Path) -> None:
+    stream, end = thousand(tmp_path)
+    settle(stream, end)
+    with counted_calls() as calls, counted_reads() as fetched:
+        assert stream.next_end(end, take_all=False) == end
+    assert 0 < calls["stat"] <= 60
     assert set(calls) == {"stat"}
     assert not fetched
+
+
+def test_each_of_a_thousand_unchanged_partitions_is_looked_at_in_turn(tmp_path: Path) -> None:
+    stream, end = thousand(tmp_path)
+    settle(stream, end)
+    log = tmp_path / "t-321" / f"{0:020d}.log"
+    log.write_bytes(b"")
+    looks = PARTITIONS // 50 + 1
+    with pytest.raises(DataLossError, match="t-321 from 1 to 0"):
+        assert all(stream.next_end(end, take_all=False) == end for _ in range(looks))
+
+
+def test_of_a_thousand_partitions_only_the_one_that_has_grown_is_read(tmp_path: Path) -> None:
+    stream, end = thousand(tmp_path)
+    settle(stream, end)
+    append_batch(tmp_path / "t-7" / f"{0:020d}.log", batch_bytes(1, [Row()]))
+    ends = {f"t-{partition}": 1 + (partition == 7) for partition in range(PARTITIONS)}
+    write_checkpoint(tmp_path, "replication-offset-checkpoint", ends)
+    with counted_calls() as calls, counted_reads() as fetched:
+        new = stream.next_end(end, take_all=False)
+        (split,) = stream.plan(end, new)
+    assert new == end | {TopicPartition("t", 7): 2}
+    assert split.slices[-1].end_offset == 2
+    assert calls["stat"] <= 150
+    assert calls["open"] <= 20
+    assert calls["os.listdir"] + calls["os.scandir"] <= 10
+    assert fetched[".log"] < 1000
 
 
 @pytest.fixture(scope="module")

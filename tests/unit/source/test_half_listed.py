@@ -10,9 +10,13 @@ from tests.support.sinking import Writer, rows
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 
 def test_a_batch_that_is_committed_during_the_listing_is_seen_in_all_partitions(
@@ -24,8 +28,8 @@ def test_a_batch_that_is_committed_during_the_listing_is_seen_in_all_partitions(
     tail = LogTail([str(halfway)], lambda _: True)
     original = LogTail._take_listing
 
-    def listed(self: LogTail) -> None:
-        original(self)
+    def listed(self: LogTail, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
+        original(self, found)
         monkeypatch.undo()
         shutil.copytree(whole, halfway, dirs_exist_ok=True)
 
