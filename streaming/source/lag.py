@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kafkalog.errors import CheckpointError
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.source.tail import LogTail
@@ -29,13 +30,13 @@ def partition_lags(source: Mapping[str, Any]) -> dict[TopicPartition, int]:
             ``query.lastProgress["sources"][0]``.
 
     Returns:
-        nothing if the progress does not say; a partition that was not read yet counts from 0, as in
-        Spark.
+        nothing if the progress does not say, or is another source's; a partition that was not read
+        yet counts from 0, as in Spark.
     """
-    end, latest = (
-        from_json_text(source.get("endOffset")),
-        from_json_text(source.get("latestOffset")),
-    )
+    try:
+        end, latest = (from_json_text(source.get(name)) for name in ("endOffset", "latestOffset"))
+    except CheckpointError:
+        return {}
     if not end or not latest:
         return {}
     return {key: max(0, offset - end.get(key, 0)) for key, offset in sorted(latest.items())}
@@ -69,6 +70,7 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
         start, one that is gone is left out.
 
     Raises:
+        CheckpointError: ``offsets`` are none.
         LogDirectoryError: a log directory cannot be listed.
     """
     read = from_json_text(offsets)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
@@ -55,19 +55,36 @@ def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetJson:
     return found
 
 
-def from_json(found: Mapping[str, Mapping[str, int]]) -> PartitionOffsets:
-    """Read back what :func:`to_json` or Spark's Kafka source wrote."""
-    return {
-        TopicPartition(topic, int(partition)): offset
-        for topic, of_topic in found.items()
-        for partition, offset in of_topic.items()
-    }
+def from_json(found: object) -> PartitionOffsets:
+    """Read back what :func:`to_json` or Spark's Kafka source wrote.
+
+    Raises:
+        CheckpointError: it is something else, such as what another source wrote.
+    """
+    if not isinstance(found, dict):
+        raise _no_offsets(found)
+    offsets: PartitionOffsets = {}
+    for topic, of_topic in found.items():
+        if not isinstance(of_topic, dict):
+            raise _no_offsets(found)
+        for partition, offset in of_topic.items():
+            if not partition.isdecimal() or type(offset) is not int:
+                raise _no_offsets(found)
+            offsets[TopicPartition(topic, int(partition))] = offset
+    return offsets
 
 
 def from_json_text(text: object) -> PartitionOffsets:
-    """Read offsets as Spark's progress and checkpoint have them; nothing if there are none."""
-    found = json.loads(text) if isinstance(text, str) else text
-    return from_json(found) if isinstance(found, dict) else {}
+    """Read offsets as Spark's progress and checkpoint have them; none from None or ``null``.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
+    try:
+        found = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError):
+        raise _no_offsets(text) from None
+    return {} if found is None else from_json(found)
 
 
 def parse_partition_longs(option: str, text: str, minimum: int) -> PartitionOffsets:
@@ -149,6 +166,17 @@ def _object(option: str, text: str, example: str) -> dict[str, object]:
     return found
 
 
+def _no_offsets(found: object) -> CheckpointError:
+    return CheckpointError(
+        f"offsets are {_shown(str(found))!r}, expected such as {{'flights': {{'0': 23}}}}: topic, "
+        "partition, next offset; a checkpoint can be gone on with by the same source or Spark's "
+        "Kafka source only"
+    )
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"
+
+
 def _not_of_form(option: str, text: str, example: str) -> OptionError:
-    shown = text if len(text) <= 200 else text[:200] + "…"
-    return OptionError(f"option {option!r} is {shown!r}, but accepts JSON such as {example}")
+    return OptionError(f"option {option!r} is {_shown(text)!r}, but accepts JSON such as {example}")

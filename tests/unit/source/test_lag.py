@@ -32,6 +32,11 @@ def test_a_progress_that_does_not_say_gives_no_numbers() -> None:
         assert offsets_behind_latest(source) == {}
 
 
+def test_the_progress_of_another_source_gives_no_numbers() -> None:
+    for offset in ("5", '{"logOffset": 7}', '{"t": {"0": "x"}}', "text", '{"t": {"x": 1}}'):
+        assert partition_lags({"endOffset": offset, "latestOffset": offset}) == {}
+
+
 def test_the_lag_of_given_offsets_is_counted_in_the_directories(tmp_path: Path) -> None:
     for partition in range(3):
         write_segment(tmp_path / f"t-{partition}", 0, batch_bytes(0, [Row()] * 10))

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.offsets import (
     from_json,
+    from_json_text,
     parse_assignment,
     parse_partition_longs,
     to_json,
@@ -51,6 +52,14 @@ def test_the_checkpoint_of_sparks_kafka_source_is_read() -> None:
         TopicPartition("topicA", 1): 345,
         TopicPartition("topicB", 0): 10,
     }
+
+
+@pytest.mark.parametrize(
+    "text", ["5", "[1]", '{"logOffset":3}', '{"t":{"0":"5"}}', '{"t":{"x":5}}', '"x"', "no JSON"]
+)
+def test_what_another_source_wrote_into_a_checkpoint_is_refused(text: str) -> None:
+    with pytest.raises(CheckpointError, match="expected such as"):
+        from_json_text(text)
 
 
 def test_symbolic_offsets_are_numbers_in_options() -> None:
