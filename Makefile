@@ -7,7 +7,7 @@ READY := .venv/.ready
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test differential stress kills powerloss fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test differential stress kills model powerloss fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -22,8 +22,9 @@ test: env ## Run all tests, with real Spark, real brokers and real kills
 
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \
-	    python -m pytest -q --timeout 7200 tests/crash/test_sink_kill_walk.py \
-	    tests/crash/test_kill_campaign.py tests/crash/test_sink_query_killed.py
+	    KAFKALOG_HANDOVER_CRASHES=20 python -m pytest -q --timeout 7200 \
+	    tests/crash/test_sink_kill_walk.py tests/crash/test_kill_campaign.py \
+	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 tests/crash/test_commit_model.py

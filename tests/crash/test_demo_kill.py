@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.foreign import read_partition
+from tests.support.killed_query import processes_of
 
 from kafkalog.jobs.demo import TOPIC
 from kafkalog.jobs.topic_report import topic_tail
@@ -58,16 +58,6 @@ def kill_when(job: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None
                 process.kill()
         job.wait()
         psutil.wait_procs(processes, 10)
-
-
-def processes_of(session: int) -> list[psutil.Process]:
-    """List what lives in a session; Spark's Python daemon leaves the process group, not that."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
 
 
 def log_end(work: Path) -> int:

@@ -55,7 +55,7 @@ def make_query(shape: str, folder: Path, *, name: str = "q", batches: int) -> Qu
 
 def follow(query: Query, until: Path) -> None:
     """Read until told that nothing more will come, and all has been seen."""
-    follower = Follower(query)
+    follower = Follower(query.directories, query.topics, query.rows)
     while True:
         ended = until.exists()
         if query.directories[-1].is_dir():
@@ -135,12 +135,12 @@ def kill_now_and_then(
 
 def check(*queries: Query) -> None:
     """Each row is there once, in its query's order; indexes are right, and Kafka's tool agrees."""
-    follower = Follower(queries[0])
+    first = queries[0]
+    follower = Follower(first.directories, first.topics, first.rows)
     follower.look()
     assert follower.seen == sum((query.expected() for query in queries), Counter())
-    directories = queries[0].directories
-    check_indexes(directories)
-    for directory in directories:
+    check_indexes(first.directories)
+    for directory in first.directories:
         files = [path for path in partition_files(directory) if path.stat().st_size]
         assert dump_log_segments(files).findings == []
         assert not (directory / "kafkalog.intent").exists()

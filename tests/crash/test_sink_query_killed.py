@@ -1,173 +1,134 @@
-"""Kill parts of a streaming query again and again, until it comes to its end.
+"""Kill each part of a streaming query at each point of a micro-batch, and parts at random.
 
-CI kills a Python worker and the whole process tree; ``make kills`` some twenty times: workers, the
-driver's Python, the JVM, and the tree.
+CI takes some of the cases; ``make kills`` all parts at all points, and many at random.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
-import psutil
 import pytest
+from tests.support.campaign import Follower
 from tests.support.dump_log import dump_log_segments, partition_files
-from tests.support.scenes import check_indexes
-from tests.support.sinking import values_of
+from tests.support.killed_query import VICTIMS, KilledQuery
+from tests.support.scenes import TOPICS, check_indexes
+from tests.support.stopping_source import POINTS, stop_at, stopped_in
+
+from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
+    from pathlib import Path
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.interop]
 
-KILLS: Final = int(os.environ.get("KAFKALOG_SPARK_KILLS", "2"))
-VICTIMS: Final = ("worker", "tree", "driver", "jvm")
-FILES: Final = 4 + 3 * KILLS
-ROWS: Final = 200
-SECONDS: Final = 600
+ALL: Final = "KAFKALOG_SPARK_KILLS" in os.environ
+KILLS: Final = int(os.environ.get("KAFKALOG_SPARK_KILLS", "3"))
+"""How often one of three queries is killed at random."""
 
-QUERY = f"""
-import sys
-from tests.support.spark import small_session
+EVERYWHERE: Final = [(point, victim) for point in POINTS for victim in VICTIMS]
+IN_CI: Final = [("staging", "worker"), ("appended", "jvm"), ("committed", "driver")]
 
-folder = sys.argv[1]
-settings = {{"spark.driver.memory": "512m", "spark.master": "local[2,8]"}}
-with small_session(**settings) as spark:
-    rows = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", "1")
-    query = (
-        rows.csv(folder + "/input").repartition(2).writeStream.format("kafkalog")
-        .option("topic", "t").option("numPartitions", "3").option("partitioner", "round_robin")
-        .option("segment.bytes", "6000").option("checkpointLocation", folder + "/checkpoint")
-        .trigger(availableNow=True).start(folder + "/log")
-    )
-    query.awaitTermination({SECONDS})
-"""
+ROWS: Final = 100
+BATCHES: Final = 3
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root}
-    with (folder / "output").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-c", QUERY, str(folder)],
-            cwd=root,
-            env=environment,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
+def make_log(folder: Path) -> Path:
+    log = folder / "log"
+    log.mkdir()
+    return log
 
 
-def processes_of(session: int) -> list[psutil.Process]:
-    """List what lives in a session; Spark's Python daemon leaves the process group, not that."""
-    found = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+@pytest.mark.parametrize(("point", "victim"), EVERYWHERE if ALL else IN_CI)
+def test_whichever_part_of_a_query_is_killed_anywhere_each_row_is_there_once(
+    point: str, victim: str, tmp_path: Path
+) -> None:
+    log = make_log(tmp_path)
+    # A first micro-batch makes the topics, another one appends to them.
+    batch_id = EVERYWHERE.index((point, victim)) % 2
+    follower = Follower([log], TOPICS, ROWS)
+    with KilledQuery(tmp_path / "q", log, batches=BATCHES, rows=ROWS) as query:
+        stop_at(query.folder, point, batch_id)
+        query.start()
+        query.wait_until(lambda: stopped_in(query.folder) is not None, follower.look)
+        check_point(point, batch_id, query, log, follower)
+        query.kill(victim)
+        query.wait_until(lambda: False, follower.look)
+        # A task is tried again; nothing else that is killed lets a query go on.
+        assert query.succeeded == ((point, victim) == ("staging", "worker")), query.told
+        if not query.succeeded:
+            query.start()
+            query.wait_until(lambda: False, follower.look)
+        assert query.succeeded, query.told
+        check_end(log, follower, [query])
 
 
-def planned(folder: Path) -> int:
-    done = folder / "checkpoint" / "offsets"
-    return len([path for path in done.iterdir() if path.name.isdigit()]) if done.is_dir() else 0
+def check_point(
+    point: str, batch_id: int, query: KilledQuery, log: Path, follower: Follower
+) -> None:
+    """What stands still is where it should be."""
+    assert stopped_in(query.folder) is not None, query.told
+    follower.look()
+    is_published = point in {"published", "committed"}
+    assert follower.seen.total() == 2 * ROWS * (batch_id + is_published)
+    assert query.planned() == batch_id + 1
+    assert not query.knows_committed(batch_id)
+    is_unfinished = point not in {"staging", "committed"}
+    assert (log / UNFINISHED_FOLDER).is_dir() == is_unfinished
+    assert (log / INTENT_FILE).exists() == is_unfinished
 
 
-def wait_until(reached: Callable[[], bool], query: subprocess.Popen[bytes], folder: Path) -> None:
-    """Wait, and look meanwhile: whoever reads sees a file's rows all or not at all."""
-    deadline = time.monotonic() + SECONDS
-    while not reached() and query.poll() is None:
-        assert time.monotonic() < deadline, (folder / "output").read_text()[-3000:]
-        if (folder / "log").is_dir():
-            check_whole(folder)
-        time.sleep(0.02)
+def test_three_queries_of_which_parts_are_killed_at_random_share_a_topic(tmp_path: Path) -> None:
+    log = make_log(tmp_path)
+    batches = 8 + KILLS
+    follower = Follower([log], TOPICS, ROWS)
+    with ExitStack() as running:
+        queries = [
+            running.enter_context(KilledQuery(tmp_path / name, log, batches=batches, rows=ROWS))
+            for name in "abc"
+        ]
+        for query in queries:
+            query.start()
+        chance = random.Random(KILLS)
+        for number in range(KILLS):
+            kill_in_time(queries[number % 3], VICTIMS[-1 - number % 4], chance, follower)
+        for query in queries:
+            query.wait_until(lambda: False, follower.look)
+            while not query.succeeded:
+                assert query.starts <= KILLS + 1, query.told
+                query.start()
+                query.wait_until(lambda: False, follower.look)
+        assert sum(query.starts for query in queries) > len(queries)
+        check_end(log, follower, queries)
 
 
-def check_whole(folder: Path) -> None:
-    counts = Counter(value.split("/")[0] for value in all_values(folder))
-    assert set(counts.values()) <= {ROWS}, counts
+def kill_in_time(
+    query: KilledQuery, victim: str, chance: random.Random, follower: Follower
+) -> None:
+    """Kill a part at some moment of the next two micro-batches; start again what that ends."""
+    planned = query.planned()
+    query.wait_until(lambda: query.planned() > planned, follower.look)
+    moment = time.monotonic() + chance.uniform(0, 1)
+    query.wait_until(lambda: time.monotonic() >= moment, follower.look)
+    query.kill(victim)
+    if victim != "worker":
+        query.wait_until(lambda: False, follower.look)
+    if query.ended and not query.succeeded:
+        query.start()
 
 
-def all_values(folder: Path) -> list[str]:
-    return [value for values in values_of([folder / "log"], "t").values() for value in values]
-
-
-def kill(victim: str, query: subprocess.Popen[bytes], folder: Path) -> None:
-    """Kill a part of the query; what cannot live without it ends too."""
-    for process in processes_of(query.pid):
-        if is_victim(victim, process, query.pid):
-            send_kill(process.pid)
-    if victim == "worker":
-        return
-    wait_until(lambda: query.poll() is not None, query, folder)
-    deadline = time.monotonic() + SECONDS
-    while left := processes_of(query.pid):
-        if time.monotonic() > deadline or victim == "tree":
-            for process in left:
-                send_kill(process.pid)
-        time.sleep(0.1)
-
-
-def is_victim(victim: str, process: psutil.Process, driver: int) -> bool:
-    match victim:
-        case "worker":
-            # Their parent, from which they are forked, is a daemon of the same name.
-            with contextlib.suppress(psutil.NoSuchProcess):
-                parent = process.parent()
-                return "pyspark.daemon" in words_of(process) and (
-                    parent is not None and "pyspark.daemon" in words_of(parent)
-                )
-            return False
-        case "driver":
-            return process.pid == driver
-        case "jvm":
-            return words_of(process)[:1] != [] and "java" in words_of(process)[0]
-        case _:
-            return True
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.cmdline()
-    return []
-
-
-def send_kill(process: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-
-
-def test_a_query_that_is_killed_again_and_again_writes_each_row_once(tmp_path: Path) -> None:
-    (tmp_path / "input").mkdir()
-    for number in range(FILES):
-        lines = "".join(f"{number}/{row}\n" for row in range(ROWS))
-        (tmp_path / "input" / f"{number:03d}.csv").write_text(lines)
-    query = start(tmp_path)
-    try:
-        for victim in itertools.islice(itertools.cycle(VICTIMS), KILLS):
-            wanted = planned(tmp_path) + 2
-            wait_until(lambda wanted=wanted: planned(tmp_path) >= wanted, query, tmp_path)
-            time.sleep(random.uniform(0, 0.4))
-            kill(victim, query, tmp_path)
-            if query.poll() is not None:
-                query = start(tmp_path)
-        wait_until(lambda: False, query, tmp_path)
-    finally:
-        for process in processes_of(query.pid):
-            send_kill(process.pid)
-    assert query.wait() == 0, (tmp_path / "output").read_text()[-3000:]
-    expected = Counter(f"{number}/{row}" for number in range(FILES) for row in range(ROWS))
-    assert Counter(all_values(tmp_path)) == expected
-    assert list((tmp_path / "log").glob(".kafkalog.staged.*")) == []
-    check_indexes([tmp_path / "log"])
-    files = [path for path in partition_files(tmp_path / "log") if path.stat().st_size]
+def check_end(log: Path, follower: Follower, queries: Sequence[KilledQuery]) -> None:
+    """Each row is there once, in order; indexes are right, the dump tool agrees, all is tidy."""
+    follower.look()
+    assert follower.seen == sum((Counter(query.expected) for query in queries), Counter())
+    check_indexes([log])
+    files = [path for path in partition_files(log) if path.stat().st_size]
     assert dump_log_segments(files).findings == []
+    left = {path.name for path in log.iterdir()}
+    assert not left & {INTENT_FILE, UNFINISHED_FOLDER}
+    assert not [name for name in left if name.startswith(STAGED_PREFIX)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
+from tests.support.consumer_group import read_as_group
 from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.kafka import Broker, Topic
 from tests.support.killing import count_calls, run_and_kill
@@ -17,6 +18,7 @@ from tests.support.sinking import Writer, rows
 from typer.testing import CliRunner
 
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.errors import CommitError
 from kafkalog.jobs.cli.app import app
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.crash]
 
 SECONDS = 90
+TOPIC = Topic("t", 2)
 QUICK = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
     "transaction.max.timeout.ms": "60000",
@@ -63,39 +66,6 @@ class Sink:
 def command(*words: object) -> tuple[int, Any]:
     done = CliRunner().invoke(app, [*map(str, words), "--json"])
     return done.exit_code, json.loads(done.stdout)
-
-
-def read_on(broker: Broker) -> list[str]:
-    """Read as a consumer group that keeps its place, to the end of all partitions."""
-    settings = {
-        "bootstrap.servers": broker.bootstrap,
-        "group.id": "keeper",
-        "enable.auto.commit": False,
-        "enable.partition.eof": True,
-        "auto.offset.reset": "earliest",
-        "isolation.level": "read_committed",
-        "check.crcs": True,
-    }
-    consumer = confluent_kafka.Consumer(settings)
-    values: list[str] = []
-    with contextlib.closing(consumer):
-        consumer.subscribe(["t"])
-        ended: set[int] = set()
-        deadline = time.monotonic() + SECONDS
-        while len(ended) < 2:
-            assert time.monotonic() < deadline
-            message = consumer.poll(1.0)
-            if message is None:
-                continue
-            if message.error() is None:
-                values.append(message.value().decode())
-            elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                ended.add(message.partition())
-            else:
-                raise confluent_kafka.KafkaException(message.error())
-        with contextlib.suppress(confluent_kafka.KafkaException):
-            consumer.commit(asynchronous=False)
-    return values
 
 
 def leave_a_transaction_open(broker: Broker) -> None:
@@ -152,7 +122,7 @@ def test_sink_and_broker_take_turns_whoever_is_killed(tmp_path: Path) -> None:
 
 def take_turns(broker: Broker, sink: Sink, data: Path, scratch: Path) -> None:
     broker.start()
-    broker.create_topics(Topic("t", 2))
+    broker.create_topics(TOPIC)
     broker.stop()
 
     # Our turn: killed everywhere, and recovered each time.
@@ -175,18 +145,20 @@ def take_turns(broker: Broker, sink: Sink, data: Path, scratch: Path) -> None:
 
     # The broker's turn: it serves what is committed, appends, and is killed.
     broker.start()
-    assert sorted(read_on(broker)) == sorted(sink.values)
+    assert sorted(read_as_group(broker, TOPIC)["t"]) == sorted(sink.values)
     broker.produce("t", [(b"k", b"from a client")])
-    assert read_on(broker) == ["from a client"]
+    assert read_as_group(broker, TOPIC)["t"] == ["from a client"]
     leave_a_transaction_open(broker)
     broker.kill()
 
     # Not our turn yet.
+    with pytest.raises(CommitError, match="transaction"):
+        sink.commit()
     code, done = command("takeover", data)
     assert code == 1
     assert any("transaction" in problem for problem in done["problems"])
     broker.start()
-    broker.wait_for_leaders(Topic("t", 2))
+    broker.wait_for_leaders(TOPIC)
     wait_until_nothing_is_open(broker)
     broker.kill()
 
@@ -196,7 +168,7 @@ def take_turns(broker: Broker, sink: Sink, data: Path, scratch: Path) -> None:
     sink.commit()
     assert command("handover", data)[0] == 0
     broker.start()
-    assert sorted(read_on(broker)) == sorted(sink.values - before)
+    assert sorted(read_as_group(broker, TOPIC)["t"]) == sorted(sink.values - before)
     found = [record.value for record in broker.consume_all("t", isolation="read_committed")]
     assert len(found) == len(sink.values) + 1
     broker.stop()

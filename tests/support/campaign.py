@@ -22,7 +22,7 @@ from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import pyarrow as pa
@@ -78,11 +78,14 @@ def rows_of(name: str, batches: Iterable[int], count: int) -> list[str]:
 
 
 class Follower:
-    """A tailing reader: each look must give whole batches, in order, each row once."""
+    """A tailing reader: each look must give whole batches, in order, each row once.
 
-    def __init__(self, query: Query) -> None:
-        self._rows = query.rows
-        self._tail = LogTail(map(str, query.directories), lambda key: key.topic in query.topics)
+    ``rows`` are those of a task.
+    """
+
+    def __init__(self, directories: Sequence[Path], topics: Sequence[str], rows: int) -> None:
+        self._rows = rows
+        self._tail = LogTail(map(str, directories), lambda key: key.topic in topics)
         self._decoder = RecordDecoder(Columns.VALUE | Columns.OFFSET)
         self._positions: dict[TopicPartition, int] = {}
         self._last: dict[tuple[TopicPartition, str], tuple[int, ...]] = {}

@@ -167,6 +167,11 @@ class Broker:
     def close(self) -> None:
         """Stop what serves it; its data stay."""
 
+    def use(self, log_dirs: Sequence[Path]) -> None:
+        """Have other log directories when it starts again; the first one stays what it is."""
+        self.log_dirs = list(log_dirs)
+        self._server = None
+
     def forget_shutdown(self) -> None:
         """Let it read every segment when it starts again, as if it had been killed early."""
         for directory in self.log_dirs:

@@ -82,6 +82,7 @@ class Scene:
 
     case: Case
     folder: Path
+    topics: tuple[str, ...] = TOPICS
 
     @property
     def directories(self) -> list[Path]:
@@ -99,7 +100,7 @@ class Scene:
         return Writer(*self.directories, run=run, **self.case.options)
 
     def write(self, batch_id: int, run: str) -> None:
-        batches = tasks(batch_id, self.case.rows)
+        batches = tasks(batch_id, self.case.rows, self.topics)
         self.writer(run).write(batch_id, *batches, digest=f"digest of {batch_id}")
 
     def another(self) -> Writer:
@@ -113,7 +114,7 @@ class Scene:
     def values(self) -> list[str]:
         """Give all committed values; within a partition they must come in the order written."""
         found = []
-        for topic in TOPICS:
+        for topic in self.topics:
             for values in values_of(self.directories, topic).values():
                 assert values == in_order(values)
                 found += values
@@ -145,13 +146,13 @@ class Scene:
             assert read_offset_checkpoint(found.log_dir, RECOVERY_POINT).get(key, 0) <= end
 
 
-def tasks(batch_id: int, count: int) -> list[pa.RecordBatch]:
-    """Make the rows of a batch's tasks, which go to both topics."""
+def tasks(batch_id: int, count: int, topics: Sequence[str] = TOPICS) -> list[pa.RecordBatch]:
+    """Make the rows of a batch's tasks, which go to all topics in turn."""
     made = []
     for task in range(_TASKS):
         values = [f"{batch_id}/{task}/{number}" for number in range(count)]
-        topics = [TOPICS[number % 2] for number in range(count)]
-        made.append(rows(values, keys=[f"k{n % 5}" for n in range(count)], topics=topics))
+        places = [topics[number % len(topics)] for number in range(count)]
+        made.append(rows(values, keys=[f"k{n % 5}" for n in range(count)], topics=places))
     return made
 
 
