@@ -12,12 +12,14 @@ import numpy as np
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import find_valid_end, is_followed
+from kafkalog.streaming.log.salvage import Salvage
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.log.slices import SegmentSlice, slice_segment, split_slice
 from kafkalog.streaming.log.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,15 +61,28 @@ class PartitionLog:
     """
 
     def __init__(
-        self, directory: Path, topic_partition: TopicPartition, log_start_offset: int | None = None
+        self,
+        directory: Path,
+        topic_partition: TopicPartition,
+        log_start_offset: int | None = None,
+        *,
+        around_damage: bool = False,
+        max_decompressed_bytes: int = DEFAULT_LIMIT,
     ) -> None:
-        """Take a partition's folder; ``log_start_offset`` is the checkpointed one, if there is one.
+        """Take a partition's folder; nothing is read yet.
 
-        Nothing is read yet.
+        Args:
+            directory: the folder.
+            topic_partition: whose log it is.
+            log_start_offset: the checkpointed one, if there is one.
+            around_damage: whether searches by timestamp pass over damage, with a warning.
+            max_decompressed_bytes: what a batch that they look into may decompress to.
         """
         self.directory = directory
         self.topic_partition = topic_partition
         self._checkpointed_start = log_start_offset or 0
+        self._around_damage = around_damage
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._segments: list[LogSegment] | None = None
 
     def __enter__(self) -> Self:
@@ -239,10 +254,25 @@ class PartitionLog:
             that record's own timestamp and offset; None if there is none.
 
         Raises:
-            CorruptRecordError: bytes on the way that are no valid batch.
+            CorruptRecordError: bytes on the way that are no valid batch, unless they are passed
+                over; a batch that decompresses to more than it may.
         """
-        return self._retrying(
-            lambda: find_by_timestamp(self.segments, timestamp, self.log_start_offset, end_offset)
+        return self._retrying(lambda: self._find_by_timestamp(timestamp, end_offset))
+
+    def _find_by_timestamp(self, timestamp: int, end_offset: int) -> TimestampOffset | None:
+        limit = self._max_decompressed_bytes
+        salvage = (
+            Salvage(self.topic_partition, max_decompressed_bytes=limit)
+            if self._around_damage
+            else None
+        )
+        return find_by_timestamp(
+            self.segments,
+            timestamp,
+            self.log_start_offset,
+            end_offset,
+            max_decompressed_bytes=limit,
+            salvage=salvage,
         )
 
     def max_timestamp(self) -> TimestampOffset | None:
@@ -251,7 +281,10 @@ class PartitionLog:
         Raises:
             CorruptRecordError: bytes on the way that are no valid batch.
         """
-        return self._retrying(lambda: find_max_timestamp(self.segments))
+        limit = self._max_decompressed_bytes
+        return self._retrying(
+            lambda: find_max_timestamp(self.segments, max_decompressed_bytes=limit)
+        )
 
     # Help
 

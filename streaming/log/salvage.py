@@ -88,7 +88,7 @@ class Salvage:
 
         Unlike ``LogSegment.chunks`` it always gets to the end; ``position`` is where it got to.
         """
-        if start_position != self.position:
+        if start_position != self.position or self._last_offset < segment.base_offset:
             self._last_offset = segment.base_offset - 1
         self.position, needed = start_position, 0
         while self.position < (end := min(segment.size, end_position or segment.size)):

@@ -40,6 +40,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         committed_only=options.committed_only,
         every_batch=options.shallow,
         around_damage=options.on_corrupt_record == "skip",
+        max_decompressed_bytes=options.max_decompressed_bytes,
     )
     policy = LossPolicy(fail=options.fail_on_data_loss)
     available = tail.look()

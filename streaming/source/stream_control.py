@@ -68,6 +68,7 @@ class StreamControl:
             committed_only=options.committed_only,
             every_batch=options.shallow,
             around_damage=options.on_corrupt_record == "skip",
+            max_decompressed_bytes=options.max_decompressed_bytes,
         )
         self._ids = TopicIds(options.state_location, self._tail.is_changed_id)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)

@@ -33,6 +33,7 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPart
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.transactions import StableOffset
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.watch import Watch, Watched, stamp_of, watchable
 
 if TYPE_CHECKING:
@@ -72,8 +73,9 @@ class LogTail:
 
     ``selects`` tells which of the existing partitions are meant; new ones are found at every look.
     With ``every_batch`` logs start where their first segment does, though a broker has moved the
-    log start offset since. With ``around_damage``, damage does not keep the last stable offset from
-    being found.
+    log start offset since. With ``around_damage``, damage does not keep the last stable offset, or
+    records by their timestamps, from being found. ``max_decompressed_bytes`` bounds what batches
+    that are searched for a timestamp hold.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class LogTail:
         committed_only: bool = False,
         every_batch: bool = False,
         around_damage: bool = False,
+        max_decompressed_bytes: int = DEFAULT_LIMIT,
     ) -> None:
         self._log_dirs = LogDirs(paths)
         self._selects = selects
@@ -92,6 +95,7 @@ class LogTail:
         self._committed_only = committed_only
         self._every_batch = every_batch
         self._around_damage = around_damage
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
         self._partitions: dict[TopicPartition, _Partition] = {}
@@ -198,7 +202,13 @@ class LogTail:
             )
         directory = self._partitions[topic_partition].where.path
         start = self._checkpointed_start(topic_partition)
-        return PartitionLog(directory, topic_partition, start)
+        return PartitionLog(
+            directory,
+            topic_partition,
+            start,
+            around_damage=self._around_damage,
+            max_decompressed_bytes=self._max_decompressed_bytes,
+        )
 
     def log_start(self, topic_partition: TopicPartition) -> int:
         """Give the first offset that a partition of the last look has now."""
