@@ -87,6 +87,8 @@ class StreamControl:
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._asked = False
+        self._replayed = False
+        """Whether the run began with a batch that an earlier one has logged."""
         self._available_now = False
         self._targets: PartitionOffsets | None = None
         self.latest: PartitionOffsets = {}
@@ -138,7 +140,7 @@ class StreamControl:
         self._pacer.batch_ran()
 
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
-        is_fresh = not self._asked and start == self._initial
+        is_fresh = not (self._asked or self._replayed) and start == self._initial
         self._asked = True
         if is_fresh:
             self._ids.start_anew()
@@ -172,6 +174,7 @@ class StreamControl:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
         replayed = not self._asked
+        self._replayed |= replayed
         if replayed and start == self._initial:
             # The first batch again, after a failure: the start is resolved anew and may lie
             # behind the end that was kept, or name partitions that are new since.
@@ -190,13 +193,14 @@ class StreamControl:
         """Let partitions that start at ``latest`` end where they start, which keeps their start.
 
         For ``Trigger.Once``, which has no batch but its first: there is next to nothing to read of
-        them.
+        them. Partitions that have come since are left to the next run, which knows them to be new.
         """
         if not self._start.names(LATEST):
             return ends
         return {
-            key: start[key] if key in start and self._start.of(key) == LATEST else end
+            key: start[key] if self._start.of(key) == LATEST else end
             for key, end in ends.items()
+            if key in start
         }
 
     def _ends_after(self, start: PartitionOffsets, *, is_fresh: bool) -> PartitionOffsets:
@@ -206,7 +210,7 @@ class StreamControl:
         ends = self._look()
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
-            if is_whole and not self._tail.lost:
+            if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
             ends = self._look()
