@@ -22,6 +22,7 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
 )
 from kafkalog.streaming.log.aborted_transactions import AbortedTransactions
+from kafkalog.streaming.log.offset_order import ends_with_gap
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slices import open_planned
 from kafkalog.streaming.log.storage import as_path
@@ -279,9 +280,15 @@ class _SliceReader:
                 raise self._located(error) from error
 
     def _overlaps(self, segment: LogSegment, chunk: Chunk) -> bool:
-        """Tell whether the last batch of a file has offsets of the segment that follows."""
+        """Tell whether the last batch of a file leaps to offsets of the segment that follows.
+
+        One without a gap before it has another reason: a writer that was taken for dead has brought
+        it to an end behind which another writer had gone on. It is passed over.
+        """
         last, end = int(chunk.table.last_offset[-1]), chunk.file_position + len(chunk.data)
         if last < self._end or end < segment.size:
+            return False
+        if not ends_with_gap(chunk.table, self._next - 1):
             return False
         segments = self._segments()
         later = [s.base_offset for s in segments if s.base_offset > segment.base_offset]
