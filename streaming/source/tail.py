@@ -26,24 +26,22 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_topic_id
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.transactions import StableOffset
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
-from kafkalog.streaming.source.watch import Watch, Watched, stamp_of, watchable
+from kafkalog.streaming.source.partition_tail import PartitionTail
+from kafkalog.streaming.source.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from kafkalog.checkpoints.remote_path import RemotePath
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.source.watch import Stamp
 
 __all__ = ["LogTail", "OffsetGap"]
 
@@ -98,10 +96,10 @@ class LogTail:
         self._max_decompressed_bytes = max_decompressed_bytes
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
-        self._partitions: dict[TopicPartition, _Partition] = {}
-        self._restless: list[_Partition] = []
+        self._partitions: dict[TopicPartition, PartitionTail] = {}
+        self._restless: list[PartitionTail] = []
         """Those that have to be looked at each time."""
-        self._in_turn: Iterator[_Partition] = iter(())
+        self._in_turn: Iterator[PartitionTail] = iter(())
         self._ends_found: PartitionOffsets | None = None
         """As of the last look; None where more has happened since than partitions tell."""
         self._topic_ids: dict[TopicPartition, str | None] = {}
@@ -261,7 +259,7 @@ class LogTail:
         self._partitions = {
             topic_partition: known[topic_partition]
             if topic_partition in known and known[topic_partition].where == where
-            else _Partition(where)
+            else PartitionTail(where)
             for topic_partition, where in found.items()
             if self._selects(topic_partition)
         }
@@ -335,7 +333,7 @@ class LogTail:
         self._restless = [each for each in self._restless if each.settled_at is None]
         return ends, walked
 
-    def _end_of(self, partition: _Partition, committed: int | None) -> int:
+    def _end_of(self, partition: PartitionTail, committed: int | None) -> int:
         """Give the end of a partition that was looked at, and settle it if it is the committed."""
         partition.walked = committed is None or self._to_log_end
         partition.settled_at = None
@@ -349,10 +347,10 @@ class LogTail:
             partition.settled_at = committed
         return end
 
-    def _verify_from(self, partition: _Partition) -> int | None:
+    def _verify_from(self, partition: PartitionTail) -> int | None:
         return self._committed_end(partition) if self._to_log_end else None
 
-    def _committed_end(self, partition: _Partition) -> int | None:
+    def _committed_end(self, partition: PartitionTail) -> int | None:
         """Give the end that the commit state or a broker's checkpoint knows, as far as it says."""
         topic_partition = partition.where.topic_partition
         topic, number = topic_partition
@@ -368,7 +366,7 @@ class LogTail:
             return brokers if ours is None else ours
         return max(ours, brokers)
 
-    def _our_end(self, partition: _Partition) -> int | None:
+    def _our_end(self, partition: PartitionTail) -> int | None:
         topic, number = partition.where.topic_partition
         return self._committed.value.high_watermark(topic, partition.topic_id, number)
 
@@ -385,7 +383,7 @@ class LogTail:
             0,
         )
 
-    def _clamped(self, partition: _Partition, committed: int) -> int:
+    def _clamped(self, partition: PartitionTail, committed: int) -> int:
         """Give the end to read up to where the log ends elsewhere than what is committed says."""
         if committed > partition.log_end:
             partition.look_for(committed)
@@ -396,7 +394,7 @@ class LogTail:
             self.unread[partition.where.topic_partition] = gap
         return committed
 
-    def _end_without_tail(self, partition: _Partition, committed: int) -> int:
+    def _end_without_tail(self, partition: PartitionTail, committed: int) -> int:
         """Give the end to read up to of a log that ends below what is committed.
 
         A broker's checkpoint may be ahead of a log that lost its tail with the machine's power, and
@@ -413,7 +411,7 @@ class LogTail:
             self.lost[partition.where.topic_partition] = OffsetGap(partition.log_end, ours)
         return partition.log_end
 
-    def _start(self, partition: _Partition) -> int:
+    def _start(self, partition: PartitionTail) -> int:
         topic_partition = partition.where.topic_partition
         return max(partition.first_offset, self._checkpointed_start(topic_partition))
 
@@ -423,102 +421,3 @@ def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
     shown = [f"{key} [{gap.start}, {gap.end})" for key, gap in islice(gaps.items(), 10)]
     more = ["…"] if len(gaps) > len(shown) else []
     return f"{count} offsets of {len(gaps)} partitions", ", ".join(shown + more)
-
-
-class _Partition:
-    """What is known of one partition's folder, and the stamps by which it is known to hold."""
-
-    __slots__ = (
-        "_active",
-        "_directory",
-        "_is_read",
-        "_looked_for",
-        "_stable",
-        "_stable_ends",
-        "_stamp",
-        "first_offset",
-        "is_damaged",
-        "is_torn",
-        "log_end",
-        "settled_at",
-        "topic_id",
-        "walked",
-        "where",
-    )
-
-    def __init__(self, where: PartitionDirectory) -> None:
-        self.where = where
-        self.topic_id: str | None = None
-        self.first_offset = 0
-        self.log_end = 0
-        self.is_damaged = False
-        self.is_torn = False
-        self.walked = True
-        """Whether the log end alone tells, as of the last look, where the partition ends."""
-        self._directory = Watch(where.path)
-        self._active: str | RemotePath = ""
-        self._stamp: Stamp | None = None
-        self._is_read = False
-        self.settled_at: int | None = None
-        """The end that a commit or a broker tells, if the log was last seen to reach it."""
-        self._looked_for = -1
-        self._stable: StableOffset | None = None
-        self._stable_ends: tuple[int, Stamp | None, int] | None = None
-
-    def stirs(self, *, listing_is_due: bool) -> bool:
-        """Tell whether the active segment has changed, or is no longer the last.
-
-        A new segment shows in the folder alone, which only has to be looked at where no commit
-        tells.
-        """
-        stamp = stamp_of(self._active)
-        looks_new = listing_is_due and self.walked and self._directory.changed()
-        if looks_new or stamp is None or stamp != self._stamp:
-            self._is_read = False
-            self.settled_at = None
-        return not self._is_read
-
-    def refresh(self, verify_from: Callable[[_Partition], int | None]) -> None:
-        """Find the log end again if need be.
-
-        ``verify_from`` gives the offset from which on batches are not known to be whole.
-        """
-        if self.settled_at is not None:
-            self.stirs(listing_is_due=False)
-        if not self._is_read:
-            self._read(verify_from)
-
-    def last_stable(self, end: int, *, around_damage: bool) -> int:
-        """Find the last stable offset below an end; the one found last, if nothing has changed."""
-        known = self._stable_ends
-        if known is not None and known[:2] == (end, self._stamp):
-            return known[2]
-        if self._stable is None:
-            self._stable = StableOffset(self.where.path, around_damage=around_damage)
-        found = self._stable.find(end)
-        self._stable_ends = (end, self._stamp, found)
-        return found
-
-    def look_for(self, offset: int) -> None:
-        """Look into the folder for an offset that is committed but was not seen yet, once."""
-        if offset != self._looked_for:
-            self._looked_for = offset
-            self._read(lambda _: None)
-
-    def _read(self, verify_from: Callable[[_Partition], int | None]) -> None:
-        # stamps come before what they vouch for: a change in between shows at the next look
-        self._directory.changed()
-        folder = self.where.path
-        self.topic_id = read_topic_id(folder)
-        with PartitionLog(folder, self.where.topic_partition) as log:
-            # a folder that has no segment yet will have one soon, and is read until then
-            self._active = watchable(log.segments[-1].path) if log.segments else ""
-            self._stamp = stamp_of(self._active)
-            self.first_offset = log.log_start_offset
-            unverified = verify_from(self)
-            if unverified is not None:
-                # what an earlier look has verified need not be walked over again
-                unverified = max(unverified, self.log_end)
-            end = log.log_end(verify_from=unverified)
-            self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn
-        self._is_read = True

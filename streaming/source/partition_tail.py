@@ -1,0 +1,118 @@
+"""Where the log of one partition ends, looked up again only when its files have changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.transactions import StableOffset
+from kafkalog.streaming.source.watch import Watch, stamp_of, watchable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kafkalog.checkpoints.remote_path import RemotePath
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.source.watch import Stamp
+
+__all__ = ["PartitionTail"]
+
+
+class PartitionTail:
+    """What is known of one partition's folder, and the stamps by which it is known to hold."""
+
+    __slots__ = (
+        "_active",
+        "_directory",
+        "_is_read",
+        "_looked_for",
+        "_stable",
+        "_stable_ends",
+        "_stamp",
+        "first_offset",
+        "is_damaged",
+        "is_torn",
+        "log_end",
+        "settled_at",
+        "topic_id",
+        "walked",
+        "where",
+    )
+
+    def __init__(self, where: PartitionDirectory) -> None:
+        self.where = where
+        self.topic_id: str | None = None
+        self.first_offset = 0
+        self.log_end = 0
+        self.is_damaged = False
+        self.is_torn = False
+        self.walked = True
+        """Whether the log end alone tells, as of the last look, where the partition ends."""
+        self._directory = Watch(where.path)
+        self._active: str | RemotePath = ""
+        self._stamp: Stamp | None = None
+        self._is_read = False
+        self.settled_at: int | None = None
+        """The end that a commit or a broker tells, if the log was last seen to reach it."""
+        self._looked_for = -1
+        self._stable: StableOffset | None = None
+        self._stable_ends: tuple[int, Stamp | None, int] | None = None
+
+    def stirs(self, *, listing_is_due: bool) -> bool:
+        """Tell whether the active segment has changed, or is no longer the last.
+
+        A new segment shows in the folder alone, which only has to be looked at where no commit
+        tells.
+        """
+        stamp = stamp_of(self._active)
+        looks_new = listing_is_due and self.walked and self._directory.changed()
+        if looks_new or stamp is None or stamp != self._stamp:
+            self._is_read = False
+            self.settled_at = None
+        return not self._is_read
+
+    def refresh(self, verify_from: Callable[[PartitionTail], int | None]) -> None:
+        """Find the log end again if need be.
+
+        ``verify_from`` gives the offset from which on batches are not known to be whole.
+        """
+        if self.settled_at is not None:
+            self.stirs(listing_is_due=False)
+        if not self._is_read:
+            self._read(verify_from)
+
+    def last_stable(self, end: int, *, around_damage: bool) -> int:
+        """Find the last stable offset below an end; the one found last, if nothing has changed."""
+        known = self._stable_ends
+        if known is not None and known[:2] == (end, self._stamp):
+            return known[2]
+        if self._stable is None:
+            self._stable = StableOffset(self.where.path, around_damage=around_damage)
+        found = self._stable.find(end)
+        self._stable_ends = (end, self._stamp, found)
+        return found
+
+    def look_for(self, offset: int) -> None:
+        """Look into the folder for an offset that is committed but was not seen yet, once."""
+        if offset != self._looked_for:
+            self._looked_for = offset
+            self._read(lambda _: None)
+
+    def _read(self, verify_from: Callable[[PartitionTail], int | None]) -> None:
+        # stamps come before what they vouch for: a change in between shows at the next look
+        self._directory.changed()
+        folder = self.where.path
+        self.topic_id = read_topic_id(folder)
+        with PartitionLog(folder, self.where.topic_partition) as log:
+            # a folder that has no segment yet will have one soon, and is read until then
+            self._active = watchable(log.segments[-1].path) if log.segments else ""
+            self._stamp = stamp_of(self._active)
+            self.first_offset = log.log_start_offset
+            unverified = verify_from(self)
+            if unverified is not None:
+                # what an earlier look has verified need not be walked over again
+                unverified = max(unverified, self.log_end)
+            end = log.log_end(verify_from=unverified)
+            self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn
+        self._is_read = True
