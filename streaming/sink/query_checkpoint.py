@@ -4,7 +4,9 @@ Spark numbers a query's batches, but a number proves little: a checkpoint that w
 older copy plans other rows under the same number. ``offsets/<batch>`` holds what the batch was
 planned to read and is written before the batch runs; a batch that is run again finds it again.
 
-Only checkpoints on a local file system are read: the rest is Spark's to reach, not ours.
+Only checkpoints on a local file system are read, and only those whose folder the query was given
+itself: the rest is Spark's to reach, not ours. Without one, a batch is known by its rows: see
+:mod:`~kafkalog.streaming.sink.row_digest`.
 
 Source: Spark ``StreamMetadata``, ``OffsetSeqLog``, ``HDFSMetadataLog``.
 """
@@ -32,14 +34,15 @@ _LIMIT: Final = 64 << 20
 
 
 class QueryCheckpoint:
-    """The checkpoint of one query in a local folder."""
+    """The checkpoint of one query, ``query_id``, in a local folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, query_id: str = "") -> None:
         self._folder = folder
+        self.query_id = query_id
 
     @classmethod
-    def of_query(cls, location: str | None, query_id: str) -> Self | None:
-        """Find the checkpoint that ``location`` names, if it is local and this query's."""
+    def at(cls, location: str | None) -> Self | None:
+        """Find the checkpoint that ``location`` names, if it is local."""
         if location is None:
             return None
         try:
@@ -47,8 +50,14 @@ class QueryCheckpoint:
             metadata = json.loads(read_regular(Path(path) / _METADATA, limit=_LIMIT))
         except (KafkaLogError, OSError, ValueError):
             return None
-        owned = isinstance(metadata, dict) and metadata.get("id") == query_id
-        return cls(Path(path)) if owned else None
+        query_id = metadata.get("id") if isinstance(metadata, dict) else None
+        return cls(Path(path), query_id) if isinstance(query_id, str) else None
+
+    @classmethod
+    def of_query(cls, location: str | None, query_id: str) -> Self | None:
+        """Find the checkpoint that ``location`` names, if it is local and this query's."""
+        found = cls.at(location)
+        return found if found is not None and found.query_id == query_id else None
 
     def digest(self, batch_id: int) -> str | None:
         """Give the SHA-256 of what a batch was planned to read; None if that is not there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.builder import EncodedBatch
     from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.row_digest import RowDigest
 
 __all__ = ["StagedRun", "TaskOutput"]
 
@@ -131,13 +132,12 @@ class StagedRun:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutput:
-    """All that one attempt of a task has staged, runs of one partition in their order."""
+    """All that one attempt of a task has staged, runs of one partition in their order.
+
+    ``digest`` is that of the rows, where the plan asks for it.
+    """
 
     identity: BatchIdentity
     query_id: str
     runs: tuple[StagedRun, ...]
-
-    @classmethod
-    def nothing(cls, identity: BatchIdentity, query_id: str = "") -> Self:
-        """Give the output of a task without rows."""
-        return cls(identity, query_id, ())
+    digest: RowDigest | None = None

@@ -17,6 +17,7 @@ from kafkalog.errors import LogDirectoryError, RowError
 from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
 from kafkalog.streaming.sink.partitioner import KeyHashes
 from kafkalog.streaming.sink.row_columns import Rows
+from kafkalog.streaming.sink.row_digest import RowDigest
 from kafkalog.streaming.sink.staged_run import TaskOutput
 from kafkalog.streaming.sink.staging import Home, StagingArea
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
@@ -60,6 +61,7 @@ class TaskWriter:
                 f"{plan.set_id}. They must be mounted on every machine that runs tasks"
             )
         self._topics: dict[str, OpenTopic] = {}
+        self._digest = RowDigest() if plan.digests_rows else None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Stage all rows; what was staged is removed again if anything fails.
@@ -86,7 +88,7 @@ class TaskWriter:
         except BaseException:
             staging.discard()
             raise
-        return TaskOutput(self._identity, self._query_id, runs)
+        return TaskOutput(self._identity, self._query_id, runs, self._digest)
 
     def _add(self, batch: pa.RecordBatch, staging: StagingArea) -> None:
         rows = Rows.of(
@@ -95,6 +97,8 @@ class TaskWriter:
             topic_given=self._plan.options.topic is not None,
             keeps_offsets=self._plan.options.preserve_offsets,
         )
+        if self._digest is not None:
+            self._digest = RowDigest.sum([self._digest, RowDigest.of(batch)])
         for topic, partition, members in self._placed(rows):
             opened = topic.partition(partition)
             full = opened.append(rows, members)

@@ -17,12 +17,14 @@ class WritePlan:
     """What the driver has decided for all tasks of one batch; picklable.
 
     ``set_id`` names the set of log directories that the driver sees. ``append_time_ms`` is the one
-    stamp of all records in topics with ``message.timestamp.type=LogAppendTime``.
+    stamp of all records in topics with ``message.timestamp.type=LogAppendTime``. With
+    ``digests_rows`` tasks tell what their rows are, since nothing else tells what the batch holds.
     """
 
     options: WriteOptions
     set_id: str
     append_time_ms: int
+    digests_rows: bool = False
 
     @property
     def directories(self) -> list[Path]:

@@ -10,6 +10,8 @@ writes of one batch would be taken for one. ``txnAppId`` and ``txnVersion`` give
 
 from __future__ import annotations
 
+import functools
+import logging
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -27,6 +29,7 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import ensure_set
 from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
+from kafkalog.streaming.sink.row_digest import RowDigest
 from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
@@ -47,6 +50,8 @@ __all__ = [
     "make_batch_writer",
     "make_stream_writer",
 ]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -74,7 +79,9 @@ def make_stream_writer(
         LogDirectoryError, CheckpointError: directories that may not be written.
     """
     del overwrite
-    return LogStreamWriter(_plan(options, schema))
+    plan = _plan(options, schema)
+    is_planned = QueryCheckpoint.at(plan.options.checkpoint_location) is not None
+    return LogStreamWriter(replace(plan, digests_rows=not is_planned))
 
 
 def make_batch_writer(
@@ -144,10 +151,24 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         checkpoint = QueryCheckpoint.of_query(
             self._plan.options.checkpoint_location, first.query_id
         )
-        planned = checkpoint.digest(batchId) if checkpoint else None
-        identity = replace(first.identity, digest=planned or f"query {first.query_id}")
+        digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of_rows(outputs)
+        identity = replace(first.identity, digest=digest)
         committer = Committer(self._plan, identity, checkpoint=checkpoint, tails=PROCESS_TAILS)
         committer.commit(_runs(outputs))
+
+    def _digest_of_rows(self, outputs: Sequence[TaskOutput]) -> str:
+        """Tell the batch by its rows, where its checkpoint cannot be read."""
+        location, query_id = self._plan.options.checkpoint_location, outputs[0].query_id
+        digests = [output.digest for output in outputs if output.digest is not None]
+        if len(digests) < len(outputs):
+            raise CommitError(
+                f"the checkpoint at {location} was there when the batch began, and does not tell "
+                f"now what query {query_id} has planned: it was removed, or is another query's "
+                "and this one's lies on another file system (write its scheme, as in hdfs:///…). "
+                "Nothing was written"
+            )
+        _warn_of_unread_checkpoint(query_id, location)
+        return f"{RowDigest.sum(digests)} of query {query_id}"
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Drop what was staged; the rest, of tasks that sent no message, is swept later."""
@@ -174,6 +195,18 @@ class LogBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""
         _abort(self._plan, _outputs(messages))
+
+
+@functools.cache
+def _warn_of_unread_checkpoint(query_id: str, location: str | None) -> None:
+    """Say it once for each query that a process commits for."""
+    where = f"at {location}" if location else "whose option checkpointLocation is not set"
+    _LOG.warning(
+        "query %s: its checkpoint (%s) cannot be read from here. Should its last batch come again, "
+        "it is told by its rows: if they differ from run to run, it will be refused",
+        query_id,
+        where,
+    )
 
 
 def _task_context() -> TaskContext:

@@ -36,6 +36,28 @@ def test_the_last_number_with_other_content_is_refused(digest: str | None) -> No
         judge(of_query(7, digest=digest), LAST)
 
 
+@pytest.mark.parametrize(
+    ("now", "then", "told"),
+    [
+        ("0af1", "1bf2", "of its offsets in the checkpoint, and that one had .* restored"),
+        ("rows 3 0a", "rows 2 0a", "of its rows, and that one had .* gives other rows each time"),
+        ("0af1", "rows 3 0a", "start the query with its option checkpointLocation as it was"),
+        ("rows 3 0a", "0af1", "start the query with its option checkpointLocation as it was"),
+        (None, "0af1", "nothing that tells"),
+    ],
+)
+def test_a_refusal_says_what_the_batches_were_told_by(
+    now: str | None, then: str, told: str
+) -> None:
+    with pytest.raises(BatchIdentityError, match=told):
+        judge(of_query(7, digest=now), WriterState("run-2", 7, then, 0))
+
+
+def test_a_batch_that_is_told_by_its_rows_is_skipped_too() -> None:
+    last = WriterState("run-2", 7, "rows 3 0a", 0)
+    assert judge(of_query(7, digest="rows 3 0a"), last) is Verdict.SKIP
+
+
 @pytest.mark.parametrize("batch_id", [0, 6, 9, 100])
 def test_any_other_number_is_refused_with_the_way_out(batch_id: int) -> None:
     with pytest.raises(BatchIdentityError, match=r"does not follow batch 7.*transactional\.id"):

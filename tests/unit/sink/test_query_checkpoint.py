@@ -39,6 +39,12 @@ def test_another_querys_checkpoint_is_not_taken_for_this_ones(folder: Path) -> N
     assert QueryCheckpoint.of_query(str(folder), "42") is None
 
 
+@pytest.mark.parametrize("content", ["", "[]", '{"id":7}', "{"])
+def test_a_folder_without_a_querys_metadata_is_no_checkpoint(folder: Path, content: str) -> None:
+    (folder / "metadata").write_text(content)
+    assert QueryCheckpoint.at(str(folder)) is None
+
+
 def test_a_checkpoint_can_be_made_durable_before_all_of_it_is_there(folder: Path) -> None:
     checkpoint = QueryCheckpoint.of_query(str(folder), "4711")
     assert checkpoint is not None
