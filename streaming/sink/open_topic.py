@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from kafkalog.errors import RecordTooLargeError, RowError
-from kafkalog.model import TopicPartition
+from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.sink.formats import BatchFormat
 from kafkalog.streaming.sink.kept_offsets import out_of_order
 from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread
@@ -95,6 +95,7 @@ class OpenPartition:
         self.topic_partition = topic_partition
         self.segment_bytes = config.segment_bytes
         self._format = BatchFormat(config)
+        self._needs_keys = "compact" in config.cleanup_policy
         self._append_time_ms = append_time_ms
         self._last_offset = -1
         self._largest: tuple[int, bytes | str | None] = (0, None)
@@ -114,6 +115,8 @@ class OpenPartition:
             RecordTooLargeError, RowError: a row that cannot become a record of this partition.
         """
         self._check_order(rows, members)
+        if self._needs_keys:
+            self._check_keys(rows, members)
         if self._builder is None:
             self._builder = self._format.builder(self._append_time_ms)
         self._note_largest(rows, members)
@@ -151,6 +154,16 @@ class OpenPartition:
         which = f"the record with key {shown}" if size else "a record without a key"
         return RecordTooLargeError(f"{self.topic_partition}: {which} is too large: {error}")
 
+    def _check_keys(self, rows: Rows, members: Integers) -> None:
+        """Refuse rows without a key where logs are compacted, as Kafka does: they would be lost."""
+        missing = None if rows.key is None else np.asarray(rows.key.is_null())
+        keyless = members if missing is None else members[missing[members]]
+        if len(keyless):
+            raise RowError(
+                f"{self.topic_partition}: row {keyless[0]} has no key, and the topic is compacted "
+                "(cleanup.policy): compaction keeps one record for each key, and none without one"
+            )
+
     def _check_order(self, rows: Rows, members: Integers) -> None:
         """Hold the offsets that are to be kept against those before them."""
         if not len(rows.records.offsets):
@@ -163,6 +176,11 @@ class OpenPartition:
                 self.topic_partition, int(before[behind[0]]), int(offsets[behind[0]])
             )
         self._last_offset = int(offsets[-1])
+        if self._last_offset == MAX_OFFSET:
+            raise RowError(
+                f"{self.topic_partition}: a row is to keep offset {MAX_OFFSET}, behind which a log "
+                "has no end"
+            )
 
     def _keep(self, batches: list[EncodedBatch]) -> None:
         staged = [self._format.staged(batch) for batch in batches]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, RowError
-from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.foreign_tail import open_appender
@@ -122,15 +122,19 @@ class _Planner:
 
     def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
         wanted: dict[str, set[int]] = {}
-        for key in by_partition:
+        placed: dict[str, set[int]] = {}
+        for key, runs in by_partition.items():
             wanted.setdefault(key.topic, set()).add(key.partition)
+            placed.setdefault(key.topic, set()).update(run.partitions for run in runs)
         topics = {name: self._catalog.topic(name) for name in sorted(wanted)}
         self._check_new_topics(topics)
         for name, topic in topics.items():
-            if max(wanted[name]) >= topic.partitions:
+            if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
+                # Else rows of one key would lie in two partitions, in no order.
                 raise RowError(
-                    f"rows were placed in partition {max(wanted[name])} of topic {name!r}, which "
-                    f"has {topic.partitions}: it was made by another writer meanwhile; try again"
+                    f"rows of topic {name!r} were placed among {max(placed[name])} partitions, and "
+                    f"it has {topic.partitions}: it was made, or got more of them, by another "
+                    "writer meanwhile; try again"
                 )
             numbers = sorted(wanted[name]) if topic.exists else range(topic.partitions)
             identified = topic if topic.exists else _with_id(topic)
@@ -176,6 +180,8 @@ class _Planner:
             )
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)
+        else:
+            _check_room(key, runs, appender.log_end_offset)
         return _Opened(topic, key, runs, appender, self._log_set.member_of(log_dir))
 
     def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
@@ -184,6 +190,16 @@ class _Planner:
         log_dir = choose_directory(self._counts)
         self._counts[log_dir] += 1
         return log_dir / partition_directory_name(*key), log_dir
+
+
+def _check_room(key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: int) -> None:
+    """Refuse records that would get offsets that an int64 cannot hold."""
+    records = sum(run.records for run in runs)
+    if log_end_offset + records > MAX_OFFSET:
+        raise CommitError(
+            f"{key}: {records} records do not fit behind the end of the log, offset "
+            f"{log_end_offset}: the last possible offset is {MAX_OFFSET - 1}"
+        )
 
 
 def _with_id(topic: Topic) -> Topic:

@@ -27,6 +27,7 @@ __all__ = ["Rows", "spark_type_name"]
 
 _TICKS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
 _MS_PER_TICK: Final = {"s": 1000, "ms": 1}
+_LAST_MS: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,12 @@ def _timestamps(column: pa.Array | None, length: int, now_ms: int) -> Integers:
     ticks = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
     if pa.types.is_timestamp(column.type):
         unit = column.type.unit
-        ticks = ticks * _MS_PER_TICK.get(unit, 1) // _TICKS_PER_MS.get(unit, 1)
+        factor = _MS_PER_TICK.get(unit, 1)
+        latest = _LAST_MS // factor
+        beyond = np.flatnonzero((ticks > latest) | (ticks < -latest))
+        if len(beyond):
+            raise RowError(f"row {beyond[0]} has a timestamp that ms in 64 bits cannot hold")
+        ticks = ticks * factor // _TICKS_PER_MS.get(unit, 1)
     missing = np.asarray(column.is_null())
     milliseconds = np.where(missing, now_ms, ticks)
     if len(milliseconds) and milliseconds.min() < NO_TIMESTAMP:

@@ -44,6 +44,8 @@ class StagedRun:
     ``directory`` counts in the list of log directories; ``position`` and ``size`` are bytes of the
     ``file`` in its root, ``crc32c`` is over them. ``batches`` packs a row of numbers for each.
     ``whole_file`` says that nothing else is in the file, which may then become a segment itself.
+    ``partitions`` is how many the topic had, or was to get, when rows were placed among them; 0 in
+    runs whose rows others have placed.
     """
 
     topic_partition: TopicPartition
@@ -54,6 +56,7 @@ class StagedRun:
     crc32c: int
     batches: bytes
     whole_file: bool = False
+    partitions: int = 0
 
     @classmethod
     def pack(cls, batches: Sequence[EncodedBatch]) -> bytes:

@@ -7,6 +7,7 @@ of all partitions: when they exceed it, the largest ones are finished first.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.builder import EncodedBatch
     from kafkalog.streaming.sink.identity import BatchIdentity
+    from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.write_plan import WritePlan
 
 __all__ = ["TaskWriter"]
@@ -84,11 +86,16 @@ class TaskWriter:
                     self._add(batch, staging)
             for partition in self._open_partitions():
                 self._write_out(partition, partition.finish(), staging)
-            runs = staging.finish()
+            runs = tuple(self._counted(run) for run in staging.finish())
         except BaseException:
             staging.discard()
             raise
         return TaskOutput(self._identity, self._query_id, runs, self._digest)
+
+    def _counted(self, run: StagedRun) -> StagedRun:
+        """Note among how many partitions rows were placed: a commit holds it against the topic."""
+        topic = self._topics[run.topic_partition.topic].topic
+        return replace(run, partitions=topic.partitions)
 
     def _add(self, batch: pa.RecordBatch, staging: StagingArea) -> None:
         rows = Rows.of(

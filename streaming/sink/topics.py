@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
 from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
-from kafkalog.model import INTERNAL_TOPICS, validate_topic_name
+from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import Committed
@@ -69,9 +69,11 @@ def check_writable(name: str, *, allow_internal: bool) -> None:
 
     Raises:
         InvalidTopicError: it breaks Kafka's rules.
-        RowError: it starts with two underscores.
+        RowError: it starts with two underscores; or it is KRaft's own log, which is no topic.
     """
     validate_topic_name(name)
+    if name == CLUSTER_METADATA_TOPIC:
+        raise RowError(f"{name!r} is the log in which a cluster keeps its metadata, and no topic")
     if (name.startswith(_RESERVED_PREFIX) or name in INTERNAL_TOPICS) and not allow_internal:
         raise RowError(
             f"topic {name!r} is not written to: names with two leading underscores belong to "
@@ -97,6 +99,7 @@ class TopicCatalog:
         self._committed = committed
         self._options = options
         self._counts: dict[str, int] = {}
+        self._new: set[str] = set()
         being_made = {
             intended.topic_partition
             for intended in (committed.unfinished.partitions if committed.unfinished else ())
@@ -142,6 +145,7 @@ class TopicCatalog:
         count = self._counts.get(name)
         if count is None:
             self._check_collision(name)
+            self._new.add(name)
             settings = self._options.settings
             return Topic(name, self._options.num_partitions, settings, exists=False)
         topic_id = self._topic_id(name)
@@ -160,13 +164,28 @@ class TopicCatalog:
                 f"the partitions of topic {name!r} carry different topic ids: {shown}. Some are "
                 "left over from an older topic of that name; move them away"
             )
-        return ids.pop()
+        topic_id = ids.pop()
+        if topic_id is None:
+            self._check_never_had_id(name, folders)
+        return topic_id
+
+    def _check_never_had_id(self, name: str, folders: Sequence[PartitionDirectory]) -> None:
+        """Refuse folders without an id where what is committed lay under one: it is not in them."""
+        topics = self._committed.state.topics if self._committed.state else {}
+        for key, known in topics.items():
+            if known.name == name and key != topic_key(name, None):
+                raise LogDirectoryError(
+                    f"{folders[0].path} has no {PARTITION_METADATA}, and what is committed of "
+                    f"topic {name!r} lies under the topic id {key}: the folder was lost, or others "
+                    "have put it there. Restore it; or go on from what it holds after `kafkalog "
+                    "takeover`"
+                )
 
     def _check_collision(self, name: str) -> None:
         """Refuse a new name that differs from another only in ``.`` and ``_``, as Kafka does."""
         plain = name.replace(".", "_")
-        for other in self._counts:
-            if other.replace(".", "_") == plain:
+        for other in (*self._counts, *self._new):
+            if other != name and other.replace(".", "_") == plain:
                 raise InvalidTopicError(
                     f"topic {name!r} cannot be made beside {other!r}: their names are the same "
                     "but for '.' and '_', which Kafka's metrics cannot tell apart"

@@ -305,12 +305,18 @@ def test_topic_names_are_checked_again_in_the_commit(tmp_path: Path, name: str) 
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
-def test_a_partition_that_another_writer_made_too_few_of_is_refused(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, topic="t", numPartitions="4")
-    runs = writer.stage(0, rows(["a"], partitions=[3]))
-    Writer(tmp_path, name="other", topic="t", numPartitions="2").write(0, rows(["b"]))
-    with pytest.raises(RowError, match="partition 3 of topic 't', which has 2"):
+@pytest.mark.parametrize(("planned", "made"), [("4", "2"), ("1", "8")])
+def test_rows_that_were_placed_among_other_partitions_than_there_are_now_are_refused(
+    tmp_path: Path, planned: str, made: str
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions=planned)
+    runs = writer.stage(0, rows(["a"], keys=["k"]))
+    Writer(tmp_path, name="other", topic="t", numPartitions=made).write(0, rows(["b"]))
+    with pytest.raises(RowError, match=f"among {planned} partitions, and it has {made}"):
         writer.commit(0, runs)
+    assert sum(map(len, values_of([tmp_path], "t").values())) == 1
+    writer.write(0, rows(["a"], keys=["k"]))
+    assert sum(map(len, values_of([tmp_path], "t").values())) == 2
 
 
 def test_kafkas_clean_shutdown_marker_goes_before_the_first_byte(tmp_path: Path) -> None:

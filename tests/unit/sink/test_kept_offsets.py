@@ -10,8 +10,8 @@ import pytest
 from tests.support.sinking import Writer, adopt_small_files, rows
 
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, load_committed
-from kafkalog.errors import RecordTooLargeError, RowError
-from kafkalog.model import TopicPartition
+from kafkalog.errors import CommitError, RecordTooLargeError, RowError
+from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
@@ -192,6 +192,18 @@ def test_large_files_with_offsets_of_their_own_become_segments(
     kept = [*range(0, 400, 2)]
     writer.write(0, at(kept[:100]), at(kept[100:]))
     assert offsets_of(tmp_path) == kept
+
+
+def test_offsets_end_before_they_could_not_be_counted_any_more(tmp_path: Path) -> None:
+    with pytest.raises(RowError, match="t-0: a row is to keep offset 9223372036854775807"):
+        keeping(tmp_path).write(0, at([7, MAX_OFFSET]))
+    keeping(tmp_path).write(0, at([MAX_OFFSET - 2]))
+    with pytest.raises(CommitError, match="t-0: 2 records do not fit"):
+        Writer(tmp_path, topic="t").write(1, rows(["a", "b"]))
+    Writer(tmp_path, topic="t").write(1, rows([f"{MAX_OFFSET - 1}"]))
+    with pytest.raises(CommitError, match="t-0: 1 records do not fit"):
+        Writer(tmp_path, topic="t").write(2, rows(["a"]))
+    assert offsets_of(tmp_path) == [MAX_OFFSET - 2, MAX_OFFSET - 1]
 
 
 class PowerCutError(BaseException):

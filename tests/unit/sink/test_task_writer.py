@@ -248,6 +248,11 @@ def test_log_append_time_is_the_one_stamp_of_the_batch(tmp_path: Path) -> None:
     assert max_timestamps(tmp_path / "t-0") == [STAMP_MS, STAMP_MS]
 
 
+FAR_SECOND = rows(["a"] * 2, topics=["t"] * 2).append_column(
+    "timestamp", pa.array([1, 1 << 60], pa.timestamp("s"))
+)
+
+
 @pytest.mark.parametrize(
     ("batch", "error", "reason"),
     [
@@ -258,7 +263,9 @@ def test_log_append_time_is_the_one_stamp_of_the_batch(tmp_path: Path) -> None:
         (rows(["a"], topics=["t"], partitions=[2]), RowError, "partition 2 .* which has 2"),
         (rows(["a"], topics=["t"], partitions=[-1]), RowError, "partition -1"),
         (rows(["a"], topics=["t"], timestamps=[-2]), RowError, "timestamp -2 ms"),
+        (FAR_SECOND, RowError, "row 1 has a timestamp that ms in 64 bits cannot hold"),
         (rows(["a"] * 3, topics=["t1", "t2", "t3"]), RowError, "more than 2 topics"),
+        (rows(["a"] * 2, topics=["c.d", "c_d"]), InvalidTopicError, "cannot be made beside"),
         (rows(["a"], topics=["a.b"]), InvalidTopicError, r"'a\.b' cannot be made beside 'a_b'"),
         (rows(["x" * 2000], topics=["t"], keys=["key 7"]), RecordTooLargeError, "t-[01].*'key 7'"),
         (rows(["a"]), RowError, "no topic to write to"),
@@ -272,6 +279,23 @@ def test_a_row_that_cannot_be_written_fails_the_task_which_leaves_nothing(
     with pytest.raises(error, match=reason):
         Writer(tmp_path, **options).stage(1, batch)
     assert staged_bytes(tmp_path) == 0
+
+
+@pytest.mark.parametrize("keys", [None, ["k", None]])
+def test_rows_without_a_key_are_refused_where_logs_are_compacted(
+    tmp_path: Path, keys: list[str | None] | None
+) -> None:
+    Writer(tmp_path, topic="t", cleanup__policy="delete,compact").write(0, rows(["a"], keys=["k"]))
+    with pytest.raises(RowError, match=r"t-0: row [01] has no key, and the topic is compacted"):
+        Writer(tmp_path, topic="t").stage(1, rows(["b", "c"], keys=keys))
+    assert staged_bytes(tmp_path) == 0
+
+
+def test_clusters_own_log_is_no_topic_whatever_is_allowed(tmp_path: Path) -> None:
+    with pytest.raises(RowError, match="'__cluster_metadata' is the log in which"):
+        Writer(tmp_path, topic="__cluster_metadata", allowInternalTopics="true").stage(
+            0, rows(["a"])
+        )
 
 
 def test_a_machine_that_sees_other_directories_says_so(tmp_path: Path) -> None:
