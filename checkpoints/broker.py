@@ -126,7 +126,13 @@ def write_offset_checkpoint(
     Raises:
         CheckpointError: the present file breaks the format, so that its lines cannot be kept.
     """
-    merged = read_offset_checkpoint(directory, name) | dict(offsets)
+    try:
+        merged = read_offset_checkpoint(directory, name) | dict(offsets)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}. What it says of other partitions would be lost with a new one: restore it, "
+            "or remove it if that may be"
+        ) from error
     write_checkpoint(
         directory / name,
         [(*key, offset) for key, offset in sorted(merged.items()) if key not in remove],

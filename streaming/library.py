@@ -80,8 +80,8 @@ def append(
     warn_ignored(parsed.ignored)
     identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
     if transactional_id is not None and version is not None:
-        if version < 0:
-            raise OptionError(f"version is {version}, expected a number from 0")
+        if not 0 <= version < 1 << 63:
+            raise OptionError(f"version is {version}, expected a number from 0 to 2^63-1")
         identity = BatchIdentity(f"app:{transactional_id}", version)
     plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))

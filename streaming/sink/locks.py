@@ -165,7 +165,7 @@ class DirectoryLocks:
             f"{self._holder:.300}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
         )
         # Filled up, so that nothing is left of a longer name: to cut that off takes a millisecond.
-        self._text = text.encode()[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
+        self._text = text.encode("utf-8", "backslashreplace")[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
         # A full disk is no reason not to hold a lock.
         with suppress(OSError):
             os.pwrite(held.descriptor, self._text, 0)

@@ -27,6 +27,7 @@ from kafkalog.checkpoints.commit_state import (
 )
 from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
+from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.file_systems import check_file_system
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
@@ -61,7 +62,9 @@ def ensure_set(options: WriteOptions) -> str:
 
 def _ensure_set(options: WriteOptions) -> str:
     directories = [Path(os.path.realpath(path)) for path in options.paths]
+    _check_distinct(directories)
     for folder in directories:
+        _check_no_partition(folder)
         _make_with_parents(folder)
         check_file_system(folder)
         _check_no_broker_lived(folder, options)
@@ -74,6 +77,24 @@ def _ensure_set(options: WriteOptions) -> str:
         return newest.set_id
     with DirectoryLocks(directories, holder="a new writer", timeout_ms=options.max_block_ms):
         return LogSet.open(directories, options).state.set_id
+
+
+def _check_distinct(folders: Sequence[Path]) -> None:
+    """Refuse one folder under two names: nobody can hold its locks twice."""
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise LogDirectoryError(f"log directory {folder} is given twice, by way of a link")
+
+
+def _check_no_partition(folder: Path) -> None:
+    """Refuse a partition's folder, which can be read alone and not written."""
+    if parse_partition_directory(folder.name) is None or not folder.is_dir():
+        return
+    if any(each.path == folder for each in LogDirs([folder]).partitions().values()):
+        raise LogDirectoryError(
+            f"{folder} is the folder of a partition: name the log directory around it, "
+            f"{folder.parent}, and the topic by an option or a column"
+        )
 
 
 def _make_with_parents(folder: Path) -> None:

@@ -105,6 +105,15 @@ def test_an_append_with_a_version_is_there_once(tmp_path: Path) -> None:
     assert values(tmp_path) == ["a", "d", "e"]
 
 
+def test_any_text_may_tell_appends_apart(tmp_path: Path) -> None:
+    for name in ("../../x", "\udcff" * 300, "\0\n"):
+        appended = [
+            kafkalog.append(tmp_path, "t", table("a"), transactional_id=name, version=0).appended
+            for _ in range(2)
+        ]
+        assert appended == [True, False]
+
+
 def test_an_append_without_a_version_is_always_a_new_one(tmp_path: Path) -> None:
     for _ in range(3):
         kafkalog.append(tmp_path, "t", table("a"))
@@ -176,6 +185,7 @@ def test_a_tail_starts_at_the_end_and_may_end_when_nothing_comes(tmp_path: Path)
     [
         ({"transactional_id": "x"}, "both transactional_id and version"),
         ({"transactional_id": "x", "version": -1}, "version is -1"),
+        ({"transactional_id": "x", "version": 1 << 63}, "version is 9223372036854775808"),
         ({"options": {"txnVersion": "1"}}, "use its arguments"),
         ({"options": {"kafka.transactional.id": "x"}}, "use its arguments"),
         ({"options": {"segment.byte": "1"}}, "segment.bytes"),

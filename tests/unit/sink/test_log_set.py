@@ -11,6 +11,7 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.streaming.sink.handover import take_over
 from kafkalog.streaming.sink.log_set import ensure_set
 
 if TYPE_CHECKING:
@@ -45,6 +46,38 @@ def test_a_missing_member_is_refused(tmp_path: Path) -> None:
     shutil.rmtree(folders[1])
     with pytest.raises((LogDirectoryError, CheckpointError)):
         Writer(*folders, topic="t").write(1, rows(["b"]))
+
+
+def test_one_folder_under_two_names_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "log")
+    with pytest.raises(LogDirectoryError, match="log is given twice"):
+        ensure_set(Writer(tmp_path / "log", tmp_path / "link").options)
+    assert [*(tmp_path / "log").iterdir()] == []
+
+
+def test_the_folder_of_a_partition_is_not_written_to(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    before = {*(tmp_path / "t-0").iterdir()}
+    with pytest.raises(LogDirectoryError, match=f"name the log directory around it, {tmp_path}"):
+        Writer(tmp_path / "t-0", topic="u", allowBrokerDirectory="true").write(0, rows(["b"]))
+    assert {*(tmp_path / "t-0").iterdir()} == before
+
+
+def test_a_folder_that_took_the_place_of_a_partition_is_not_gone_on_with(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
+    (tmp_path / "t-0").rename(tmp_path / "elsewhere")
+    (tmp_path / "t-0").mkdir()
+    with pytest.raises(LogDirectoryError, match=r"t-0 has no partition\.metadata"):
+        Writer(tmp_path, topic="t").write(1, rows(["c"]))
+    (tmp_path / "t-0").rmdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "t-0")
+    Writer(tmp_path, topic="t").write(1, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+    (tmp_path / "t-0" / "partition.metadata").unlink()
+    take_over([str(tmp_path)])
+    Writer(tmp_path, topic="t").write(2, rows(["d"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c", "d"]}
 
 
 @pytest.mark.parametrize("gone", [0, 1])
