@@ -43,6 +43,7 @@ app = typer.Typer(
 
 _PROBLEM: Final = 1
 _BAD_USE: Final = 2
+_WIDEST: Final = 10_000
 
 Paths = Annotated[
     list[str], typer.Argument(metavar="PATH…", help="The log directories that belong together.")
@@ -105,7 +106,7 @@ def verify(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None
 
         rows = verify_logs(paths, topic)
     _print(rows, as_json=as_json)
-    raise typer.Exit(_PROBLEM if any(row["problem"] for row in rows) else 0)
+    _exit_if(row["problem"] for row in rows)
 
 
 @app.command()
@@ -136,6 +137,7 @@ def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> Non
 
         rows = list_offsets(paths, topic)
     _print(rows, as_json=as_json)
+    _exit_if(row["missing"] for row in rows)
 
 
 @app.command()
@@ -149,10 +151,19 @@ def dump(
 ) -> None:
     """Show the headers of record batches, from an offset on."""
     with _errors():
+        from kafkalog.errors import KafkaLogError  # noqa: PLC0415
         from kafkalog.jobs.cli.views import dump_batches  # noqa: PLC0415
 
-        rows = dump_batches(paths, topic, partition, start, count)
+        rows: list[Mapping[str, Any]] = []
+        try:
+            for row in dump_batches(paths, topic, partition, start, count):
+                rows.append(row)  # noqa: PERF402 - an error comes after what lies before it
+        except KafkaLogError:
+            if rows:
+                _print(rows, as_json=as_json)
+            raise
     _print(rows, as_json=as_json)
+    _exit_if(row["error"] for row in rows)
 
 
 @app.command()
@@ -177,6 +188,7 @@ def lag(
 
         rows = list_lag(paths, offsets)
     _print(rows, as_json=as_json)
+    _exit_if(row["lag"] is None for row in rows)
 
 
 def main() -> None:
@@ -188,16 +200,26 @@ def main() -> None:
 @contextmanager
 def _errors() -> Iterator[None]:
     """Say what is wrong in one line instead of a traceback."""
-    from kafkalog.errors import CommitError, CorruptRecordError, KafkaLogError  # noqa: PLC0415
+    from kafkalog.errors import (  # noqa: PLC0415
+        CommitError,
+        CorruptRecordError,
+        DataLossError,
+        KafkaLogError,
+    )
 
     try:
         yield
-    except (CommitError, CorruptRecordError) as error:
+    except (CommitError, CorruptRecordError, DataLossError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_PROBLEM) from error
     except (KafkaLogError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_BAD_USE) from error
+
+
+def _exit_if(problems: Iterable[object]) -> None:
+    if any(problems):
+        raise typer.Exit(_PROBLEM)
 
 
 def _report_upkeep(done: Upkeep, *, as_json: bool) -> None:
@@ -245,7 +267,10 @@ def _print(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*_cells(row.values()))
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _WIDEST  # for who reads on: no cell is folded
+    console.print(table)
 
 
 def _cells(values: Iterable[object]) -> list[str]:

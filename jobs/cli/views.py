@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.broker import (
@@ -14,10 +15,12 @@ from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.verification import find_problems
+from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.source.lag import lag
+from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.source.tail import OffsetGap
 
 __all__ = [
     "describe_partitions",
@@ -44,30 +48,27 @@ _GROUPS_TOPIC: Final = "__consumer_offsets"
 def list_topics(paths: Sequence[str]) -> list[Row]:
     """Give a row for each topic."""
     rows: dict[str, Row] = {}
-    for key, found in _partitions(paths, None):
+    for key, found in _partitions(paths, None).items():
         row = rows.setdefault(
             key.topic,
             {"topic": key.topic, "topicId": read_topic_id(found.path), "partitions": 0, "bytes": 0},
         )
         row["partitions"] += 1
-        row["bytes"] += sum(path.stat().st_size for path in found.path.glob("*.log"))
+        with PartitionLog(found.path, key) as log:
+            row["bytes"] += _size(log)
     return list(rows.values())
 
 
 def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
     """Give a row for each partition."""
-    committed = load_committed(LogDirs(paths).paths)
+    committed = load_committed(_log_dirs(paths).paths)
     topics = committed.state.topics if committed.state else {}
     rows = []
     ends = _tail(paths, topic).look()
-    for key, found in _partitions(paths, topic):
+    for key, found in _partitions(paths, topic).items():
         topic_id = read_topic_id(found.path)
         with PartitionLog(found.path, key, _log_start(found)) as log:
-            start, segments = log.log_start_offset, len(log.segments)
-            size = 0
-            for segment in log.segments:
-                with segment:
-                    size += segment.size
+            start, segments, size = log.log_start_offset, len(log.segments), _size(log)
         known = topics.get(topic_id or f":{key.topic}")
         rows.append(
             {
@@ -86,27 +87,49 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
     return rows
 
 
+def _size(log: PartitionLog) -> int:
+    size = 0
+    for segment in log.segments:
+        with segment:  # not all of them open at once
+            size += segment.size
+    return size
+
+
 def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
-    """Give the first and the committed end offset of each partition."""
+    """Give the first and the committed end offset of each partition.
+
+    ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
+    in the log.
+    """
+    _partitions(paths, topic)
     tail = _tail(paths, topic)
+    ends = tail.look()
     return [
         {
             "topic": key.topic,
             "partition": key.partition,
             "start": tail.log_start(key),
             "end": end,
-            "unread": tail.unread[key].end - tail.unread[key].start if key in tail.unread else 0,
+            "unread": _length(tail.unread.get(key)),
+            "missing": _length(tail.missing.get(key)),
         }
-        for key, end in tail.look().items()
+        for key, end in ends.items()
     ]
 
 
+def _length(gap: OffsetGap | None) -> int:
+    return 0 if gap is None else gap.end - gap.start
+
+
 def list_lag(paths: Sequence[str], offsets: str) -> list[Row]:
-    """Give how far offsets, as a query prints them, are behind the committed ends."""
+    """Give how far offsets, as a query prints them, are behind the committed ends.
+
+    ``lag`` is None for a partition that is named and not there.
+    """
     behind = lag(",".join(paths), offsets)
     return [
-        {"topic": key.topic, "partition": key.partition, "lag": count}
-        for key, count in behind.items()
+        {"topic": key.topic, "partition": key.partition, "lag": behind.get(key)}
+        for key in sorted(behind.keys() | from_json_text(offsets).keys())
     ]
 
 
@@ -114,7 +137,9 @@ def list_groups(paths: Sequence[str]) -> list[Row]:
     """Give the position of each consumer group in each partition."""
     ends = _tail(paths, None).look()
     rows = []
-    for key, found in _partitions(paths, _GROUPS_TOPIC):
+    for key, found in _log_dirs(paths).partitions().items():
+        if key.topic != _GROUPS_TOPIC:
+            continue
         with PartitionLog(found.path, key, _log_start(found)) as log:
             positions = read_group_positions(log, ends[key])
         for group, committed in positions.items():
@@ -135,20 +160,23 @@ def list_groups(paths: Sequence[str]) -> list[Row]:
 
 def dump_batches(
     paths: Sequence[str], topic: str, partition: int, start: int, count: int
-) -> list[Row]:
-    """Give the headers of up to ``count`` batches from an offset on."""
+) -> Iterator[Row]:
+    """Give the headers of up to ``count`` batches from an offset on.
+
+    Up to the end of the log, or to the committed end if damage makes the log end before it.
+    """
     wanted = TopicPartition(topic, partition)
-    for key, found in _partitions(paths, topic):
-        if key == wanted:
-            with PartitionLog(found.path, key, _log_start(found)) as log:
-                first = max(start, log.log_start_offset)
-                return list(_headers(log, first, count))
-    raise UnknownTopicOrPartitionError(f"{wanted} is not in {', '.join(paths)}")
+    found = _partitions(paths, topic).get(wanted)
+    if found is None:
+        raise UnknownTopicOrPartitionError(f"{wanted} is not in {', '.join(paths)}")
+    committed = _tail(paths, topic).look()[wanted]
+    with PartitionLog(found.path, wanted, _log_start(found)) as log:
+        end = max(committed, log.log_end_offset())
+        yield from _headers(log, max(start, log.log_start_offset), end, count)
 
 
-def _headers(log: PartitionLog, start: int, count: int) -> Iterator[Row]:
+def _headers(log: PartitionLog, start: int, end: int, count: int) -> Iterator[Row]:
     describer = BatchDescriber()
-    end = log.log_end_offset()
     left = count
     for part in log.slices(start, end):
         for rows in log.read_slice(part, describer, committed_end=end):
@@ -193,47 +221,54 @@ def _verified_segments(paths: Sequence[str], topic: str | None) -> list[Row]:
             "topic": key.topic,
             "partition": key.partition,
             "segment": segment.path.name,
-            "problem": _problem(segment),
+            "problem": _problem(segment, follower),
         }
-        for key, found in _partitions(paths, topic)
-        for segment in _segments(found)
+        for key, found in _partitions(paths, topic).items()
+        for segment, follower in _segments(found)
     ]
 
 
-def _segments(found: PartitionDirectory) -> list[LogSegment]:
+def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
+    """Pair each segment with the one behind it."""
     with PartitionLog(found.path, found.topic_partition) as log:
-        return list(log.segments)
+        return list(zip_longest(log.segments, log.segments[1:]))
 
 
-def _problem(segment: LogSegment) -> str | None:
+def _problem(segment: LogSegment, follower: LogSegment | None) -> str | None:
     try:
-        with segment:
-            end = find_valid_end(segment, 0)
-            if end.problem is not None:
-                return str(end.problem)
-            missing = [
-                suffix
-                for suffix, index in (
-                    ("offset index", segment.offset_index()),
-                    ("time index", segment.time_index()),
-                )
-                if index is None
-            ]
+        problems = find_problems(segment, None if follower is None else follower.base_offset)
     except (KafkaLogError, OSError) as error:
         return str(error)
-    return f"{' and '.join(missing)} missing or wrong" if missing else None
+    return "; ".join(problems) or None
+
+
+def _log_dirs(paths: Sequence[str]) -> LogDirs:
+    """Take log directories as the option ``path`` does, URIs too."""
+    return LogDirs(READABLE_PATHS.read(",".join(paths)))
 
 
 def _partitions(
     paths: Sequence[str], topic: str | None
-) -> Iterator[tuple[TopicPartition, PartitionDirectory]]:
-    for key, found in LogDirs(paths).partitions().items():
-        if topic is None or key.topic == topic:
-            yield key, found
+) -> dict[TopicPartition, PartitionDirectory]:
+    """Find the partitions, of one topic if it is named.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic.
+    """
+    found = _log_dirs(paths).partitions()
+    if topic is None:
+        return found
+    chosen = {key: where for key, where in found.items() if key.topic == topic}
+    if not chosen:
+        raise UnknownTopicOrPartitionError(
+            f"no partition of topic {topic} is in {', '.join(paths)}"
+        )
+    return chosen
 
 
 def _tail(paths: Sequence[str], topic: str | None) -> LogTail:
-    return LogTail(paths, lambda key: topic is None or key.topic == topic)
+    places = READABLE_PATHS.read(",".join(paths))
+    return LogTail(places, lambda key: topic is None or key.topic == topic)
 
 
 def _log_start(found: PartitionDirectory) -> int:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pytest
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.logs import Row, append_batch, batch_bytes
@@ -185,7 +186,7 @@ def test_views_show_topics_partitions_offsets_and_batches(log: Path) -> None:
     assert (partition["end"], partition["segments"]) == (3, 1)
     assert partition["settings"] == {"compression.type": "lz4"}
     assert call_json("offsets", log, "--topic", "t") == [
-        {"topic": "t", "partition": 0, "start": 0, "end": 3, "unread": 0}
+        {"topic": "t", "partition": 0, "start": 0, "end": 3, "unread": 0, "missing": 0}
     ]
     (behind,) = call_json("lag", log, "--offsets", '{"t":{"0":1}}')
     assert behind["lag"] == 2
@@ -219,6 +220,78 @@ def test_verify_finds_what_was_committed_and_is_not_there(log: Path) -> None:
         "segment": None,
         "problem": "offsets [0, 3) were committed and are not in the log",
     }
+
+
+def test_offsets_that_are_committed_and_not_there_are_counted_as_a_problem(log: Path) -> None:
+    os.truncate(log / "t-0" / f"{0:020d}.log", 0)
+    code, text = call("offsets", log, "--json")
+    assert code == 1
+    assert [(row["end"], row["missing"]) for row in json.loads(text)] == [(0, 3)]
+
+
+@pytest.mark.parametrize("command", ["verify", "describe", "offsets"])
+def test_a_topic_that_is_not_there_is_bad_use(log: Path, command: str) -> None:
+    code, text = call(command, log, "--topic", "typo")
+    assert (code, "no partition of topic typo" in text) == (2, True)
+
+
+@pytest.mark.parametrize("offsets", ["nonsense", '{"t":5}', '{"t":{"x":5}}'])
+def test_what_is_no_json_of_offsets_has_no_lag(log: Path, offsets: str) -> None:
+    code, text = call("lag", log, "--offsets", offsets)
+    assert (code, "expected such as" in text) == (2, True)
+
+
+def test_the_lag_in_a_partition_that_is_gone_is_a_problem(log: Path) -> None:
+    code, text = call("lag", log, "--offsets", '{"t":{"0":1,"5":1}}', "--json")
+    assert code == 1
+    assert [(row["partition"], row["lag"]) for row in json.loads(text)] == [(0, 2), (5, None)]
+
+
+def test_damage_is_shown_behind_the_batches_before_it(log: Path) -> None:
+    segment = log / "t-0" / f"{0:020d}.log"
+    Writer(log, topic="t").write(1, rows(["d"]))
+    segment.write_bytes(segment.read_bytes()[:-5])
+    done = CliRunner().invoke(app, ["dump", str(log), "--topic", "t", "--json"])
+    assert done.exit_code == 1
+    assert [batch["baseOffset"] for batch in json.loads(done.stdout)] == [0]
+    assert "offsets [3, 4)" in done.stderr
+
+
+def test_a_wrong_checksum_shows_in_a_dump(log: Path) -> None:
+    segment = log / "t-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    code, text = call("dump", log, "--topic", "t", "--json")
+    assert code == 1
+    assert "checksum" in json.loads(text)[0]["error"]
+
+
+def test_directories_are_named_as_in_queries(log: Path) -> None:
+    for command in ("topics", "describe", "offsets", "groups", "verify"):
+        assert call(command, log.as_uri()) == call(command, log)
+        assert call(command, log, log)[0] == 2
+
+
+def test_what_lies_in_a_store_is_looked_at_too(log: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(log), "/kept", recursive=True)
+    try:
+        uri = "memory://kept"
+        for command in ("topics", "offsets", "groups"):
+            assert call_json(command, uri) == call_json(command, log)
+        assert call_json("lag", uri, "--offsets", '{"t":{"0":1}}')[0]["lag"] == 2
+        assert call_json("describe", uri)[0]["end"] == 3
+        assert [row["problem"] for row in call_json("verify", uri)] == [None]
+        assert [row["lastOffset"] for row in call_json("dump", uri, "--topic", "t")] == [2]
+    finally:
+        store.rm("/kept", recursive=True)
+
+
+def test_no_cell_is_folded_where_the_output_is_read_on(log: Path) -> None:
+    code, text = call("describe", log)
+    assert code == 0
+    assert str(log / "t-0") in text
 
 
 def test_verify_finds_a_damaged_commit_state(log: Path) -> None:
