@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 from benchmarks.segments import PartitionWriter, commit_ends, encoded_rows
+from tests.support.counted_work import calls_of, io_of, traced_peak
 
 import kafkalog
 from kafkalog.model import TopicPartition
@@ -21,7 +20,7 @@ from kafkalog.streaming.source.reading import read_split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
+    from pathlib import Path
 
 ROWS = 40_000
 T0 = TopicPartition("t", 0)
@@ -30,39 +29,6 @@ pytestmark = [
     pytest.mark.skipif(INTERPRETED, reason="kernels run as Python"),
     pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/io is Linux's"),
 ]
-
-
-def io_of(work: Callable[[], object]) -> Counter[str]:
-    """Count bytes and system calls of this process's reads and writes."""
-    before = _io()
-    work()
-    after = _io()
-    after.subtract(before)
-    return after
-
-
-def _io() -> Counter[str]:
-    lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
-    return Counter({name: int(value) for name, value in (line.split(": ") for line in lines)})
-
-
-def calls_of(work: Callable[[], object]) -> Counter[str]:
-    """Count calls: of C functions by type (of the module, if of none) and name, and of Python's."""
-    calls: Counter[str] = Counter()
-
-    def note(_: FrameType, event: str, called: Any) -> None:
-        if event == "c_call":
-            owner = type(getattr(called, "__self__", None)).__name__
-            calls[f"{owner}.{called.__name__}"] += 1
-        elif event == "call":
-            calls["python"] += 1
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 @pytest.fixture
@@ -103,6 +69,24 @@ def test_blocks_are_decompressed_once_and_joined_a_megabyte_at_a_time(log: Path)
     assert 0 < calls["module.decompress"] <= 1.1 * decompressed / (64 << 10)
     assert 0 < calls["bytes.join"] <= 3 + 1.5 * decompressed / (1 << 20)
     assert sum(calls.values()) <= 1000 * len(read())
+
+
+@pytest.mark.parametrize("times", [1, 4])
+def test_memory_does_not_grow_with_what_a_task_reads(tmp_path: Path, times: int) -> None:
+    run = encoded_rows(ROWS, target_bytes=256 << 10)
+    writer = PartitionWriter(tmp_path, T0)
+    commit_ends(tmp_path, [(T0, max(writer.append(run) for _ in range(times)))])
+    options = ReadOptions.parse({"path": str(tmp_path), "subscribe": "t"})
+    splits = plan_batch(options)
+    schema = RowSchema.of(source_schema(include_headers=False))
+
+    def read() -> None:
+        batches = (batch for split in splits for batch in read_split(split, options, schema))
+        assert sum(len(batch) for batch in batches) == times * ROWS
+
+    read()
+    # a piece of the file, a group of it decompressed and joined, and output batches
+    assert traced_peak(read) < 9 << 20
 
 
 def test_columns_that_nobody_asked_for_are_not_built(log: Path) -> None:
