@@ -174,11 +174,11 @@ class Salvage:
     def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
         self._count(segment, int(table.position[row]), int(table.size[row]))
         self._warn(
-            "%s: skipped the batch at position %d of %s (offsets %d to %d as its header says, "
+            "%s: skipped the batch at position %d of %s (offsets %s to %d as its header says, "
             "%d bytes), since onCorruptRecord is skip: %s",
             table.position[row],
             segment.path,
-            table.base_offset[row],
+            table.base_offset[row] if table.base_offset[row] >= 0 else "up",
             table.last_offset[row],
             table.size[row],
             reason,

@@ -321,7 +321,8 @@ def _invalid(
         kernels.BAD_SIZE: f"{where}: a size of {about} is too small for any batch",
         kernels.BAD_MAGIC: f"{where}: magic {about}, known are 0, 1 and 2",
         kernels.BAD_COUNT: f"{where}: a batch at offset {offset} claims to have {about} records",
-        kernels.BAD_OFFSET: f"{where}: base offset {offset}, last offset delta or offset {about}",
+        kernels.BAD_OFFSET: f"{where}: no batch has base offset {offset} and {about} as "
+        "its last offset or last offset delta",
     }[reason]
     kind = UnsupportedFormatError if reason == kernels.BAD_MAGIC else CorruptRecordError
     return kind(text, path=path, position=file_position + position, offset=offset)
