@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.segment import Chunk
+from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import invalid_checksums
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.segment import LogSegment
 
-__all__ = ["ValidEnd", "find_valid_end", "is_followed", "valid_chunks"]
+__all__ = ["ValidEnd", "ends_in_zeros", "find_valid_end", "is_followed", "valid_chunks"]
 
 
 class ValidEnd(NamedTuple):
@@ -55,6 +55,17 @@ def is_followed(segment: LogSegment, position: int) -> bool:
     if header is None:
         return False
     return next(valid_chunks(segment, position + header.size), None) is not None
+
+
+def ends_in_zeros(segment: LogSegment, position: int) -> bool:
+    """Tell whether nothing but zeros follows from a position on, as a preallocated segment has.
+
+    A copy of one that was made before the segment was full may have later segments behind it.
+    """
+    for start in range(position, segment.size, CHUNK_BYTES):
+        if segment.opened.read(start, CHUNK_BYTES).any():
+            return False
+    return True
 
 
 def valid_chunks(

@@ -11,7 +11,7 @@ import numpy as np
 
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_end import find_valid_end, is_followed
+from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end, is_followed
 from kafkalog.streaming.log.salvage import Salvage
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segment_files import list_segments
@@ -49,7 +49,10 @@ class LogEnd(NamedTuple):
     position: int
     """Of the first byte that belongs to no whole batch, in its ``.log`` file."""
     is_damage: bool = False
-    """Whether valid batches lie behind the bytes there: they are damaged then, and no torn tail."""
+    """Whether valid batches lie behind the bytes there: they are damaged then, and no torn tail.
+
+    Zeros up to the end of a segment are no damage, though segments follow: it was copied earlier.
+    """
     is_torn: bool = False
     """Whether there are bytes at all that belong to no whole batch."""
 
@@ -160,7 +163,9 @@ class PartitionLog:
                     continue
                 if committed_end is not None and offset < committed_end:
                     raise end.problem
-                is_damage = segment is not self.segments[-1] or is_followed(segment, position)
+                is_damage = not ends_in_zeros(segment, position) and (
+                    segment is not self.segments[-1] or is_followed(segment, position)
+                )
                 return LogEnd(offset, base, position, is_damage, is_torn=True)
         return LogEnd(offset, base, position)
 

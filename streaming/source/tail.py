@@ -4,8 +4,9 @@ The end is the committed one: the larger of what our own commit state and a brok
 ``replication-offset-checkpoint`` say, never beyond the log end. Of a partition that an unfinished
 commit names, only the commit state counts. Where nobody knows the partition (a bare copy of its
 folder), and with ``readUpTo=logEnd``, it is the log end, found by walking the active segment from
-its last index entry (with ``logEnd`` from the committed end, if that is earlier: above it the first
-bytes that are no valid batch are the end of the log, as for a broker that recovers).
+its last index entry. With ``logEnd`` the walk starts from the committed end or a broker's recovery
+point, if that is earlier: the first bytes behind it that are no valid batch are the end of the log,
+as for a broker that recovers; below the committed end, only zeros are.
 
 Of a query that reads committed records, the end is the last stable offset below that. What lies
 between belongs to open transactions, and is neither unread nor missing.
@@ -26,7 +27,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
@@ -107,6 +108,7 @@ class LogTail:
         self._directories: list[Path] = []
         self._log_starts: Watched[PartitionOffsets]
         self._high_watermarks: Watched[PartitionOffsets]
+        self._recovery_points: Watched[PartitionOffsets]
         self._committed: Watched[Committed]
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
@@ -236,6 +238,8 @@ class LogTail:
             self._take_listing(self._listed)
             news = True
         news |= self._high_watermarks.refresh()
+        if self._to_log_end:
+            self._recovery_points.refresh()
         news |= self._committed.refresh()
         return news
 
@@ -277,10 +281,12 @@ class LogTail:
         else:
             self._log_starts.forget()
             self._high_watermarks.forget()
+            self._recovery_points.forget()
 
     def _watch_directories(self) -> None:
         self._log_starts = self._watched_checkpoint(LOG_START_OFFSET)
         self._high_watermarks = self._watched_checkpoint(HIGH_WATERMARK)
+        self._recovery_points = self._watched_checkpoint(RECOVERY_POINT)
         files = [folder / name for folder in self._directories for name in _COMMIT_FILES]
         self._committed = Watched(files, self._load_committed)
 
@@ -348,7 +354,15 @@ class LogTail:
         return end
 
     def _verify_from(self, partition: PartitionTail) -> int | None:
-        return self._committed_end(partition) if self._to_log_end else None
+        """Give the offset from which on a log that is read to its end is checked.
+
+        As a broker that recovers it, that does not trust what was not flushed.
+        """
+        if not self._to_log_end:
+            return None
+        flushed = self._recovery_points.value.get(partition.where.topic_partition)
+        known = [each for each in (self._committed_end(partition), flushed) if each is not None]
+        return min(known, default=None)
 
     def _committed_end(self, partition: PartitionTail) -> int | None:
         """Give the end that the commit state or a broker's checkpoint knows, as far as it says."""
