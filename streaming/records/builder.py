@@ -27,7 +27,7 @@ from kafkalog.streaming.records.arrow_buffers import (
     Integers,
     binary_column,
 )
-from kafkalog.streaming.records.compression import Codec, compress
+from kafkalog.streaming.records.compression import Codec, compress_pieces
 from kafkalog.streaming.records.open_batch import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET_BYTES,
@@ -36,7 +36,10 @@ from kafkalog.streaming.records.open_batch import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Self
+
+    from kafkalog.streaming.records.compression.codec import Data
 
 __all__ = ["DEFAULT_TARGET_BYTES", "BatchBuilder", "EncodedBatch", "RecordColumns"]
 
@@ -159,8 +162,8 @@ class BatchBuilder(OpenBatch):
         )
 
     def _seal(self, records: memoryview, state: list[int]) -> bytes:
-        codec, body = self._compressed(records)
-        size = _HEADER.size + len(body)
+        codec, pieces = self._compressed(records)
+        size = _HEADER.size + sum(map(len, pieces))
         if size > self._max_message_bytes:
             raise RecordTooLargeError(
                 f"a record of {len(records)} bytes makes a batch of {size} bytes "
@@ -185,19 +188,19 @@ class BatchBuilder(OpenBatch):
                 state[kernels.COUNT],
             )
         )
-        crc = crc32c.crc32c(body, crc32c.crc32c(memoryview(header)[_CRC_START:]))
+        crc = crc32c.crc32c(memoryview(header)[_CRC_START:])
+        for piece in pieces:
+            crc = crc32c.crc32c(piece, crc)
         _CRC.pack_into(header, _CRC_POSITION, crc)
-        return b"".join((header, body))
+        return b"".join((header, *pieces))
 
-    def _compressed(self, records: memoryview) -> tuple[Codec, bytes | memoryview]:
+    def _compressed(self, records: memoryview) -> tuple[Codec, Sequence[Data]]:
         """Compress, unless that only makes the batch too large."""
-        if self._codec is Codec.NONE:
-            return Codec.NONE, records
-        body = compress(self._codec, records, self._level)
-        too_large = _HEADER.size + len(body) > self._max_message_bytes
+        pieces = compress_pieces(self._codec, records, self._level)
+        too_large = _HEADER.size + sum(map(len, pieces)) > self._max_message_bytes
         if too_large and _HEADER.size + len(records) <= self._max_message_bytes:
-            return Codec.NONE, records
-        return self._codec, body
+            return Codec.NONE, [records]
+        return self._codec, pieces
 
 
 def _headers(

@@ -9,8 +9,16 @@ from kafkalog.streaming.records.compression.codec import (
     DEFAULT_LIMIT,
     Codec,
     compress,
+    compress_pieces,
     decompress,
     decompress_pieces,
 )
 
-__all__ = ["DEFAULT_LIMIT", "Codec", "compress", "decompress", "decompress_pieces"]
+__all__ = [
+    "DEFAULT_LIMIT",
+    "Codec",
+    "compress",
+    "compress_pieces",
+    "decompress",
+    "decompress_pieces",
+]

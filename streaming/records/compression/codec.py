@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Data",
     "LimitExceededError",
     "compress",
+    "compress_pieces",
     "decompress",
     "decompress_pieces",
 ]
@@ -77,8 +78,8 @@ class LimitExceededError(Exception):
 class CodecModule(Protocol):
     """What the module of a codec has."""
 
-    def compress(self, data: Data, level: int | None, magic: int) -> bytes:
-        """Compress all of ``data``; a level of None is the codec's default."""
+    def compress(self, data: Data, level: int | None, magic: int) -> Sequence[Data]:
+        """Compress all of ``data``, to pieces; a level of None is the codec's default."""
 
     def decompress(self, data: memoryview, magic: int, limit: int) -> Iterator[Data]:
         """Give what ``data`` holds piece by piece, so that one who counts can stop in time.
@@ -114,7 +115,14 @@ def compress(codec: Codec, data: Data, level: int | None = None, *, magic: int =
             zstd -131072-22; None for the codec's default (KIP-390).
         magic: 0 writes lz4 with the header checksum of old.
     """
-    return bytes(data) if codec is Codec.NONE else _module(codec).compress(data, level, magic)
+    return b"".join(compress_pieces(codec, data, level, magic=magic))
+
+
+def compress_pieces(
+    codec: Codec, data: Data, level: int | None = None, *, magic: int = 2
+) -> Sequence[Data]:
+    """Compress like ``compress``, giving the bytes in pieces to be joined."""
+    return [data] if codec is Codec.NONE else _module(codec).compress(data, level, magic)
 
 
 def decompress(codec: Codec, data: Data, *, magic: int = 2, limit: int = DEFAULT_LIMIT) -> bytes:

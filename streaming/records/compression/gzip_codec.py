@@ -26,9 +26,9 @@ rest after each of a thousand tiny members."""
 _PIECE: Final = 1024 * 1024
 
 
-def compress(data: Data, level: int | None, magic: int) -> bytes:  # noqa: ARG001
+def compress(data: Data, level: int | None, magic: int) -> list[Data]:  # noqa: ARG001
     """Compress to one member."""
-    return zlib.compress(data, -1 if level is None else level, _WINDOW)
+    return [zlib.compress(data, -1 if level is None else level, _WINDOW)]
 
 
 def decompress(data: memoryview, magic: int, limit: int) -> Iterator[bytes]:  # noqa: ARG001

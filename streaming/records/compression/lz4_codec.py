@@ -57,11 +57,11 @@ time for values that are half random, the same and 1 to 5 % more room for text."
 _END_MARK: Final = bytes(4)
 
 
-def compress(data: Data, level: int | None, magic: int) -> bytes:
+def compress(data: Data, level: int | None, magic: int) -> list[Data]:
     """Compress to one frame."""
     fast = level is None or level == _FAST_LEVEL
     if fast and len(data) > _BLOCK_BYTES:
-        frame = _accelerated(memoryview(data))
+        pieces = _accelerated(memoryview(data))
     else:
         frame = lz4.frame.compress(
             data,
@@ -70,13 +70,15 @@ def compress(data: Data, level: int | None, magic: int) -> bytes:
             block_linked=False,
             store_size=False,
         )
+        pieces = [frame]
     if magic == 0:
-        checksum = _header_checksum(frame[:_CHECKSUM_POSITION])
-        frame = b"".join((frame[:_CHECKSUM_POSITION], checksum, frame[_CHECKSUM_POSITION + 1 :]))
-    return bytes(frame)
+        head = pieces[0]
+        checksum = _header_checksum(head[:_CHECKSUM_POSITION])
+        pieces[0] = b"".join((head[:_CHECKSUM_POSITION], checksum, head[_CHECKSUM_POSITION + 1 :]))
+    return pieces
 
 
-def _accelerated(data: memoryview) -> bytes:
+def _accelerated(data: memoryview) -> list[Data]:
     """Put a frame together block by block, which is quicker than the library's own frames."""
     pieces: list[Data] = [_KAFKAS_HEADER]
     for start in range(0, len(data), _BLOCK_BYTES):
@@ -86,7 +88,8 @@ def _accelerated(data: memoryview) -> bytes:
             pieces += (len(block).to_bytes(4, "little"), block)
         else:
             pieces += ((len(plain) | _STORED).to_bytes(4, "little"), plain)
-    return b"".join((*pieces, _END_MARK))
+    pieces.append(_END_MARK)
+    return pieces
 
 
 def decompress(data: memoryview, magic: int, limit: int) -> Iterator[Data]:  # noqa: ARG001

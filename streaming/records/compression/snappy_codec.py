@@ -36,14 +36,14 @@ _MAX_RATIO: Final = 22
 """Three bytes of Snappy, a copy, make 64 at most."""
 
 
-def compress(data: Data, level: int | None, magic: int) -> bytes:  # noqa: ARG001
+def compress(data: Data, level: int | None, magic: int) -> list[Data]:  # noqa: ARG001
     """Compress to a stream of chunks; there are no levels."""
     view = memoryview(data)
-    out = [_HEADER]
+    out: list[Data] = [_HEADER]
     for start in range(0, len(view), _CHUNK):
         block = snappy.compress(view[start : start + _CHUNK])
         out += (len(block).to_bytes(_LENGTH_SIZE, "big"), block)
-    return b"".join(out)
+    return out
 
 
 def decompress(data: memoryview, magic: int, limit: int) -> Iterator[Data]:  # noqa: ARG001

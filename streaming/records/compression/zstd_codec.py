@@ -57,9 +57,9 @@ class _Contexts(threading.local):
 _contexts: Final = _Contexts()
 
 
-def compress(data: Data, level: int | None, magic: int) -> bytes:  # noqa: ARG001
+def compress(data: Data, level: int | None, magic: int) -> list[Data]:  # noqa: ARG001
     """Compress to one frame."""
-    return _contexts.compressor(_DEFAULT_LEVEL if level is None else level).compress(data)
+    return [_contexts.compressor(_DEFAULT_LEVEL if level is None else level).compress(data)]
 
 
 def decompress(data: memoryview, magic: int, limit: int) -> Iterator[bytes]:  # noqa: ARG001

@@ -68,7 +68,7 @@ def test_a_task_writes_each_encoded_byte_once_and_in_large_pieces(
     counted = io_of(lambda: staging.stage(BATCHES))
     assert staging.size > BATCHES * ROWS * 60
     assert staging.size <= counted["wchar"] <= 1.01 * staging.size
-    assert counted["syscw"] <= 8 + staging.size // (256 << 10)
+    assert counted["syscw"] <= 8 + staging.size // (64 << 10)
     assert counted["rchar"] <= 64 << 10  # what tells of the topic
 
 
