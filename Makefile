@@ -52,6 +52,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.startup
 	$(RUN) python -m benchmarks.index_pages
 	$(RUN) python -m benchmarks.segment_memory
+	$(RUN) python -m benchmarks.worker_memory
 
 lint: env ## Check style, import layers and spelling
 	$(RUN) ruff check .

@@ -1,4 +1,4 @@
-"""CPU time of this process and all that it has started: other work on the machine hardly shows."""
+"""This process and all that it has started, and their CPU time: other work hardly shows in it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["tree_cpu_seconds"]
+__all__ = ["descendants", "tree_cpu_seconds"]
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -18,13 +18,22 @@ class _Process(NamedTuple):
 
 def tree_cpu_seconds() -> float:
     """Give user and system time of the tree, of processes that have ended too; 0 without /proc."""
+    return sum(one.seconds for one in _tree().values())
+
+
+def descendants() -> list[int]:
+    """Give the ids of this process and of all that descend from it."""
+    return list(_tree())
+
+
+def _tree() -> dict[int, _Process]:
     found = {
         int(folder.name): process
         for folder in Path("/proc").glob("[0-9]*")
         if (process := _process(folder)) is not None
     }
     mine = os.getpid()
-    return sum(one.seconds for pid, one in found.items() if _descends(pid, mine, found))
+    return {pid: one for pid, one in found.items() if _descends(pid, mine, found)}
 
 
 def _process(folder: Path) -> _Process | None:

@@ -84,12 +84,17 @@ def _lines(one: Measured) -> Iterator[_Line]:
             who,
             _quantity(samples.median, workload.unit),
             f"{_quantity(samples.low, workload.unit)} to {_quantity(samples.high, workload.unit)}",
-            f"{one.cpu[who].median:.1f} s" if workload.unit in {"s", "ms"} else "",
+            _cpu(one.cpu[who].median) if workload.unit in {"s", "ms"} else "",
             f"{workload.rows / samples.median / 1e6:.2f} M" if workload.rows else "",
             "" if who == against else f"{one.speed(who, against):.2f} x {against}",
             "; ".join(_told(goal, workload) for goal in goals),
             _verdict(one, goals),
         )
+
+
+def _cpu(seconds: float) -> str:
+    """Give CPU time; nothing where processes have ended whose time nobody has taken over."""
+    return "" if seconds < 0 else f"{seconds:.1f} s"
 
 
 def _verdict(one: Measured, goals: Sequence[Goal]) -> str:
@@ -121,6 +126,11 @@ def _page(
     parts += [f"| {label} | {value} |" for label, value in facts.items()]
     parts += ["", _row(_HEADINGS), _row(["---"] * len(_HEADINGS))]
     parts += [_row(line) for one in measured for line in _lines(one)]
+    if any(not one.reached(goal) for one in measured for goal in one.workload.goals):
+        parts.append(
+            "\nWhat stands in the way of each goal that is missed, with a profile of where the time"
+            " goes, is in [speed.md](speed.md#what-was-aimed-at)."
+        )
     parts += ["", *(f"![{name.removesuffix('.png')}]({name})\n" for name in plots)]
     parts += ["## What each work is\n"]
     parts += [f"- **{one.workload.title}**: {one.workload.notes}" for one in measured]

@@ -46,3 +46,14 @@ def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
     page = (tmp_path / "growth.md").read_text(encoding="utf-8")
     assert "| partitions, one of them changed | 10: " in page
     assert (tmp_path / "growth.png").stat().st_size > 0
+
+
+@pytest.mark.spark
+def test_the_memory_of_workers_is_measured_by_shape(tmp_path: Path) -> None:
+    done = run("worker_memory", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "memory.md").read_text(encoding="utf-8")
+    (line,) = [line for line in page.splitlines() if "batches of 500 records" in line]
+    writing, reading = map(int, line.split("|")[3:5])
+    assert 100 < writing <= 512
+    assert 100 < reading <= 512
