@@ -69,9 +69,8 @@ def _ensure_set(options: WriteOptions) -> str:
         check_file_system(folder)
         _check_no_broker_lived(folder, options)
         check_no_broker(folder, timeout_ms=options.max_block_ms)
-    states = {folder: load_state(folder) for folder in directories}
-    known = {folder: state for folder, state in states.items() if state is not None}
-    if len(known) == len(directories):
+    known, strangers = _told_apart(directories)
+    if not strangers:
         newest = _newest(known)
         _members(known, newest)
         return newest.set_id
@@ -131,9 +130,7 @@ class LogSet:
         folders = [Path(os.path.realpath(folder)) for folder in directories]
         for folder in folders:
             _check_no_broker_lived(folder, options)
-        states = {folder: load_state(folder) for folder in folders}
-        known = {folder: state for folder, state in states.items() if state is not None}
-        strangers = [folder for folder in folders if folder not in known]
+        known, strangers = _told_apart(folders)
         for folder in strangers:
             _check_may_join(folder, options, joins=bool(known))
         begun = any((folder / INTENT_FILE).exists() for folder in known)
@@ -205,12 +202,40 @@ def _join(
 ) -> tuple[CommitState, dict[str, Path]]:
     """Take empty directories into the set, as a broker's ``log.dirs`` may grow.
 
-    They are written first: until one of the others names them, they do not belong.
+    They are invited first, by a copy of the present state that names them. They belong once a
+    member names them: its rename is what counts, or the members could go on without them, and
+    have two states of one sequence number. See :func:`_told_apart`.
     """
-    joined = {**{_new_id(): folder for folder in folders}, **members}
-    state = replace(newest, sequence=newest.sequence + 1, member_ids=tuple(joined))
+    new = {_new_id(): folder for folder in folders}
+    joined = {**members, **new}
+    invitation = replace(newest, member_ids=tuple(joined))
+    for member, folder in new.items():
+        _write(invitation, {member: folder}, durable=True)
+    state = replace(invitation, sequence=newest.sequence + 1)
     _write(state, joined, durable=True)
     return state, joined
+
+
+def _told_apart(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
+    """Read the states of those that belong to a set; the rest belongs to none.
+
+    An empty directory that was only invited belongs to none: whoever took it in was cut off.
+
+    Raises:
+        CheckpointError: a state is damaged or newer.
+    """
+    states = {folder: load_state(folder) for folder in folders}
+    known = {folder: state for folder, state in states.items() if state is not None}
+    named = {
+        folder: state for folder, state in known.items() if not _is_only_invited(folder, known)
+    }
+    return named, [folder for folder in folders if folder not in named]
+
+
+def _is_only_invited(folder: Path, states: Mapping[Path, CommitState]) -> bool:
+    state, newest = states[folder], _newest(states)
+    is_unnamed = state.set_id == newest.set_id and state.member_id not in newest.member_ids
+    return is_unnamed and not LogDirs([folder]).partitions()
 
 
 def _write(state: CommitState, members: Mapping[str, Path], *, durable: bool) -> None:
@@ -246,7 +271,8 @@ def _read_again(folder: Path, sequence: int, failed: OSError) -> CommitState | N
 
 
 def _newest(states: Mapping[Path, CommitState]) -> CommitState:
-    return max(states.values(), key=lambda state: state.sequence)
+    """Give the state that counts: of an invitation and what it was copied from, not the former."""
+    return max(states.values(), key=lambda state: (state.sequence, -len(state.member_ids)))
 
 
 def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[str, Path]:
