@@ -52,6 +52,7 @@ def take_back(log_set: LogSet, *, durable: bool) -> None:
     unfinished = log_set.unfinished()
     for intent in unfinished:
         _check_belongs(log_set, intent)
+        for_each(lambda each: _check_partition(log_set, each), intent.partitions)
         for_each(lambda each: _take_back_partition(log_set, each), intent.partitions)
         if durable:
             _sync_parents(log_set, intent)
@@ -106,12 +107,19 @@ def _folder(log_set: LogSet, intended: IntendedPartition) -> Path:
     return log_set.members[intended.member_id] / name
 
 
+def _check_partition(log_set: LogSet, intended: IntendedPartition) -> None:
+    """Prove what is to go, in all partitions before the first one is touched."""
+    folder = _folder(log_set, intended)
+    if folder.is_dir():
+        check_ours(log_set, intended, folder)
+    else:
+        _check_absent(folder, intended)
+
+
 def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
     folder = _folder(log_set, intended)
     if not folder.is_dir():
-        _check_absent(folder, intended)
         return
-    check_ours(log_set, intended, folder)
     for segment in reversed(intended.segments):
         if segment.created:
             remove_segment(folder, segment.base_offset)

@@ -124,6 +124,28 @@ def test_a_segment_that_another_writer_made_is_kept_too(cut_off: Path) -> None:
     assert segments(cut_off) == before
 
 
+def test_what_must_be_left_alone_in_one_partition_leaves_all_of_them_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise PowerCutError
+
+    writer = Writer(tmp_path, topic="t", numPartitions="12")
+    every = [*range(12)]
+    writer.write(0, rows(["a"] * 12, partitions=every))
+    runs = writer.stage(1, rows(["b"] * 12, partitions=every))
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", fail)
+        with pytest.raises(PowerCutError):
+            writer.commit(1, runs)
+    with (tmp_path / "t-11" / f"{0:020d}.log").open("ab") as file:
+        file.write(batch_bytes(2, [Row(b"foreign")]))
+    before = {path: path.read_bytes() for path in tmp_path.glob("t-*/*")}
+    with pytest.raises(LogDirectoryError, match="did not write"):
+        go_on(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.glob("t-*/*")} == before
+
+
 def test_without_the_staged_file_nothing_is_proved_and_nothing_taken_away(cut_off: Path) -> None:
     for path in cut_off.glob(".kafkalog.staged.*"):
         path.unlink()
