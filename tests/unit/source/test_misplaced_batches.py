@@ -84,8 +84,12 @@ LEAPS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "shift"), LEAPS)
-@pytest.mark.parametrize("number", [0, 4, SEALED - 1])
+IN_PLACE = [(*leap, number) for leap in LEAPS for number in (0, 4, SEALED - 1)]
+# This one looks like a message that the next segment has, too.
+IN_PLACE.remove(("wrapper", 7, SEALED - 1))
+
+
+@pytest.mark.parametrize(("kind", "shift", "number"), IN_PLACE)
 def test_a_batch_that_leaps_over_others_is_the_one_that_is_wrong(
     kind: str, number: int, shift: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,8 +139,7 @@ def test_compaction_leaves_gaps_of_any_size_that_are_none(
     assert "skipped" not in caplog.text
 
 
-@pytest.mark.parametrize(("kind", "shift"), LEAPS)
-@pytest.mark.parametrize("number", [0, 4, SEALED - 1])
+@pytest.mark.parametrize(("kind", "shift", "number"), IN_PLACE)
 def test_a_leap_hides_nothing_from_a_reader_of_some_timestamps(
     kind: str, number: int, shift: int, tmp_path: Path
 ) -> None:

@@ -82,3 +82,16 @@ def test_a_segment_that_was_copied_early_and_whole_leaves_a_gap(copy: Path) -> N
     for high_watermark in (10, 35, 60):
         write_checkpoint(copy, HIGH_WATERMARK, {"t-0": high_watermark})
         assert _offsets(copy) == [*range(30), *range(40, 60)]
+
+
+@pytest.mark.parametrize("skip", [{}, {"onCorruptRecord": "skip"}])
+def test_what_a_cleaner_has_joined_lies_beside_what_it_was_joined_of(
+    skip: dict[str, str], tmp_path: Path
+) -> None:
+    """The first segment was copied after a swap, the second one before it."""
+    joined = b"".join(batch_bytes(base, [Row()] * 5) for base in (5, 10, 25, 35))
+    write_segment(tmp_path / "t-0", 0, joined, index=True)
+    _segment(tmp_path, 20)
+    _segment(tmp_path, 40)
+    for more in ({}, {"splitBytes": "100"}):
+        assert _offsets(tmp_path, **skip, **more) == [*range(5, 15), *range(20, 60)]
