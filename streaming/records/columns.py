@@ -37,11 +37,12 @@ from kafkalog.streaming.records.row_buffers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+    from kafkalog.streaming.records.compression.codec import Data
 
 __all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder"]
 
@@ -205,12 +206,13 @@ class RecordDecoder:
     def _decode_compressed(self, part: _Part, run: BatchTable) -> Iterator[pa.RecordBatch]:
         """Decompress batches side by side, up to a group's bytes, and decode group by group."""
         group = _Group()
-        for row in range(len(run)):
+        for row, (bits, body) in enumerate(part.bodies(run)):
             try:
-                group.add(part.decompressed(run, row, self._limit))
-            except CorruptRecordError:
+                codec = Codec.from_attributes(bits)
+                group.add(decompress_pieces(codec, body, limit=self._limit))
+            except CorruptRecordError as error:
                 yield from self._decode_group(part, run, row, group)
-                raise
+                raise part.not_decompressed(run, row, error) from error
             if group.size >= _GROUP_BYTES:
                 yield from self._decode_group(part, run, row + 1, group)
                 group = _Group()
@@ -261,23 +263,15 @@ class _Group:
     """Batches that have been decompressed side by side."""
 
     def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray | memoryview] = []
+        self._pieces: list[Data] = []
         self.ends: list[int] = []
         self.size = 0
 
-    def add(self, pieces: Iterator[bytes | bytearray | memoryview]) -> None:
-        """Add the next batch, piece by piece; if that fails, nothing of it is there."""
-        before = len(self._pieces)
-        size = self.size
-        try:
-            for piece in pieces:
-                self._pieces.append(piece)
-                size += len(piece)
-        except CorruptRecordError:
-            del self._pieces[before:]
-            raise
-        self.size = size
-        self.ends.append(size)
+    def add(self, pieces: Sequence[Data]) -> None:
+        """Add the next batch, in pieces."""
+        self._pieces += pieces
+        self.size += sum(map(len, pieces))
+        self.ends.append(self.size)
 
     def joined(self) -> Bytes:
         """Give all of them in one array."""
@@ -316,19 +310,23 @@ class _Part:
         reason = f"its bytes do not match its checksum {stored:08x}"
         return self.corrupt(self.table, row, reason, ChecksumMismatchError)
 
-    def decompressed(
-        self, table: BatchTable, row: int, limit: int
-    ) -> Iterator[bytes | bytearray | memoryview]:
-        """Give the records of a batch piece by piece."""
-        start = int(table.position[row]) - self.file_position
-        body = self.data[start + HEADER_SIZE : start + int(table.size[row])].data
-        try:
-            codec = Codec.from_attributes(int(table.attributes[row]))
-            yield from decompress_pieces(codec, body, limit=limit)
-        except (UnsupportedCodecError, DecompressedTooLargeError) as error:
-            raise self.corrupt(table, row, str(error), type(error)) from error
-        except CorruptRecordError as error:
-            raise self.corrupt(table, row, str(error)) from error
+    def bodies(self, table: BatchTable) -> Iterator[tuple[int, memoryview]]:
+        """Give the codec's bits of each batch, and its records as they are stored."""
+        starts = table.position - self.file_position
+        view = self.data.data
+        for bits, start, size in zip(
+            table.codec.tolist(), starts.tolist(), table.size.tolist(), strict=True
+        ):
+            yield bits, view[start + HEADER_SIZE : start + size]
+
+    def not_decompressed(
+        self, table: BatchTable, row: int, error: CorruptRecordError
+    ) -> CorruptRecordError:
+        """Make the error about a batch of which a codec says what is wrong."""
+        kind = type(error)
+        if kind not in {UnsupportedCodecError, DecompressedTooLargeError}:
+            kind = CorruptRecordError
+        return self.corrupt(table, row, str(error), kind)
 
     def corrupt(
         self,

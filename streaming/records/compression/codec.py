@@ -64,7 +64,10 @@ class Codec(IntEnum):
         bits = attributes & 0x07
         if bits > cls.ZSTD or (bits == cls.ZSTD and magic < 2):
             raise UnsupportedCodecError(f"compression bits {bits} name no codec of magic {magic}")
-        return cls(bits)
+        return _BY_BITS[bits]
+
+
+_BY_BITS: Final = tuple(Codec)
 
 
 class LimitExceededError(Exception):
@@ -138,19 +141,19 @@ def decompress(codec: Codec, data: Data, *, magic: int = 2, limit: int = DEFAULT
 
 def decompress_pieces(
     codec: Codec, data: Data, *, magic: int = 2, limit: int = DEFAULT_LIMIT
-) -> Iterator[Data]:
+) -> list[Data]:
     """Decompress like ``decompress``, giving the bytes in pieces to be joined."""
     view = memoryview(data)
     if codec is Codec.NONE:
-        yield view
-        return
+        return [view]
+    pieces: list[Data] = []
     total = 0
     try:
         for piece in _module(codec).decompress(view, magic, limit):
             total += len(piece)
             if total > limit:
                 raise LimitExceededError(total)  # noqa: TRY301 - as a codec would
-            yield piece
+            pieces.append(piece)
     except ValueError as error:
         raise CorruptRecordError(f"no valid {codec.name.lower()} data: {error}") from error
     except LimitExceededError as error:
@@ -158,3 +161,4 @@ def decompress_pieces(
             f"{len(view)} bytes of {codec.name.lower()} hold {error.size} bytes or more, beyond "
             f"the limit of {limit} for a batch (option maxDecompressedBytes)"
         ) from error
+    return pieces
