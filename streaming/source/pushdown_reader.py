@@ -2,10 +2,17 @@
 
 Spark looks for the method ``pushFilters`` and refuses a reader that has one while its setting
 ``spark.sql.python.filterPushdown.enabled`` is off, as it is by default: hence a class of its own.
+
+Spark keeps the plan that the filters last handed over have led to with the loaded table, for all of
+its uses (``PythonDataSourceV2.setReadInfo``), and asks nothing for a scan without filters. So the
+plan of one query is taken for another's, and nothing here shows it: all that can be done is to say
+so beforehand.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PushdownReader"]
 
+_LOGGER = logging.getLogger("kafkalog.source")
+
 
 class PushdownReader(LogBatchReader):
     """Plans what the filters leave; tasks leave out batches that cannot hold a wanted timestamp."""
@@ -42,6 +51,7 @@ class PushdownReader(LogBatchReader):
 
     def partitions(self) -> list[InputPartition]:
         """Cut what may hold rows of the selection into splits."""
+        _warn_of_other_uses()
         return self._plan(self._selection)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -52,3 +62,13 @@ class PushdownReader(LogBatchReader):
             slices = [piece for entry in split.slices for piece in thin_slice(entry, times)]
             partition = InputPartition(replace(split, slices=tuple(slices)))
         yield from super().read(partition)
+
+
+@functools.cache
+def _warn_of_other_uses() -> None:
+    """Say once per process what Spark makes of filters."""
+    _LOGGER.warning(
+        "filterPushdown: Spark keeps what the filters of this query leave with the loaded "
+        "DataFrame or view; another use of it, or a second one in the same query, may lack rows. "
+        "Load anew for each query, and name the load once in it."
+    )

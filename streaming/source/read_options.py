@@ -194,7 +194,8 @@ class ReadOptions(Options):
         BOOLEAN,
         default=False,
         doc="let a batch query's filters on topic, partition, offset and timestamp decide what is "
-        "read; Spark's setting spark.sql.python.filterPushdown.enabled must be true as well",
+        "read; Spark's setting spark.sql.python.filterPushdown.enabled must be true as well. For a "
+        "DataFrame with one use only: load anew for each query",
     )
     max_timestamp_disorder_ms: int | None = option(
         "maxTimestampDisorder",

@@ -126,3 +126,16 @@ def test_a_schema_of_few_columns_takes_filters_too(pushing: SparkSession, log: P
     reader = pushing.read.format("kafkalog").option("subscribe", "t").option("path", str(log))
     frame = reader.option("filterPushdown", "true").schema("offset long, topic string").load()
     assert frame.where("offset = 7").select("topic", "offset").collect() == [("t", 7)] * 2
+
+
+def test_what_filters_leave_is_kept_by_spark_for_other_uses_of_the_load(
+    pushing: SparkSession, log: Path
+) -> None:
+    """Spark's doing, and told in the docs: when it ends, so should what they advise."""
+    frame = load(pushing, log, filterPushdown="true")
+    assert frame.where("topic = 'u'").count() == 600
+    assert frame.count() == 600
+    assert load(pushing, log, filterPushdown="true").count() == 1800
+    parts = [frame.where(f"topic = '{topic}'") for topic in ("t", "u")]
+    assert [part.count() for part in parts] == [1200, 600]
+    assert parts[0].union(parts[1]).count() == 1200

@@ -39,7 +39,7 @@ from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.batch_reader import LogBatchReader
-from kafkalog.streaming.source.pushdown_reader import PushdownReader
+from kafkalog.streaming.source.pushdown_reader import PushdownReader, _warn_of_other_uses
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import _decoder
 
@@ -268,6 +268,16 @@ def test_without_the_option_there_is_no_method_that_spark_would_refuse(tmp_path:
     assert type(reader(tmp_path, filterPushdown="true")) is PushdownReader
     with pytest.raises(OptionError, match=r"filterPushdown.*shallow"):
         reader(tmp_path, filterPushdown="true", shallow="true")
+
+
+def test_a_warning_says_once_that_a_load_is_for_one_use(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_indexed_segment(tmp_path / "a-0", 0, [([Row()], 0)])
+    _warn_of_other_uses.cache_clear()
+    for _ in range(2):
+        pushed(tmp_path, [EqualTo(("topic",), "a")])
+    assert caplog.text.count("Load anew for each query") == 1
 
 
 # What is not read
