@@ -28,7 +28,7 @@ from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
 from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER, CommitState
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
-from kafkalog.errors import CommitError, KafkaLogError
+from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, sweep, write_ends
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
@@ -281,7 +281,12 @@ def _written_end(plan: AppendPlan) -> WrittenEnd:
 
 
 def _make_guard(folder: Path) -> None:
+    guard = folder / UNFINISHED_FOLDER
     try:
-        make_directory(folder / UNFINISHED_FOLDER)
+        make_directory(guard)
     except FileExistsError:
-        return
+        if guard.is_symlink() or not guard.is_dir():
+            raise LogDirectoryError(
+                f"{guard} is no folder, and would not keep a broker from starting on an unfinished "
+                "commit: remove it"
+            ) from None

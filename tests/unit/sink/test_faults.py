@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
+from kafkalog.checkpoints.broker import RECOVERY_POINT, read_offset_checkpoint
 from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
 from kafkalog.streaming.sink.committer import Committer
 
@@ -45,6 +46,7 @@ class Failing:
     [
         ("open", errno.EIO),
         ("open", errno.EMFILE),
+        ("open", errno.EACCES),
         ("pwrite", errno.EDQUOT),
         ("fsync", errno.ENOSPC),
         ("ftruncate", errno.EIO),
@@ -83,6 +85,36 @@ def test_whichever_call_fails_a_batch_is_there_whole_or_not_at_all(
         assert values_of([folder], "t") == AFTER
         shutil.rmtree(folder)
         call += 1
+
+
+def test_an_fsync_of_what_was_left_to_the_system_that_fails_fails_the_durable_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"topic": "t", "segment__bytes": "130"}
+    of_system = Writer(tmp_path / "before", **options, flush="os")
+    for batch_id, value in enumerate("abc"):
+        of_system.write(batch_id, rows([value]))
+    call, failed, refused = 0, True, 0
+    while failed:
+        folder = tmp_path / str(call)
+        shutil.copytree(tmp_path / "before", folder)
+        writer = Writer(folder, **options)
+        runs = writer.stage(3, rows(["d"]))
+        failing = Failing("fsync", call, errno.EIO)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", failing)
+            try:
+                committed = writer.commit(3, runs).appended
+            except CommitError:
+                committed = False
+        failed = failing.has_failed
+        refused += not committed
+        points = read_offset_checkpoint(folder, RECOVERY_POINT)
+        assert points == {} or committed
+        assert values_of([folder], "t") == {0: [*"abcd"] if committed else [*"abc"]}
+        call += 1
+    # The logs and indexes of two sealed segments alone are six.
+    assert refused > 12
 
 
 def test_a_log_directory_that_vanishes_is_named(tmp_path: Path) -> None:

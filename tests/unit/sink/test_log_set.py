@@ -10,7 +10,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
-from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.sink.handover import take_over
 from kafkalog.streaming.sink.log_set import ensure_set
 
@@ -192,6 +192,23 @@ def test_a_link_planted_for_the_states_temporary_is_not_written_through(tmp_path
     Writer(folder, topic="t").write(1, rows(["b"]))
     assert victim.read_text() == "precious"
     assert values_of([folder], "t") == {0: ["a", "b"]}
+
+
+@pytest.mark.parametrize("plant", ["file", "link"])
+def test_what_is_planted_for_the_guard_is_not_taken_for_one(tmp_path: Path, plant: str) -> None:
+    writer = Writer(tmp_path / "log", topic="t")
+    writer.write(0, rows(["a"]))
+    guard = tmp_path / "log" / "kafkalog.unfinished"
+    if plant == "file":
+        guard.touch()
+    else:
+        (tmp_path / "elsewhere").mkdir()
+        guard.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises((LogDirectoryError, CommitError), match=r"kafkalog\.unfinished"):
+        writer.write(1, rows(["b"]))
+    guard.unlink()
+    writer.write(1, rows(["b"]))
+    assert values_of([tmp_path / "log"], "t") == {0: ["a", "b"]}
 
 
 def test_nothing_is_staged_where_a_broker_runs(tmp_path: Path) -> None:
