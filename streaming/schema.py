@@ -133,6 +133,10 @@ def _column_of(field: StructField) -> str:
             f"choose some of: {_offered()}"
         )
     if not _accepts(column, field.dataType):
+        if field.dataType.simpleString() == _COLUMNS[column].simpleString():
+            raise OptionError(
+                f"the schema declares parts of column {field.name!r} NOT NULL; leave NOT NULL out"
+            )
         raise OptionError(
             f"the schema gives column {field.name!r} type {field.dataType.simpleString()}, "
             f"but it can be read as {_kinds_of(column)}"

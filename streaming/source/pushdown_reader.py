@@ -69,6 +69,6 @@ def _warn_of_other_uses() -> None:
     """Say once per process what Spark makes of filters."""
     _LOGGER.warning(
         "filterPushdown: Spark keeps what the filters of this query leave with the loaded "
-        "DataFrame or view; another use of it, or a second one in the same query, may lack rows. "
-        "Load anew for each query, and name the load once in it."
+        "DataFrame or view; another use of it, or a second one in the same query, may get that "
+        "instead of its own rows. Load anew for each query, and name the load once in it."
     )

@@ -19,6 +19,8 @@ from pyspark.sql.types import (
 from kafkalog.errors import OptionError
 from kafkalog.streaming.schema import RowSchema, source_schema
 
+HEADER = StructType().add("key", "string").add("value", "binary")
+
 
 def test_the_schema_is_that_of_sparks_kafka_source() -> None:
     assert source_schema(include_headers=False).simpleString() == (
@@ -65,6 +67,10 @@ def test_a_user_schema_selects_columns_in_any_order_and_case() -> None:
         (StructField("value", LongType()), "'value' type bigint, .* as binary or string"),
         (StructField("topic", BinaryType()), "'topic' type binary, .* as string"),
         (StructField("headers", ArrayType(StringType())), "'headers' type array<string>"),
+        (
+            StructField("headers", ArrayType(HEADER, containsNull=False)),
+            "parts of column 'headers' NOT NULL",
+        ),
         (StructField("timestamp", LongType()), "'timestamp' type bigint, .* as timestamp"),
         (StructField("timestamp", TimestampType(), nullable=False), "'timestamp' NOT NULL"),
         (StructField("value", BinaryType(), nullable=False), "'value' NOT NULL"),
