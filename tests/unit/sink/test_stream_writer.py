@@ -1,0 +1,103 @@
+"""What a micro-batch is known by, where Spark calls for its commit."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+
+from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.errors import BatchIdentityError, CommitError
+from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pyarrow as pa
+
+
+class Query:
+    """A query and its checkpoint, which the sink can read from ``known`` on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log"
+        self.checkpoint = folder / "checkpoint"
+        self.known = False
+
+    def plan_batch(self, batch_id: int, offsets: str) -> None:
+        """Write what Spark writes before a batch runs."""
+        (self.checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / "metadata").write_text(json.dumps({"id": "4711"}))
+        (self.checkpoint / "offsets" / str(batch_id)).write_text(offsets)
+
+    def write(self, batch_id: int, *tasks: pa.RecordBatch, digests_rows: bool = True) -> None:
+        location = {"checkpointLocation": str(self.checkpoint)} if self.known else {}
+        plan = Writer(self.log, topic="t", **location).plan()
+        plan = replace(plan, digests_rows=digests_rows)
+        identity = BatchIdentity("query:4711", batch_id, "run-1")
+        messages = [
+            StagedMessage(TaskWriter(plan, identity, number=n, query_id="4711").write([batch]))
+            for n, batch in enumerate(tasks)
+        ]
+        LogStreamWriter(plan).commit([*messages], batch_id)
+
+    def digest(self) -> str | None:
+        state = load_state(self.log)
+        assert state is not None
+        return state.writers["query:4711"].digest
+
+
+@pytest.fixture
+def query(tmp_path: Path) -> Query:
+    return Query(tmp_path)
+
+
+def test_the_same_rows_from_other_tasks_are_the_same_batch(query: Query) -> None:
+    query.write(0, rows(["a", "b"]), rows(["c"]))
+    query.write(0, rows(["c", "a"]), rows([]), rows(["b"]))
+    assert values_of([query.log], "t") == {0: ["a", "b", "c"]}
+    with pytest.raises(BatchIdentityError, match="with other content"):
+        query.write(0, rows(["a", "b", "c", "d"]))
+    query.write(1, rows(["d"]))
+    assert values_of([query.log], "t") == {0: ["a", "b", "c", "d"]}
+
+
+def test_a_batch_without_rows_is_told_by_that(query: Query) -> None:
+    query.write(0, rows([]))
+    query.write(0, rows([]))
+    with pytest.raises(BatchIdentityError, match="with other content"):
+        query.write(0, rows(["a"]))
+
+
+def test_where_the_checkpoint_can_be_read_it_tells_whatever_the_rows_are(query: Query) -> None:
+    query.known = True
+    query.plan_batch(0, "v1\n{}\n7")
+    query.write(0, rows(["a"]), digests_rows=False)
+    query.write(0, rows(["b"]), digests_rows=False)
+    assert values_of([query.log], "t") == {0: ["a"]}
+    assert str(query.digest())[:5] != "rows "
+
+
+def test_a_checkpoint_that_vanishes_while_a_batch_runs_fails_it(query: Query) -> None:
+    query.known = True
+    with pytest.raises(CommitError, match="does not tell now what query 4711 has planned"):
+        query.write(0, rows(["a"]), digests_rows=False)
+    query.plan_batch(0, "v1\n{}\n7")
+    query.write(0, rows(["a"]), digests_rows=False)
+    assert values_of([query.log], "t") == {0: ["a"]}
+
+
+def test_one_query_is_warned_of_once(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    from kafkalog.streaming.sink import writer
+
+    writer._warn_of_unread_checkpoint.cache_clear()
+    with caplog.at_level(logging.WARNING, "kafkalog.sink"):
+        query.write(0, rows(["a"]))
+        query.write(1, rows(["b"]))
+    assert [record.getMessage().count("told by its rows") for record in caplog.records] == [1]
