@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from tests.support.jars import SPARK_KAFKA
 from tests.support.spark import stderr_to
 
 from kafkalog.jobs.jars import fetch
+from kafkalog.jobs.python_launcher import launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +38,9 @@ def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
     """Run a local session with Spark's Kafka connector on its class path.
 
     ``spark.python.unix.domain.socket.enabled`` is what our docs recommend: only Python sources
-    and sinks have a pipe that it makes faster.
+    and sinks have a pipe that it makes faster. So is the command that starts Python.
     """
-    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = launcher()
     builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkalog benchmarks")
     settings: dict[str, bool | float | int | str | None] = {
         **_SETTINGS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import kafkalog
 from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def build_session(
         chosen |= _DELTA
     if not _submitted():
         chosen |= _LOCAL
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", launcher())
         if delta:
             chosen["spark.jars"] = ",".join(map(str, fetch(DELTA)))
     chosen |= settings or {}

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pyspark
+
+from kafkalog.jobs.python_launcher import launcher, without_copies
+
+LIB = Path(pyspark.__file__).parent / "python" / "lib"
+WHERE = "import pyspark, sys; print(pyspark.__file__, *sys.argv[1:])"
+
+
+def started(path: str, *words: str) -> str:
+    """Give what Python says that the launcher has started with a path."""
+    start = [sys.executable, "-c", "from kafkalog.jobs.python_launcher import main; main()"]
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        [*start, *words], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_zip_of_an_installed_pyspark_is_left_out_and_the_rest_stays(tmp_path: Path) -> None:
+    zips = sorted(map(str, LIB.glob("*.zip")))
+    assert any(path.endswith("pyspark.zip") for path in zips)
+    mine = str(tmp_path / "mine.zip")
+    assert without_copies([*zips, mine, ""], sys.path) == [mine, ""]
+    assert without_copies([*zips, mine], [str(tmp_path)]) == [*zips, mine]
+
+
+def test_python_imports_what_is_installed(tmp_path: Path) -> None:
+    zips = os.pathsep.join(map(str, LIB.glob("*.zip")))
+    said = started(zips, "-c", WHERE, "a word", "-m")
+    assert said == f"{pyspark.__file__} a word -m"
+
+
+def test_a_pyspark_of_another_place_is_imported_from_there(tmp_path: Path) -> None:
+    other = tmp_path / "spark" / "python" / "lib" / "pyspark.zip"
+    other.parent.mkdir(parents=True)
+    with ZipFile(other, "w") as zipped:
+        zipped.writestr("pyspark/__init__.py", "")
+    assert started(str(other), "-c", WHERE) == str(other / "pyspark" / "__init__.py")
+
+
+def test_there_is_always_a_python_to_start() -> None:
+    done = subprocess.run(
+        [launcher(), "-c", "print(1)"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "1\n"
