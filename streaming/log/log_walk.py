@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.open_file import FileIdentity
     from kafkalog.streaming.log.salvage import Salvage
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["following_segment", "walk_batches"]
+__all__ = ["following_segment", "is_same_file", "leaps_into_follower", "walk_batches"]
 
 _ATTEMPTS: Final = 5
 """Listing and opening race with cleaners and retention."""
@@ -72,6 +73,30 @@ def following_segment(segment: LogSegment) -> LogSegment | None:
     """Give the segment behind one, as the folder has them now; None behind the last one."""
     later = (s for s in _segments(segment.directory) if s.base_offset > segment.base_offset)
     return next(later, None)
+
+
+def leaps_into_follower(segment: LogSegment, batch: BatchTable) -> bool:
+    """Tell whether the last batch of an open file, a table of one, has offsets of later segments.
+
+    Not so where the segment of these offsets has the batch as well: a copy that took a while may
+    have what a cleaner joined, and what it was joined of. Nor of a file that was replaced since.
+    """
+    first, last = int(batch.base_offset[0]), int(batch.last_offset[0])
+    listed = _segments(segment.directory)
+    later = [other for other in listed if segment.base_offset < other.base_offset <= last]
+    if later and any(is_same_file(segment, other) for other in listed):
+        with suppress(FileNotFoundError), later[-1] as other:
+            return not other.holds(first, last)
+    return False
+
+
+def is_same_file(opened: LogSegment, listed: LogSegment) -> bool:
+    """Tell whether the file of an open segment is the one that has its name now."""
+    if opened.base_offset != listed.base_offset:
+        return False
+    with suppress(FileNotFoundError), listed:
+        return opened.identity == listed.identity
+    return False
 
 
 def _segments(directory: Path) -> list[LogSegment]:

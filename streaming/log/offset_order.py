@@ -1,8 +1,8 @@
 """Whose offsets fit between their neighbours': no checksum covers the base offset of a batch.
 
 Offsets ascend through a log, with gaps where compaction has removed records. A batch whose offsets
-do not follow those before it is damaged; so is one behind a gap that leaps over the next batch,
-which would fit without it. A gap that nothing behind it contradicts is one.
+do not follow those before it is damaged; so is one with a gap before or inside of it that leaps
+over the next batch, which would fit without it. A gap that nothing behind it contradicts is one.
 
 How far offsets lie from the segment's base offset is no measure: brokers before 2.0 let segments
 span more than 2^31 of them (KAFKA-5413, KAFKA-6264), which their indexes cannot express.
@@ -25,14 +25,14 @@ __all__ = ["ends_with_gap", "misplaced"]
 
 
 def ends_with_gap(table: BatchTable, before: int) -> bool:
-    """Tell whether offsets are missing in front of the last one of some batches.
+    """Tell whether offsets are missing in front of the last one of some batches, or inside of it.
 
     Args:
         table: n > 0 batches.
         before: the last offset in front of them.
     """
     previous = before if len(table) == 1 else int(table.last_offset[-2])
-    return int(_first_offsets(table[-1:])[0]) != previous + 1
+    return int(_first_offsets(table[-1:])[0]) != previous + 1 or not _has_all(table[-1:])[0]
 
 
 def misplaced(table: BatchTable, before: int, behind: int) -> npt.NDArray[np.bool_]:
@@ -51,12 +51,20 @@ def misplaced(table: BatchTable, before: int, behind: int) -> npt.NDArray[np.boo
     if last[-1] < behind and (first > np.concatenate(([before], last[:-1]))).all():
         return wrong
     following = np.concatenate((first[1:], [behind]))
+    has_all = _has_all(table)
     for row in range(len(table)):
-        leaps = before + 1 < first[row] and before < following[row] <= last[row]
+        has_gap = first[row] != before + 1 or not has_all[row]
+        leaps = has_gap and before < following[row] <= last[row]
         wrong[row] = leaps or first[row] <= before
         if not wrong[row]:
             before = int(last[row])
     return wrong
+
+
+def _has_all(table: BatchTable) -> npt.NDArray[np.bool_]:
+    """Tell which batches have as many records as offsets; outer messages count as one."""
+    has_all: npt.NDArray[np.bool_] = table.last_offset - table.base_offset + 1 == table.count
+    return has_all | (table.magic < 2)
 
 
 def _first_offsets(table: BatchTable) -> Integers:

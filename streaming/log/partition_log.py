@@ -5,6 +5,7 @@ Source: Kafka ``UnifiedLog``, ``LocalLog``, ``LogSegments``.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
@@ -71,6 +72,7 @@ class PartitionLog:
         *,
         around_damage: bool = False,
         max_decompressed_bytes: int = DEFAULT_LIMIT,
+        may_overlap: bool = False,
     ) -> None:
         """Take a partition's folder; nothing is read yet.
 
@@ -80,12 +82,16 @@ class PartitionLog:
             log_start_offset: the checkpointed one, if there is one.
             around_damage: whether searches by timestamp pass over damage, with a warning.
             max_decompressed_bytes: what a batch that they look into may decompress to.
+            may_overlap: whether segments may be of different moments, so that one that a cleaner
+                has joined lies beside some of those that it was joined of; it counts then, as for
+                a broker. Costs a look at the end of each segment that is read.
         """
         self.directory = directory
         self.topic_partition = topic_partition
         self._checkpointed_start = log_start_offset or 0
         self._around_damage = around_damage
         self._max_decompressed_bytes = max_decompressed_bytes
+        self._may_overlap = may_overlap
         self._segments: list[LogSegment] | None = None
 
     def __enter__(self) -> Self:
@@ -192,17 +198,33 @@ class PartitionLog:
                 log_start_offset=self.log_start_offset,
             )
         found = []
-        followers = [*self.segments[1:], None]
-        for segment, follower in zip(self.segments, followers, strict=True):
-            limit = end if follower is None else min(end, follower.base_offset)
-            first = max(start, segment.base_offset)
-            if first >= limit:
-                continue
+        done = start
+        for number, segment in enumerate(self.segments):
             with segment:
-                sealed = follower is not None and limit == follower.base_offset
+                behind = self._behind(number) if end > segment.base_offset else None
+                limit = end if behind is None else min(end, behind)
+                first = max(done, segment.base_offset)
+                if first >= limit:
+                    continue
+                sealed = limit == behind
                 if segment.size or not sealed:
                     found.append(slice_segment(segment, first, limit, sealed_end=sealed))
+                done = limit
         return found
+
+    def _behind(self, number: int) -> int | None:
+        """Give the offset behind those of a segment, by its number; None of the last one."""
+        if number + 1 == len(self.segments):
+            return None
+        segment, behind = self.segments[number], self.segments[number + 1].base_offset
+        if self._may_overlap:
+            headers = segment.headers(segment.floor_position(MAX_OFFSET))
+            last = next(iter(deque(headers, maxlen=1)), None)
+            if last is not None and last.last_offset >= behind:
+                with self.segments[self._floor(last.last_offset)] as other:
+                    if other.holds(last.offset, last.last_offset):
+                        return last.last_offset + 1
+        return behind
 
     def split_slice(self, whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
         """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.slices`."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_walk import following_segment
+from kafkalog.streaming.log.log_walk import leaps_into_follower
 from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
@@ -160,16 +160,12 @@ class Salvage:
         """Tell which batches do not fit between their neighbours; the next one is at ``end``."""
         behind = MAX_OFFSET
         if ends_with_gap(table, self._last_offset):
-            behind = self._offset_behind(segment, end)
+            if end < segment.size:
+                header = segment.header_at(end)
+                behind = MAX_OFFSET if header is None else header.offset
+            elif leaps_into_follower(segment, table[-1:]):
+                behind = int(table.last_offset[-1])
         return misplaced(table, self._last_offset, behind)
-
-    def _offset_behind(self, segment: LogSegment, position: int) -> int:
-        """Give the offset of the batch at a position, or of the segment that follows the file."""
-        if position < segment.size:
-            header = segment.header_at(position)
-            return MAX_OFFSET if header is None else header.offset
-        follower = following_segment(segment)
-        return MAX_OFFSET if follower is None else follower.base_offset
 
     def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
         self._count(segment, int(table.position[row]), int(table.size[row]))

@@ -239,6 +239,17 @@ class LogSegment:
             return True
         return header.is_wrapper and self._first_offset_inside(position) <= offset
 
+    def holds(self, offset: int, last_offset: int) -> bool:
+        """Tell whether it has a batch with these offsets, or a wrapper that ends at or behind them.
+
+        Of a wrapper, a cleaner may have removed the last message, which names it.
+        """
+        with suppress(CorruptRecordError):
+            position = self.translate_offset(last_offset)
+            header = None if position is None else self.header_at(position)
+            return header is not None and (header.is_wrapper or header.offset == offset)
+        return False
+
     def _first_offset_inside(self, position: int) -> int:
         """Open the wrapper at ``position``; beyond all offsets if it cannot be opened."""
         with suppress(CorruptRecordError):

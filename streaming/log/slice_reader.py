@@ -22,6 +22,7 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
 )
 from kafkalog.streaming.log.aborted_transactions import AbortedTransactions
+from kafkalog.streaming.log.log_walk import is_same_file, leaps_into_follower
 from kafkalog.streaming.log.offset_order import ends_with_gap
 from kafkalog.streaming.log.segment_files import list_segments
 from kafkalog.streaming.log.slices import open_planned
@@ -205,7 +206,7 @@ class _SliceReader:
         one knows. If retention has deleted it, it was whole when it was opened.
         """
         segments = self._segments()
-        replaced = not any(_is_same_file(segment, other) for other in segments)
+        replaced = not any(is_same_file(segment, other) for other in segments)
         if replaced and segments and segments[0].base_offset <= self._next:
             return self._seek()
         later = [s.base_offset for s in segments if s.base_offset > segment.base_offset]
@@ -282,23 +283,15 @@ class _SliceReader:
     def _overlaps(self, segment: LogSegment, chunk: Chunk) -> bool:
         """Tell whether the last batch of a file leaps to offsets of the segment that follows.
 
-        It is passed over where there is another reason. One without a gap before it: a writer that
-        was taken for dead has brought it to an end behind which another writer had gone on. One
-        that the other segment has, too: a copy that took a while has what a cleaner joined, and
-        what it was joined of.
+        One without a gap before it has another reason: a writer that was taken for dead has brought
+        it to an end behind which another writer had gone on. It is passed over.
         """
         last, end = int(chunk.table.last_offset[-1]), chunk.file_position + len(chunk.data)
         if last < self._end or end < segment.size:
             return False
         if not ends_with_gap(chunk.table, self._next - 1):
             return False
-        segments = self._segments()
-        later = [s for s in segments if s.base_offset > segment.base_offset]
-        if not later or later[0].base_offset > last:
-            return False
-        # A segment that was replaced meanwhile has other followers.
-        is_there = any(_is_same_file(segment, listed) for listed in segments)
-        return is_there and not _holds(later[0], chunk.table[-1:])
+        return leaps_into_follower(segment, chunk.table[-1:])
 
     def _salvage_segment(
         self, salvage: Salvage, segment: LogSegment, position: int, end_position: int | None
@@ -346,22 +339,3 @@ class _SliceReader:
             return table
         aborted = self._aborted.mask(segment, table)
         return table[~aborted] if aborted.any() else table
-
-
-def _holds(segment: LogSegment, batch: BatchTable) -> bool:
-    """Tell whether a segment has a batch with the offsets of ``batch``, a table of one."""
-    first, last = int(batch.base_offset[0]), int(batch.last_offset[0])
-    with suppress(FileNotFoundError, CorruptRecordError), segment:
-        position = segment.translate_offset(last)
-        header = None if position is None else segment.header_at(position)
-        # Of a wrapper, the cleaner may have removed the last message, which names it.
-        return header is not None and (header.is_wrapper or header.offset == first)
-    return False
-
-
-def _is_same_file(opened: LogSegment, listed: LogSegment) -> bool:
-    if opened.base_offset != listed.base_offset:
-        return False
-    with suppress(FileNotFoundError), listed:
-        return opened.identity == listed.identity
-    return False

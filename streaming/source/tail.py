@@ -208,6 +208,7 @@ class LogTail:
             start,
             around_damage=self._around_damage,
             max_decompressed_bytes=self._max_decompressed_bytes,
+            may_overlap=self._to_log_end,
         )
 
     def log_start(self, topic_partition: TopicPartition) -> int:

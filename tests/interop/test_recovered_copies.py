@@ -15,6 +15,7 @@ from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +25,8 @@ pytestmark = pytest.mark.interop
 LEVELS = ("read_uncommitted", "read_committed")
 
 Rows = dict[tuple[str, int, int], bytes | None]
+Spans = dict[tuple[str, int], tuple[int, int]]
+"""Of each partition, where its log starts and ends."""
 
 
 def copy_file_by_file(source: Path, target: Path) -> None:
@@ -42,14 +45,20 @@ def copy_file_by_file(source: Path, target: Path) -> None:
         time.sleep(0.02)
 
 
-def recovered(home: Path, copy: Path) -> dict[str, Rows]:
-    """Give what a broker serves that recovers a copy: per isolation level all rows."""
+def recovered(home: Path, copy: Path) -> tuple[dict[str, Rows], Spans]:
+    """Give what a broker serves that recovers a copy: per isolation level all rows, and spans."""
     data = shutil.copytree(copy, home / "data")
     # nobody else removes or compacts anything before it is read
     settled = {"log.retention.check.interval.ms": "10000000", "log.cleaner.backoff.ms": "10000000"}
     with Broker(home, log_dirs=[data], settings=settled) as broker:
         broker.wait_for_leaders(*TOPICS)
-        return {
+        spans = {
+            (topic.name, partition): span
+            for topic in TOPICS
+            for partition, span in broker.offsets(topic.name).items()
+            if topic.name != "ended"  # its coordinator goes on with its transactions
+        }
+        rows = {
             level: {
                 (topic.name, record.partition, record.offset): record.value
                 for topic in TOPICS
@@ -57,6 +66,15 @@ def recovered(home: Path, copy: Path) -> dict[str, Rows]:
             }
             for level in LEVELS
         }
+        return rows, spans
+
+
+def spans(copy: Path) -> Spans:
+    plain = {topic.name for topic in TOPICS} - {"ended"}
+    tail = LogTail([str(copy)], lambda key: key.topic in plain, to_log_end=True)
+    return {
+        (key.topic, key.partition): (tail.log_start(key), end) for key, end in tail.look().items()
+    }
 
 
 def read(copy: Path, level: str) -> Rows:
@@ -91,7 +109,8 @@ def test_copies_and_leftovers_of_a_busy_broker_read_as_a_broker_recovers_them(
         shutil.move(data, killed)
     for copy in (copied, killed):
         (copy / ".lock").unlink(missing_ok=True)
-        expected = recovered(tmp_path / f"recovering-{copy.name}", copy)
+        expected, ends = recovered(tmp_path / f"recovering-{copy.name}", copy)
+        assert spans(copy) == ends
         for level in LEVELS:
             assert read(copy, level) == expected[level], (copy.name, level)
         assert len(expected["read_committed"]) < len(expected["read_uncommitted"])

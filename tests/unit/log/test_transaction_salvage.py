@@ -120,6 +120,16 @@ STEPS = st.lists(
     place=2012,
     data=b"\x00\x01\x00\x00\x00\x00\x00\x00",
 )
+@example(
+    steps=[*[("send", 1)] * 4, ("commit", 1), ("send", 1), ("send", 1)],
+    place=406,
+    data=b"\x00\x00\x00\x01",
+)
+@example(
+    steps=[*[("send", 1)] * 4, ("commit", 1), ("send", 1)],
+    place=406,
+    data=b"\x00\x00\x00\x01",
+)
 def test_whatever_the_damage_is_nothing_that_was_aborted_is_shown(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[str, int]],

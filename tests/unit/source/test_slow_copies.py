@@ -85,13 +85,25 @@ def test_a_segment_that_was_copied_early_and_whole_leaves_a_gap(copy: Path) -> N
 
 
 @pytest.mark.parametrize("skip", [{}, {"onCorruptRecord": "skip"}])
+@pytest.mark.parametrize("last", [25, 35, 50])
 def test_what_a_cleaner_has_joined_lies_beside_what_it_was_joined_of(
-    skip: dict[str, str], tmp_path: Path
+    skip: dict[str, str], last: int, tmp_path: Path
 ) -> None:
-    """The first segment was copied after a swap, the second one before it."""
-    joined = b"".join(batch_bytes(base, [Row()] * 5) for base in (5, 10, 25, 35))
-    write_segment(tmp_path / "t-0", 0, joined, index=True)
-    _segment(tmp_path, 20)
-    _segment(tmp_path, 40)
-    for more in ({}, {"splitBytes": "100"}):
-        assert _offsets(tmp_path, **skip, **more) == [*range(5, 15), *range(20, 60)]
+    """The first segment was copied after a swap, those behind it before."""
+    joined = [5, 10, 25, last]
+    batches = [batch_bytes(base, [Row()] * 5) for base in sorted(set(joined))]
+    write_segment(tmp_path / "t-0", 0, b"".join(batches), index=True)
+    for base in (20, 40, 60):
+        _segment(tmp_path, base)
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 80})
+    kept = {base + number for base in joined for number in range(5)}
+    for more in ({}, {"splitBytes": "100"}, {"minPartitions": "7"}):
+        # as a broker that recovers it serves it
+        assert _offsets(tmp_path, **skip, **more) == sorted(kept | {*range(last + 5, 80)})
+        # else what lies in both is taken from where it was
+        rows = _offsets(tmp_path, **skip, **more, readUpTo="highWatermark")
+        assert rows == [*range(5, 15), *range(20, 80)]
+    starting = {"startingOffsets": '{"t":{"0":30}}'}
+    assert _offsets(tmp_path, **skip, **starting) == sorted(
+        {each for each in kept if each >= 30} | {*range(max(30, last + 5), 80)}
+    )
