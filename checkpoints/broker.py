@@ -62,6 +62,7 @@ __all__ = [
     "broker_holds",
     "has_clean_shutdown_marker",
     "is_locked",
+    "is_topic_id",
     "new_topic_id",
     "read_leader_epochs",
     "read_meta_properties",
@@ -189,6 +190,11 @@ def new_topic_id() -> str:
             return text
 
 
+def is_topic_id(text: str) -> bool:
+    """Tell whether a text is an id that a topic may have."""
+    return _TOPIC_ID.fullmatch(text) is not None and text != _ZERO_TOPIC_ID
+
+
 def read_topic_id(directory: Path) -> str | None:
     """Read the topic id in a partition's folder; None without ``partition.metadata``.
 
@@ -207,7 +213,7 @@ def read_topic_id(directory: Path) -> str | None:
     if version < 0:
         raise CheckpointError(f"{path}: version {version} is negative")
     topic_id = _labelled("topic_id", lines[1], path)
-    if not _TOPIC_ID.fullmatch(topic_id) or topic_id == _ZERO_TOPIC_ID:
+    if not is_topic_id(topic_id):
         raise CheckpointError(f"{path}: {topic_id[:40]!r} is no topic id of 22 characters")
     return topic_id
 
@@ -228,7 +234,7 @@ def write_topic_id(directory: Path, topic_id: str) -> None:
         CheckpointError: ``topic_id`` is none.
     """
     path = directory / PARTITION_METADATA
-    if not _TOPIC_ID.fullmatch(topic_id) or topic_id == _ZERO_TOPIC_ID:
+    if not is_topic_id(topic_id):
         raise CheckpointError(f"{path}: {topic_id[:40]!r} is no topic id of 22 characters")
     prepare(path, f"version: 0\ntopic_id: {topic_id}".encode())
     publish(path, fsync=False)

@@ -23,6 +23,7 @@ from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
     META_PROPERTIES,
     RECOVERY_POINT,
+    is_topic_id,
     new_topic_id,
     read_offset_checkpoint,
     read_topic_id,
@@ -33,7 +34,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
 from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.checkpoints.topic_ids import note_changed_ids
-from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.locks import DirectoryLocks
@@ -74,6 +75,7 @@ def hand_over(
 
     Raises:
         UnknownTopicOrPartitionError: ``topic_ids`` names a topic that is not there.
+        OptionError: it has an id that is none, or one id for two topics.
         KafkaLogError: see :func:`~kafkalog.streaming.sink.upkeep.recover`.
     """
     with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover") as log_set:
@@ -144,7 +146,14 @@ def _renamed(
     attempt goes on with them.
     """
     known = {each.topic_partition.topic for each in partitions}
-    for name in topic_ids:
+    for name, topic_id in topic_ids.items():
+        if not is_topic_id(topic_id):
+            raise OptionError(
+                f"{topic_id[:40]!r} is no id of topic {name!r}: Kafka's have 22 characters, of "
+                "letters, digits, '-' and '_'"
+            )
+        if list(topic_ids.values()).count(topic_id) > 1:
+            raise OptionError(f"{topic_id} is given to two topics, one of them {name!r}")
         if name not in known:
             raise UnknownTopicOrPartitionError(
                 f"topic {name!r} is not in these log directories, which hold {', '.join(known)}"
