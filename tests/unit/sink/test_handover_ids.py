@@ -23,7 +23,7 @@ def test_an_id_that_is_none_is_refused_before_anything_is_changed(
         Writer(tmp_path, name=topic, topic=topic).write(0, rows([str(number)]))
     before = {path: path.read_bytes() for path in tmp_path.glob("*/partition.metadata")}
     state = (tmp_path / "kafkalog.commit").read_bytes()
-    with pytest.raises(OptionError, match="is no id of topic 't'|is given to two topics"):
+    with pytest.raises(OptionError, match=r"is no id of topic 't'|is given to two topics"):
         hand_over([str(tmp_path)], topic_ids={"u": ID, "t": wrong})
     assert (tmp_path / "kafkalog.commit").read_bytes() == state
     assert {path: path.read_bytes() for path in tmp_path.glob("*/partition.metadata")} == before
