@@ -67,7 +67,7 @@ def changes_of(before: Disk, action: Callable[[], object], until: int | None = N
     """Let a process act on a copy of a disk; ``until`` so many changes are made it lives."""
     machine = Machine(before.copy())
     # A process of its own, which draws other random numbers than those before and after it.
-    machine.process = 1_000 if until is None else 2_000
+    machine.process = 1_000_000 if until is None else 2_000_000
 
     def die(_: Change) -> None:
         if len(machine.disk.changes) == until:
