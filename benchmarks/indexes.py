@@ -8,10 +8,18 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Contender, Goal, Workload
-from benchmarks.segments import commit_ends, encoded_rows, write_partition
+from benchmarks.segments import (
+    FIRST_TIMESTAMP,
+    RUN_INTERVAL_MS,
+    commit_ends,
+    encoded_rows,
+    write_partition,
+)
+from tests.support.counted_reads import counted_reads
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.schema import RowSchema, source_schema
@@ -28,6 +36,10 @@ __all__ = ["WORKLOADS"]
 
 _OURS: Final = "kafkalog"
 _TOPIC: Final = "indexed"
+_PLACE: Final = TopicPartition(_TOPIC, 0)
+_ROWS: Final = 20_000
+"""Of a run, all with one timestamp, that the large segment is filled with."""
+
 _INDEX_INTERVAL_BYTES: Final = 4096
 _LOOKS: Final = 7
 _PAUSE_SECONDS: Final = 0.4
@@ -121,23 +133,40 @@ def _seek_bytes(env: Environment) -> Workload:
     )
 
 
+def _seek_time_bytes(env: Environment) -> Workload:
+    segment, end = _big_segment(env)
+    largest = int(scan_batches(next(segment.chunks(0)).data).table.size.max())
+    return Workload(
+        title=f"log bytes for one seek by timestamp, {segment.size >> 20:,} MiB segment",
+        contenders=(Contender(_OURS, lambda: _most_bytes_by_time(segment, end)),),
+        goals=(Goal(_OURS, limit=_INDEX_INTERVAL_BYTES + largest),),
+        unit="bytes",
+        warm_ups=0,
+        notes=(
+            "all that is fetched of the log: headers, which tell whether the time index is right,"
+            f" and the batch that holds the record; the most of {_LOOKUPS:,} searches for random"
+            " timestamps."
+        ),
+    )
+
+
 WORKLOADS: Final[Mapping[str, Callable[[Environment], Workload]]] = {
     "latest-offset": _unchanged_partitions,
     "seek-pages-tail": _tail_pages,
     "seek-pages-cold": _cold_pages,
     "seek-bytes": _seek_bytes,
+    "seek-time-bytes": _seek_time_bytes,
 }
 
 
 def _big_segment(env: Environment) -> tuple[LogSegment, int]:
     """Give a segment of 1 GiB, made at first use, and its end offset."""
     directory = env.work / "big-segment"
-    place = TopicPartition(_TOPIC, 0)
-    segment = LogSegment(directory / f"{place.topic}-{place.partition}", 0)
+    segment = LogSegment(directory / str(_PLACE), 0)
     if not directory.exists():
         directory.mkdir()
         size = (32 << 20) if env.quick else (1 << 30)
-        write_partition(directory, place, encoded_rows(20_000), size)
+        write_partition(directory, _PLACE, encoded_rows(_ROWS), size)
     index = segment.offset_index()
     assert index is not None
     last = index.last_entry()
@@ -177,6 +206,18 @@ def _most_bytes(segment: LogSegment, end: int) -> float:
         assert found is not None
         walked.append(found - segment.floor_position(offset))
     return max(walked)
+
+
+def _most_bytes_by_time(segment: LogSegment, end: int) -> float:
+    runs = end // _ROWS
+    fetched = []
+    for run in _offsets(0, runs):
+        with counted_reads() as reads, PartitionLog(segment.path.parent, _PLACE) as log:
+            found = log.offset_for_timestamp(FIRST_TIMESTAMP + run * RUN_INTERVAL_MS)
+        assert found is not None
+        assert found.offset == run * _ROWS
+        fetched.append(reads[".log"])
+    return max(fetched)
 
 
 def _offsets(first: int, end: int) -> list[int]:

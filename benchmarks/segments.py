@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 import time
 from typing import TYPE_CHECKING, Final
 
+import crc32c
 import numpy as np
 import pyarrow as pa
 
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
 
 __all__ = [
+    "FIRST_TIMESTAMP",
     "PRODUCER_BATCH_BYTES",
+    "RUN_INTERVAL_MS",
     "PartitionWriter",
     "commit_ends",
     "encoded_rows",
@@ -35,16 +39,26 @@ __all__ = [
 PRODUCER_BATCH_BYTES: Final = 16 << 10
 """``batch.size`` of a Java producer, before compression."""
 
+FIRST_TIMESTAMP: Final = 1_700_000_000_000
+RUN_INTERVAL_MS: Final = 1000
+"""By how much later the records of each run are that a partition is filled with."""
+
+# Of a batch of magic 2: the crc at byte 17 covers all from 21 on; baseTimestamp and maxTimestamp
+# lie at 27.
+_CRC: Final = struct.Struct(">I")
+_CRC_POSITION: Final = 17
+_CRC_START: Final = 21
+_TIMES: Final = struct.Struct(">qq")
+_TIMES_POSITION: Final = 27
+
 
 def encoded_rows(rows: int, target_bytes: int = PRODUCER_BATCH_BYTES) -> npt.NDArray[np.uint8]:
     """Encode rows with keys of 10 and values of 100 bytes, half of them random, by lz4."""
     random = np.random.default_rng(7)
     keys = pa.array([b"%010d" % number for number in range(rows)])
     values = pa.array([random.bytes(25).hex().encode() + b" kafkalog " * 5 for _ in range(rows)])
-    now = int(time.time() * 1000)
-    columns = RecordColumns.from_arrow(
-        timestamps=np.full(rows, now, np.int64), key=keys, value=values
-    )
+    timestamps = np.full(rows, FIRST_TIMESTAMP, np.int64)
+    columns = RecordColumns.from_arrow(timestamps=timestamps, key=keys, value=values)
     builder = BatchBuilder(Codec.LZ4, target_bytes=target_bytes)
     batches = builder.append(columns, np.arange(rows, dtype=np.int64))
     last = builder.finish()
@@ -66,9 +80,11 @@ class PartitionWriter:
             topic_id=new_topic_id(),
         )
 
-    def append(self, run: npt.NDArray[np.uint8]) -> int:
-        """Append the rows once more, with the next offsets; give the end offset."""
+    def append(self, run: npt.NDArray[np.uint8], *, later_ms: int = 0) -> int:
+        """Append the rows once more, so much later, with the next offsets; give the end offset."""
         numbered = run.copy()
+        if later_ms:
+            _postpone(numbered, later_ms)
         assign_offsets(numbered, self._appender.log_end_offset, self._appender.leader_epoch)
         self._appender.append(numbered, scan_batches(numbered).table)
         return self._appender.log_end_offset
@@ -77,11 +93,26 @@ class PartitionWriter:
 def write_partition(
     directory: Path, place: TopicPartition, run: npt.NDArray[np.uint8], size: int
 ) -> int:
-    """Append ``run`` until the partition's only segment has ``size`` bytes; give its end offset."""
+    """Append ``run`` until the partition's only segment has ``size`` bytes; give its end offset.
+
+    Each time its records are ``RUN_INTERVAL_MS`` later.
+    """
     writer = PartitionWriter(directory, place)
-    return max(writer.append(run) for _ in range(-(-size // len(run))))
+    times = range(-(-size // len(run)))
+    return max(writer.append(run, later_ms=number * RUN_INTERVAL_MS) for number in times)
 
 
 def commit_ends(directory: Path, ends: Iterable[tuple[TopicPartition, int]]) -> None:
     """Say in a broker's checkpoint up to which offsets the partitions may be read."""
     write_offset_checkpoint(directory, HIGH_WATERMARK, dict(ends))
+
+
+def _postpone(run: npt.NDArray[np.uint8], later_ms: int) -> None:
+    """Make the records of all batches later, in place."""
+    data = memoryview(run)
+    table = scan_batches(run).table
+    for position, size in zip(table.position.tolist(), table.size.tolist(), strict=True):
+        batch = data[position : position + size]
+        first, last = _TIMES.unpack_from(batch, _TIMES_POSITION)
+        _TIMES.pack_into(batch, _TIMES_POSITION, first + later_ms, last + later_ms)
+        _CRC.pack_into(batch, _CRC_POSITION, crc32c.crc32c(batch[_CRC_START:]))

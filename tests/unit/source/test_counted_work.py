@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 PARTITIONS = 1000
+
+FIRST_MS = 1_700_000_000_000
 
 _CALLS: Counter[str] | None = None
 
@@ -120,10 +123,18 @@ def test_of_a_thousand_partitions_only_the_one_that_has_grown_is_read(tmp_path: 
 
 @pytest.fixture(scope="module")
 def long_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a partition's folder with 20,000 batches of 10 records, each with an index entry."""
+    """Give a partition's folder with 20,000 batches of 10 records, each with its index entries.
+
+    The records of a batch have one timestamp, a ms later than those of the batch before.
+    """
     folder = tmp_path_factory.mktemp("log") / "t-0"
-    batches = (batch_bytes(base, [Row()] * 10) for base in range(0, 200_000, 10))
-    write_segment(folder, 0, b"".join(batches), index=True)
+    batches = (
+        batch_bytes(10 * number, [Row(timestamp=FIRST_MS + number)] * 10)
+        for number in range(20_000)
+    )
+    log = write_segment(folder, 0, b"".join(batches), index=True)
+    entries = (struct.pack(">qi", FIRST_MS + n, 10 * n + 9) for n in range(20_000))
+    log.with_suffix(".timeindex").write_bytes(b"".join(entries))
     return folder
 
 
@@ -136,3 +147,14 @@ def test_a_seek_reads_no_more_than_the_index_says(long_log: Path, offset: int) -
     assert fetched[".log"] <= 61  # one header, to verify what the index says
     # opening it and two searches: the warm section each time, and single entries before it
     assert fetched[".index"] <= 3 * 8200 + 2 * (4096 + 16 * 8)
+
+
+@pytest.mark.parametrize("number", [0, 7, 9_999, 15_000, 19_999])
+def test_a_seek_by_timestamp_reads_a_batch_and_headers(long_log: Path, number: int) -> None:
+    batch = batch_bytes(0, [Row()] * 10)
+    with PartitionLog(long_log, TopicPartition("t", 0)) as log, counted_reads() as fetched:
+        found = log.offset_for_timestamp(FIRST_MS + number)
+    assert found == (FIRST_MS + number, 10 * number)
+    # the batch, and the headers that tell whether the indexes are right about it and its neighbours
+    assert fetched[".log"] <= len(batch) + 12 * 61
+    assert fetched[".timeindex"] <= 2 * (8192 + 4096 + 16 * 12)
