@@ -142,8 +142,8 @@ class KilledQuery:
         for batch in range(self._batches):
             for task in range(_TASKS):
                 values = [f"{self.folder.name}/{batch}/{task}/{n}" for n in range(self._rows)]
-                # The longer file of a micro-batch becomes its first task. If Spark is killed when it
-                # has noted files and no micro-batch of them yet, the next one has twice as many.
+                # The longer file of a micro-batch becomes its first task. If Spark is killed when
+                # it has noted files and no micro-batch of them yet, the next has twice as many.
                 padding = "x" * 3 * ((self._batches - batch) * _TASKS - task)
                 lines = [
                     f"{value},{number % 5},{TOPICS[number % 2]},{padding}\n"
