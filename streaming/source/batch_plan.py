@@ -61,7 +61,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     splits = plan_splits(ranges, options, tail, policy)
     if options.cuts_by_offsets:
         return splits
-    total = sum(piece.size for split in splits for piece in split.slices)
+    total = sum(split.size for split in splits)
     return join_splits(splits, split_target(options.split_bytes, total))
 
 

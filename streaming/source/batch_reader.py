@@ -29,19 +29,23 @@ class LogBatchReader(DataSourceReader):
         self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        """Resolve the bounds as of now and cut what lies between into splits."""
+        """Resolve the bounds as of now, cut what lies between, and give each task its splits."""
         return self._plan()
 
     def _plan(self, selection: Selection | None = None) -> list[InputPartition]:
         from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
+        from kafkalog.streaming.source.packing import pack_batch  # noqa: PLC0415
 
         warn_ignored(self._options.ignored)
-        return [InputPartition(split) for split in plan_batch(self._options, selection)]
+        splits = plan_batch(self._options, selection)
+        if self._options.cuts_by_offsets:
+            return [InputPartition((split,)) for split in splits]
+        return [InputPartition(pack) for pack in pack_batch(splits, self._options.split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one split (in a task)."""
+        """Read the splits of one task."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        if partition.value is not None:  # None is Spark's stand-in for an empty list of splits
-            yield from read_split(partition.value, self._options, self._rows)
+        for split in partition.value or ():  # None is Spark's stand-in for an empty list
+            yield from read_split(split, self._options, self._rows)
         settle_worker()

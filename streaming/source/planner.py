@@ -41,6 +41,11 @@ class LogSplit:
     topic_id: str | None = None
     """The id of the topic whose offsets these are; None if it has none."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of segment files."""
+        return sum(piece.size for piece in self.slices)
+
 
 def readable_ranges(
     start: Mapping[TopicPartition, int],

@@ -53,14 +53,13 @@ def join_splits(splits: list[LogSplit], target: int) -> list[LogSplit]:
     joined: list[LogSplit] = []
     filled = 0
     for split in splits:
-        size = sum(entry.size for entry in split.slices)
         last = joined[-1] if joined else None
-        if last and last.topic_partition == split.topic_partition and filled + size <= target:
+        if last and last.topic_partition == split.topic_partition and filled + split.size <= target:
             joined[-1] = replace(last, slices=last.slices + split.slices)
-            filled += size
+            filled += split.size
         else:
             joined.append(split)
-            filled = size
+            filled = split.size
     return joined
 
 

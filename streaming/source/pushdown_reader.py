@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
+    from kafkalog.streaming.log.intervals import Intervals
     from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["PushdownReader"]
@@ -55,13 +57,17 @@ class PushdownReader(LogBatchReader):
         return self._plan(self._selection)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one split (in a task)."""
+        """Read the splits of one task."""
         times = self._selection.timestamps
-        split = partition.value
-        if split is not None and times != EVERYTHING:
-            slices = [piece for entry in split.slices for piece in thin_slice(entry, times)]
-            partition = InputPartition(replace(split, slices=tuple(slices)))
+        if times != EVERYTHING:
+            splits = (_thin(split, times) for split in partition.value or ())
+            partition = InputPartition(splits)
         yield from super().read(partition)
+
+
+def _thin(split: LogSplit, times: Intervals) -> LogSplit:
+    slices = [piece for entry in split.slices for piece in thin_slice(entry, times)]
+    return replace(split, slices=tuple(slices))
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.offsets import from_json, to_json
-from kafkalog.streaming.source.packing import pack_splits
+from kafkalog.streaming.source.packing import pack_micro_batch
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """Cut a batch into splits, and give each task one, or several of few bytes."""
         splits = self.control.plan(self._from_json(start), self._from_json(end))
-        one_each = self._options.cuts_by_offsets
-        packs = [(split,) for split in splits] if one_each else pack_splits(splits)
-        return [InputPartition(pack) for pack in packs]
+        if self._options.cuts_by_offsets:
+            return [InputPartition((split,)) for split in splits]
+        return [InputPartition(p) for p in pack_micro_batch(splits, self._options.split_bytes)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
