@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
 import tempfile
@@ -373,6 +374,20 @@ def test_many_small_ranges_are_put_together_into_few_tasks(tmp_path: Path) -> No
     opened = reader(log, filterPushdown="true", minPartitions="3")
     assert not opened.pushFilters([LessThan(("offset",), 3_000)])
     assert len(list(opened.partitions())) == 3
+
+
+def test_tasks_that_many_partitions_share_leave_out_what_timestamps_cannot_select(
+    tmp_path: Path,
+) -> None:
+    times = range(START, START + 3)
+    for partition in range(200):
+        batches = [([Row(b"x" * 100, timestamp=time)], LOG_APPEND_TIME) for time in times]
+        write_indexed_segment(tmp_path / f"many-{partition}", 0, batches)
+    opened = reader(tmp_path, filterPushdown="true")
+    opened.pushFilters([GreaterThanOrEqual(("timestamp",), at(times[1])), LessThan(("offset",), 2)])
+    assert len(list(opened.partitions())) <= 5 * (os.cpu_count() or 1)
+    rows = [(row["partition"], row["offset"]) for row in rows_of(opened)]
+    assert rows == [(partition, 1) for partition in range(200)]
 
 
 # Witnesses that lie
