@@ -95,6 +95,31 @@ def read(copy: Path, level: str) -> Rows:
     return rows
 
 
+def check_rows(given: dict[str, Rows], served: dict[str, Rows]) -> None:
+    """What is read is what is served, but for a transaction that the recovering broker ended.
+
+    The coordinator commits what its producer had prepared to commit before the kill; its marker
+    is not in the copy. Only the last transaction can be in that state.
+    """
+    assert less(served["read_uncommitted"], given["read_uncommitted"]) == {}
+    assert [less(given[level], served[level]) for level in LEVELS] == [{}, {}]
+    ended_since = less(served["read_committed"], given["read_committed"])
+    ended = {p: value for p, value in served["read_uncommitted"].items() if p[0] == "ended"}
+    last = number_of(ended[max(ended)])
+    assert ended_since in ({}, {p: v for p, v in ended.items() if number_of(v) == last})
+
+
+def less(rows: Rows, others: Rows) -> Rows:
+    """Give the rows that the others lack or have with another value."""
+    return dict(rows.items() - others.items())
+
+
+def number_of(value: bytes | None) -> bytes:
+    """Give the number of the transaction that wrote a value of the topic ``ended``."""
+    assert value is not None
+    return value.split()[0]
+
+
 def test_copies_and_leftovers_of_a_busy_broker_read_as_a_broker_recovers_them(
     tmp_path: Path,
 ) -> None:
@@ -111,6 +136,5 @@ def test_copies_and_leftovers_of_a_busy_broker_read_as_a_broker_recovers_them(
         (copy / ".lock").unlink(missing_ok=True)
         expected, ends = recovered(tmp_path / f"recovering-{copy.name}", copy)
         assert spans(copy) == ends
-        for level in LEVELS:
-            assert read(copy, level) == expected[level], (copy.name, level)
+        check_rows({level: read(copy, level) for level in LEVELS}, expected)
         assert len(expected["read_committed"]) < len(expected["read_uncommitted"])

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 HEAP: Final = "512m"
 _CLUSTER_ID: Final = "a2Fma2Fsb2ctdGVzdHMtMQ"
 _CLIENT_SECONDS: Final = 60
+_NOT_LEADING: Final = {
+    confluent_kafka.KafkaError.LEADER_NOT_AVAILABLE,
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+    confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART,
+}
+"""What a broker answers that leads a partition by its metadata, but not yet in fact."""
 _SESSION_MS: Final = "3000"
 """A broker that starts again after a kill waits until its former self is taken for dead."""
 
@@ -244,9 +250,7 @@ class Broker:
         )
         with contextlib.closing(consumer):
             return {
-                number: consumer.get_watermark_offsets(
-                    confluent_kafka.TopicPartition(topic, number), timeout=_CLIENT_SECONDS
-                )
+                number: _watermarks(consumer, confluent_kafka.TopicPartition(topic, number))
                 for number in _partitions(consumer, topic)
             }
 
@@ -440,6 +444,20 @@ def _partitions(
             return sorted(known.partitions)
         if time.monotonic() > deadline:
             raise TimeoutError(f"topic {topic}: {known.error}, leaders {leaders}")
+        time.sleep(0.1)
+
+
+def _watermarks(
+    consumer: confluent_kafka.Consumer, partition: confluent_kafka.TopicPartition
+) -> tuple[int, int]:
+    """Ask for log start offset and high watermark, until the leader that is known leads."""
+    deadline = time.monotonic() + _CLIENT_SECONDS
+    while True:
+        try:
+            return consumer.get_watermark_offsets(partition, timeout=_CLIENT_SECONDS)
+        except confluent_kafka.KafkaException as failure:
+            if failure.args[0].code() not in _NOT_LEADING or time.monotonic() > deadline:
+                raise
         time.sleep(0.1)
 
 
