@@ -1,10 +1,11 @@
 """Settings of Kafka's clients that a query over a broker may carry, and that mean nothing here.
 
 A query that moves over from Spark's Kafka connector keeps its connection, security and tuning
-settings: they are accepted and ignored with one warning (``options.warn_ignored``). The names are
-those of Kafka 4.1's ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig`` and
-``AdminClientConfig``; a class that gives one of them a meaning of its own declares it as an option,
-and a declared option comes before these.
+settings: they are accepted and ignored with one warning (``options.warn_ignored``), those of a
+producer in the source too and those of a consumer in the sink, as one set of options often serves
+both. The names are those of Kafka 4.1's ``CommonClientConfigs``, ``ConsumerConfig``,
+``ProducerConfig`` and ``AdminClientConfig``; a class that gives one of them a meaning of its own
+declares or refuses it, and what is declared or refused comes before these.
 """
 
 from __future__ import annotations
@@ -25,18 +26,21 @@ auto.include.jmx.reporter config.providers
 """
 
 _CONSUMER = """
-allow.auto.create.topics auto.commit.interval.ms check.crcs exclude.internal.topics
-fetch.max.bytes fetch.max.wait.ms fetch.min.bytes group.id group.instance.id group.protocol
-group.remote.assignor heartbeat.interval.ms internal.leave.group.on.close
-max.partition.fetch.bytes max.poll.interval.ms max.poll.records
-partition.assignment.strategy session.timeout.ms share.acknowledgement.mode
+allow.auto.create.topics auto.commit.interval.ms auto.offset.reset check.crcs
+enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes
+group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
+internal.leave.group.on.close isolation.level key.deserializer max.partition.fetch.bytes
+max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms
+share.acknowledgement.mode value.deserializer
 """
 
 _PRODUCER = """
-acks batch.size buffer.memory delivery.timeout.ms enable.idempotence linger.ms max.block.ms
-max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
-partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type
+compression.zstd.level delivery.timeout.ms enable.idempotence key.serializer linger.ms
+max.block.ms max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
+partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class
 partitioner.ignore.keys transaction.timeout.ms transaction.two.phase.commit.enable
+transactional.id value.serializer
 """
 
 KAFKA_CLIENT_OPTIONS: Final = frozenset(

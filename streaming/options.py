@@ -181,6 +181,8 @@ class Options:
         by_key = {key: known for known in declared for key in known.spellings()}
         values: dict[str, Any] = {}
         ignored: list[str] = []
+        for name in given:  # a reason says more than whatever else is wrong
+            cls.RULES.refuse(name.lower())
         for name, text in given.items():
             known = by_key.get(name.lower())
             if known is not None:
@@ -198,9 +200,8 @@ class Options:
 
     @classmethod
     def _passes(cls, name: str) -> bool:
-        """Whether a name that is no field's is worth a warning; refuse one that is unknown."""
+        """Whether a name that is no field's is worth a warning; refuse one that nobody knows."""
         key = name.lower()
-        cls.RULES.refuse(key)
         if key in SPARK_OPTIONS:
             return False
         if cls.RULES.ignores(key):

@@ -47,7 +47,8 @@ class LossPolicy:
                 "PARTITIONS_DELETED",
                 f"These partitions are gone, from the next offset on that was to be read: "
                 f"{_listed(f'{key} from {offset}' for key, offset in sorted(start.items()))}. "
-                "Their folders were deleted, or a log directory is not mounted.",
+                "Their folders were deleted, a log directory is not mounted, or the query's "
+                "options no longer name them.",
             )
 
     def ends_before_start(

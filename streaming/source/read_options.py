@@ -33,6 +33,10 @@ _REFUSED: Final = {
     "kafka.value.deserializer": _ALWAYS_BYTES,
     "kafka.enable.auto.commit": "use commitGroupOffsets to have a group's positions written",
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
+    # Spark's own names: of load() with a list, and of what CREATE TABLE makes
+    "paths": "load() takes one text here, which may list log directories separated by commas",
+    "provider": "Spark gives the options of a table to no Python source that is read; make a "
+    "temporary view (CREATE TEMPORARY VIEW … USING kafkalog OPTIONS …)",
 }
 
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}

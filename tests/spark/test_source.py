@@ -100,6 +100,15 @@ def test_sql_reads_through_a_temporary_view(
     assert [(row["partition"], row["n"]) for row in rows.collect()] == [(0, 5), (1, 3)]
 
 
+def test_a_list_of_paths_and_a_permanent_table_are_refused_with_what_to_do_instead(
+    spark: SparkSession, log: Log
+) -> None:
+    with pytest.raises(AnalysisException, match="log directories separated by commas"):
+        spark.read.format("kafkalog").option("subscribe", "t").load([str(log.path), "/other"])
+    with pytest.raises(AnalysisException, match="make a temporary view"):
+        spark.sql(f"CREATE TABLE f USING kafkalog OPTIONS (path '{log.path}', subscribe 't')")
+
+
 def test_a_timestamp_beyond_sparks_fails_by_name_or_shows_null(
     read: Callable[..., DataFrame], log: Log
 ) -> None:

@@ -65,6 +65,11 @@ def test_a_producers_settings_are_known_and_ignored() -> None:
     assert options.ignored == ("kafka.acks", "kafka.linger.ms", "kafka.sasl.mechanism")
 
 
+def test_settings_of_a_consumer_are_ignored_as_a_producers_are() -> None:
+    names = ("kafka.auto.offset.reset", "kafka.isolation.level", "kafka.value.deserializer")
+    assert WriteOptions.parse({"path": "/logs", **dict.fromkeys(names, "x")}).ignored == names
+
+
 def test_a_setting_that_a_producer_has_too_is_used_and_not_ignored() -> None:
     options = parsed(kafka__max__block__ms="5s")
     assert options.max_block_ms == 5000

@@ -72,11 +72,13 @@ def test_a_minimum_beyond_the_maximum_is_refused() -> None:
         "kafka.value.deserializer",
         "kafka.enable.auto.commit",
         "kafka.interceptor.classes",
+        "paths",
+        "provider",
     ],
 )
 def test_options_that_cannot_be_used_are_refused_with_a_reason(name: str) -> None:
     with pytest.raises(OptionError, match=f"'{name}' cannot be used: .{{10}}"):
-        parsed({name.lower(): "x"})
+        parsed({"a name that nobody knows": "x", name.lower(): "x"})
 
 
 @pytest.mark.parametrize(
@@ -101,6 +103,11 @@ def test_options_that_need_a_broker_are_ignored() -> None:
         }
     )
     assert len(options.ignored) == 4
+
+
+def test_settings_of_a_producer_are_ignored_as_a_consumers_are() -> None:
+    names = ("kafka.acks", "kafka.compression.type", "kafka.key.serializer")
+    assert parsed(dict.fromkeys(names, "x")).ignored == names
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingOffsetsByTimestamp"])
