@@ -108,12 +108,15 @@ class RemoteStore:
         )
         folders: dict[str, list[RemoteEntry]] = {}
         for info in found:
-            parent, _, name = info.path.rstrip("/").rpartition("/")
+            path = info.path.rstrip("/")
+            if not root.strip("/"):  # all of an archive: some stores' names begin with a slash then
+                path = "/" + path.lstrip("/")
+            parent, _, name = path.rpartition("/")
             is_folder = info.type == pafs.FileType.Directory
             entry = RemoteEntry(name, is_folder, info.size or 0, info.mtime_ns or -1)
             folders.setdefault(parent, []).append(entry)
             if is_folder:
-                folders.setdefault(info.path.rstrip("/"), [])
+                folders.setdefault(path, [])
         self._folders = folders
         self._listed_at = time.monotonic()
 
@@ -279,6 +282,6 @@ def _by_fsspec(root: RemoteRoot, scheme: str) -> tuple[pafs.FileSystem, str]:
         ) from error
     try:
         files, key = url_to_fs(root.full_uri)
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError, TypeError) as error:
         raise LogDirectoryError(f"{root} cannot be opened by fsspec: {error}") from error
     return pafs.PyFileSystem(pafs.FSSpecHandler(files)), key

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import tarfile
 import time
+import zipfile
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -332,6 +334,26 @@ def test_what_fsspec_opens_is_read_too(tmp_path: Path, name: str) -> None:
     memory.put(f"{case.path}/", f"/{name}/", recursive=True)
     rows = read_batch(path=f"memory://{name}", subscribe=case.topics, includeHeaders="true")
     assert case.differences(rows) == []
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_an_archive_of_a_log_directory_is_read_from_its_root(tmp_path: Path, kind: str) -> None:
+    case = UnpackedCase("p02-nulls-headers", tmp_path / "logs")
+    archive = tmp_path / f"logs.{kind}"
+    files = [path for path in sorted(Path(case.path).rglob("*")) if path.is_file()]
+    if kind == "zip":
+        with zipfile.ZipFile(archive, "w") as packed:
+            for path in files:
+                packed.write(path, path.relative_to(case.path))
+    else:
+        with tarfile.open(archive, "w") as bundle:
+            for path in files:
+                bundle.add(path, path.relative_to(case.path))
+    rows = read_batch(path=f"{kind}://::{archive}", subscribe=case.topics, includeHeaders="true")
+    assert case.differences(rows) == []
+    missing = f"{kind}://::{tmp_path}/missing"
+    with pytest.raises(LogDirectoryError, match=r"cannot be opened by fsspec: .*No such file"):
+        read_batch(path=missing, subscribe="t")
 
 
 def test_fewer_bytes_than_a_file_is_said_to_have_are_a_failure(tmp_path: Path) -> None:
