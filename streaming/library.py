@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.read_options import ReadOptions
@@ -35,7 +36,13 @@ __all__ = ["Outcome", "Paths", "append", "read", "tail"]
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
 """One log directory, or those that belong together (Kafka's ``log.dirs``)."""
 
-_OURS: Final = frozenset({"path", "topic", "transactional.id", "txnappid", "txnversion"})
+OptionValues = Mapping[str, str | int | float | bool]
+"""Options by their names, in any case; values as Spark's readers and writers take them."""
+
+_OF_APPEND: Final = frozenset(
+    {"path", "topic", "transactional.id", "txnappid", "txnversion", "checkpointlocation"}
+)
+_OF_READ: Final = frozenset({"path", "subscribe", "subscribepattern", "assign"})
 
 
 def append(
@@ -45,7 +52,7 @@ def append(
     *,
     transactional_id: str | None = None,
     version: int | None = None,
-    options: Mapping[str, str] | None = None,
+    options: OptionValues | None = None,
 ) -> Outcome:
     """Append rows to the logs of a topic and return once they are committed.
 
@@ -73,7 +80,7 @@ def append(
     """
     if (transactional_id is None) != (version is None):
         raise OptionError("give both transactional_id and version, or none")
-    given = {"path": _joined(path), **_checked(options or {})}
+    given = {"path": _joined(path), **_texts(options or {}, _OF_APPEND)}
     if topic is not None:
         given["topic"] = topic
     parsed = WriteOptions.parse(given)
@@ -94,7 +101,7 @@ def read(
     *,
     columns: Sequence[str] = (),
     strings: Sequence[str] = (),
-    options: Mapping[str, str] | None = None,
+    options: OptionValues | None = None,
 ) -> pa.RecordBatchReader:
     """Read what is committed in the logs of topics, as of now.
 
@@ -133,7 +140,7 @@ def tail(
     columns: Sequence[str] = (),
     strings: Sequence[str] = (),
     idle_timeout: float | None = None,
-    options: Mapping[str, str] | None = None,
+    options: OptionValues | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read what is committed from a start on, and go on with what is committed later.
 
@@ -173,7 +180,7 @@ def _reading(
     topic: str | Sequence[str],
     columns: Sequence[str],
     strings: Sequence[str],
-    options: Mapping[str, str] | None,
+    options: OptionValues | None,
 ) -> tuple[ReadOptions, RowSchema]:
     from pyspark.sql.types import StringType, StructType  # noqa: PLC0415
 
@@ -181,11 +188,13 @@ def _reading(
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
     topics = [topic] if isinstance(topic, str) else list(topic)
-    given = {"path": _joined(path), "subscribe": ",".join(topics), **(options or {})}
-    parsed = ReadOptions.parse(given)
+    texts = _texts(options or {}, _OF_READ)
+    parsed = ReadOptions.parse({"path": _joined(path), "subscribe": ",".join(topics), **texts})
     warn_ignored(parsed.ignored)
     if parsed.shallow or parsed.decode:
         raise OptionError("options shallow and decode are for Spark: rows here are records")
+    if parsed.commit_group_offsets:
+        raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
     offered = source_schema(include_headers=parsed.include_headers or "headers" in columns)
     unknown = [name for name in (*columns, *strings) if name not in offered.names]
     if unknown:
@@ -202,13 +211,15 @@ def _joined(path: Paths) -> str:
     return ",".join(os.fspath(each) for each in paths)
 
 
-def _checked(options: Mapping[str, str]) -> Mapping[str, str]:
-    """Refuse options that are arguments here, or that only mean something in a query."""
+def _texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:
+    """Write values as Spark does; refuse options that are ``arguments`` of the function."""
     for name in options:
-        plain = name.lower().removeprefix("kafka.")
-        if plain in _OURS or plain == "checkpointlocation":
+        if name.lower().removeprefix("kafka.") in arguments:
             raise OptionError(f"option {name!r} is none of this function's: use its arguments")
-    return options
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
 
 
 def _batches(

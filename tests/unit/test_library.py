@@ -199,6 +199,33 @@ def test_what_cannot_be_used_is_refused_and_nothing_made(
     assert not (tmp_path / "log").exists()
 
 
+def test_options_may_be_numbers_and_booleans_as_in_spark(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"numPartitions": 2, "allowInternalTopics": False}
+    outcome = kafkalog.append(tmp_path, "t", table("a"), options=options)
+    assert len(outcome.end_offsets) == 2
+    options = {"includeHeaders": True, "maxRecordsPerPartition": 1}
+    assert "headers" in kafkalog.read(tmp_path, "t", options=options).schema.names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"path": "/other"}, "use its arguments"),
+        ({"Subscribe": "other"}, "use its arguments"),
+        ({"commitGroupOffsets": "true", "kafka.group.id": "g"}, "streaming queries of Spark"),
+        ({"decode": "offsets"}, "rows here are records"),
+    ],
+)
+def test_options_that_mean_nothing_here_are_refused(
+    tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    kafkalog.append(tmp_path, "t", table("a"))
+    with pytest.raises(OptionError, match=message):
+        kafkalog.read(tmp_path, "t", options=options)
+    with pytest.raises(OptionError, match=message):
+        next(kafkalog.tail(tmp_path, "t", options=options))
+
+
 def test_an_unknown_column_is_refused_by_name(tmp_path: Path) -> None:
     kafkalog.append(tmp_path, "t", table("a"))
     with pytest.raises(OptionError, match="no column 'worth'"):
