@@ -10,7 +10,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     read_topic_id,
 )
-from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.checkpoints.commit_state import load_committed, topic_key
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_replay import read_group_positions
@@ -19,6 +19,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.verification import find_problems
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
+from kafkalog.streaming.sink.lost_partitions import lost_partitions
 from kafkalog.streaming.source.lag import lag
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.source.tail import LogTail
@@ -206,6 +207,7 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
         tail.look()
     except KafkaLogError as error:
         yield {"topic": topic, "partition": None, "segment": None, "problem": str(error)}
+    yield from _lost_partitions(paths, topic)
     for key, gap in tail.missing.items():
         yield {
             "topic": key.topic,
@@ -213,6 +215,29 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
             "segment": None,
             "problem": f"offsets [{gap.start}, {gap.end}) were committed and are not in the log",
         }
+
+
+def _lost_partitions(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
+    """Give a row for each partition that is committed and gone, if all directories are given."""
+    log_dirs = _log_dirs(paths)
+    there = log_dirs.partitions()
+    try:
+        state = load_committed(log_dirs.paths).state
+        living = {topic_key(key.topic, read_topic_id(each.path)) for key, each in there.items()}
+    except KafkaLogError:
+        return  # said already
+    if state is None or len(state.member_ids) > len(log_dirs.paths):
+        return
+    for key in living & state.topics.keys():
+        known = state.topics[key]
+        for number in lost_partitions(known, there) if topic in {None, known.name} else ():
+            yield {
+                "topic": known.name,
+                "partition": number,
+                "segment": None,
+                "problem": f"offsets up to {known.high_watermarks[number]} were committed, and the "
+                "partition has no folder",
+            }
 
 
 def _verified_segments(paths: Sequence[str], topic: str | None) -> list[Row]:

@@ -13,6 +13,7 @@ Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``Parti
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -36,10 +37,12 @@ from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
-from kafkalog.streaming.sink.upkeep import opened_set, put_in_order
+from kafkalog.streaming.sink.lost_partitions import lost_partitions
+from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.sink.upkeep import PartitionEnd, Upkeep
 
 __all__ = ["hand_over", "take_over"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
 
 _WAIT_MS: Final = 60_000
 
@@ -80,6 +85,7 @@ def hand_over(
     """
     with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover") as log_set:
         done = put_in_order(log_set)
+        report_lost(log_set, done)
         _check_numbers(done)
         if done.problems:
             return done
@@ -98,7 +104,8 @@ def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
 
     Torn tails are cut off as the broker would; the commit state moves to the log ends. A directory
     that only brokers have written to becomes a set of ours. Where a problem was found, such as a
-    transaction that is still open, the state of that partition is left as it was.
+    transaction that is still open, the state of that partition is left as it was. Partitions that
+    are gone are forgotten, with a warning: the broker has moved or removed them.
 
     Raises:
         LogDirectoryError: the broker is still running.
@@ -109,7 +116,7 @@ def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
     with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms):
         log_set = LogSet.open(directories, options)
         done = put_in_order(log_set)
-        state = _advanced(log_set.state, done.partitions)
+        state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
         if state != log_set.state:
             log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
     done.set_id = log_set.state.set_id
@@ -142,8 +149,8 @@ def _renamed(
 ) -> list[PartitionEnd]:
     """Give topics the ids that the cluster knows them by, first in our state, then in the folders.
 
-    A crash in between leaves folders under an old id, which nothing is committed for: the next
-    attempt goes on with them.
+    In between the state knows them by both, so that a crash leaves no folder that nothing is
+    committed for. The next attempt goes on, and so does the sink while all folders have one id.
     """
     known = {each.topic_partition.topic for each in partitions}
     for name, topic_id in topic_ids.items():
@@ -178,10 +185,13 @@ def _renamed(
     ]
     _note(log_set, partitions, changed)
     state = _advanced(log_set.state, renamed, settings_by_name=True)
-    log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
+    both = replace(state, topics={**log_set.state.topics, **state.topics})
+    log_set.publish(replace(both, sequence=state.sequence + 1), durable=True)
     for each in renamed:
         if each.topic_partition.topic in changed:
             write_topic_id(each.where.path, changed[each.topic_partition.topic])
+            fsync_directory(each.where.path)
+    log_set.publish(replace(state, sequence=state.sequence + 2), durable=True)
     return renamed
 
 
@@ -213,9 +223,30 @@ def _advanced(
         topics[each.key] = replace(
             before, high_watermarks={**before.high_watermarks, number: each.end}
         )
-    keys = {each.topic_partition.topic: each.key for each in partitions}
-    kept = {key: topic for key, topic in topics.items() if keys.get(topic.name, key) == key}
+    keys: dict[str, set[str]] = {}
+    for each in partitions:
+        keys.setdefault(each.topic_partition.topic, set()).add(each.key)
+    kept = {key: topic for key, topic in topics.items() if key in keys.get(topic.name, {key})}
     return replace(state, topics=kept)
+
+
+def _without_lost(state: CommitState, log_set: LogSet) -> CommitState:
+    """Forget partitions that are gone, of topics that are not."""
+    there = LogDirs(log_set.directories).partitions().keys()
+    names = {key.topic for key in there}
+    topics = dict(state.topics)
+    for key, topic in state.topics.items():
+        lost = lost_partitions(topic, there) if topic.name in names else []
+        for number in lost:
+            _LOG.warning(
+                "%s-%d, committed up to offset %d, is not here any more, and forgotten",
+                topic.name,
+                number,
+                topic.high_watermarks[number],
+            )
+        kept = {p: end for p, end in topic.high_watermarks.items() if p not in lost}
+        topics[key] = replace(topic, high_watermarks=kept)
+    return replace(state, topics=topics)
 
 
 def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:

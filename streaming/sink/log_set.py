@@ -131,10 +131,11 @@ class LogSet:
         for folder in folders:
             _check_no_broker_lived(folder, options)
         known, strangers = _told_apart(folders)
-        for folder in strangers:
-            _check_may_join(folder, options, joins=bool(known))
         begun = any((folder / INTENT_FILE).exists() for folder in known)
-        if not known or (_newest(known).sequence == 0 and strangers and not begun):
+        starts = not known or (_newest(known).sequence == 0 and bool(strangers) and not begun)
+        for folder in strangers:
+            _check_may_join(folder, options, joins=not starts)
+        if starts:
             return cls(*_start(folders))
         newest = _newest(known)
         log_set = cls(newest, _members(known, newest))

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
-from kafkalog.errors import CommitError, RowError
+from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.kept_offsets import in_offset_order
 from kafkalog.streaming.sink.late_encoding import LateEncoding, must_wait
+from kafkalog.streaming.sink.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
@@ -129,6 +130,7 @@ class _Planner:
         topics = {name: self._catalog.topic(name) for name in sorted(wanted)}
         self._check_new_topics(topics)
         for name, topic in topics.items():
+            self._check_none_lost(topic)
             if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
                 # Else rows of one key would lie in two partitions, in no order.
                 raise RowError(
@@ -150,6 +152,15 @@ class _Planner:
                 f"column 'topic' names {len(new)} topics that do not exist, among them {new[0]!r}; "
                 f"one batch may make {options.max_new_topics} (option maxNewTopics)"
             )
+
+    def _check_none_lost(self, topic: Topic) -> None:
+        """Refuse a topic that lacks a partition: keys would go elsewhere, and nobody would know."""
+        known = self._log_set.state.topics.get(topic.key)
+        if known is None or not topic.exists:
+            return
+        lost = lost_partitions(known, self._partitions)
+        if lost:
+            raise LogDirectoryError(f"{lost_text(known, lost)}. Nothing was written")
 
     def _open_partition(
         self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import permutations
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
+from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig
@@ -159,11 +161,7 @@ class TopicCatalog:
         folders = [entry for key, entry in self._partitions.items() if key.topic == name]
         ids = {self._read_id(entry.path) for entry in folders}
         if len(ids) > 1:
-            shown = ", ".join(f"{entry.path} {read_topic_id(entry.path)}" for entry in folders)
-            raise LogDirectoryError(
-                f"the partitions of topic {name!r} carry different topic ids: {shown}. Some are "
-                "left over from an older topic of that name; move them away"
-            )
+            raise _differing_ids(name, folders)
         topic_id = ids.pop()
         if topic_id is None:
             self._check_never_had_id(name, folders)
@@ -190,3 +188,20 @@ class TopicCatalog:
                     f"topic {name!r} cannot be made beside {other!r}: their names are the same "
                     "but for '.' and '_', which Kafka's metrics cannot tell apart"
                 )
+
+
+def _differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirectoryError:
+    ids = {entry.path: read_topic_id(entry.path) for entry in folders}
+    changes = permutations({topic_id for topic_id in ids.values() if topic_id is not None}, 2)
+    log_dir = folders[0].log_dir
+    if any(is_changed_id(log_dir, name, before, after) for before, after in changes):
+        way_out = (
+            "A `kafkalog handover` that was to give it another one was cut off: run it again, with "
+            "the same ids"
+        )
+    else:
+        way_out = "Some are left over from an older topic of that name; move them away"
+    shown = ", ".join(f"{path} {topic_id}" for path, topic_id in ids.items())
+    return LogDirectoryError(
+        f"the partitions of topic {name!r} carry different topic ids: {shown}. {way_out}"
+    )

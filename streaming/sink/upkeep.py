@@ -23,6 +23,7 @@ from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.lost_partitions import problems_of_lost
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["PartitionEnd", "Upkeep", "opened_set", "put_in_order", "recover"]
+__all__ = ["PartitionEnd", "Upkeep", "opened_set", "put_in_order", "recover", "report_lost"]
 
 _DEFAULT_WAIT_MS: Final = 60_000
 
@@ -78,7 +79,9 @@ def recover(paths: Sequence[str], *, wait_ms: int = _DEFAULT_WAIT_MS) -> Upkeep:
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     with opened_set(paths, wait_ms=wait_ms) as log_set:
-        return put_in_order(log_set)
+        done = put_in_order(log_set)
+        report_lost(log_set, done)
+        return done
 
 
 @contextmanager
@@ -124,6 +127,13 @@ def put_in_order(log_set: LogSet) -> Upkeep:
         except KafkaLogError as error:
             done.problems.append(str(error))
     return done
+
+
+def report_lost(log_set: LogSet, done: Upkeep) -> None:
+    """Add to the problems which partitions are committed and not there any more."""
+    there = LogDirs(log_set.directories).partitions().keys()
+    living = {each.key for each in done.partitions}
+    done.problems += problems_of_lost(log_set.state, living, there)
 
 
 def _put_partition_in_order(
