@@ -88,6 +88,8 @@ class BatchHeader(NamedTuple):
     """Whether it is a compressed message of magic 0 or 1."""
     one_timestamp: bool
     """Whether it says of every record in it, by ``max_timestamp``, which timestamp that has."""
+    is_emptied: bool
+    """Whether a cleaner has left nothing but the header, which keeps its timestamp."""
 
 
 class LogSegment:
@@ -334,11 +336,12 @@ class LogSegment:
             return None
         last_offset, max_timestamp, producer_id = offset, NO_TIMESTAMP, NO_PRODUCER_ID
         is_wrapper = magic < 2 and bool(data[_LEGACY_ATTRIBUTES_POSITION] & _CODEC)
-        one_timestamp = True
+        one_timestamp, is_emptied = True, False
         if magic == 2:
             attributes, delta, max_timestamp, producer_id, count = _V2_REST.unpack_from(data)
             last_offset += delta
             one_timestamp = bool(attributes & _LOG_APPEND_TIME) or count <= 1
+            is_emptied = count == 0
             if delta < 0:
                 return None
         elif magic == 1:
@@ -353,6 +356,7 @@ class LogSegment:
             producer_id,
             is_wrapper=is_wrapper,
             one_timestamp=one_timestamp,
+            is_emptied=is_emptied,
         )
 
     def headers(self, position: int) -> Iterator[BatchHeader]:

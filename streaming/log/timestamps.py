@@ -11,6 +11,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.salvage import Salvage
@@ -111,6 +113,9 @@ def largest_timestamp(
     index: a broker that was killed or copied while it ran has not written the final entry. Where
     the time index tells nothing though the first batch has a timestamp, all headers are asked.
 
+    Batches that a cleaner has emptied count as far as the index has them: the cleaner of Kafka 2.8
+    puts them there, that of 1.1 did not.
+
     Returns:
         timestamp -1 where there is none.
 
@@ -122,7 +127,7 @@ def largest_timestamp(
     last = -1
     for header in segment.headers(position):
         last = header.last_offset
-        if header.max_timestamp > best.timestamp:
+        if header.max_timestamp > best.timestamp and not header.is_emptied:
             best = TimestampOffset(header.max_timestamp, header.last_offset)
         position = header.position + header.size
     _refuse_rest(segment, position, last, end_offset, active=active)
@@ -145,11 +150,10 @@ def _latest(
         return largest_timestamp(segment, end_offset, active=active)
     best, position = _indexed(segment)
     for chunk in Salvage(None, check_records=False).chunks(segment, position):
-        row = int(chunk.table.max_timestamp.argmax())
-        if chunk.table.max_timestamp[row] > best.timestamp:
-            best = TimestampOffset(
-                int(chunk.table.max_timestamp[row]), int(chunk.table.last_offset[row])
-            )
+        times = np.where(chunk.table.count != 0, chunk.table.max_timestamp, NO_TIMESTAMP)
+        row = int(times.argmax())
+        if times[row] > best.timestamp:
+            best = TimestampOffset(int(times[row]), int(chunk.table.last_offset[row]))
         if chunk.table.last_offset[-1] >= end_offset - 1:
             break
     return best

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import FLIGHTS, append, flip, grow_with_zeros, make_batches
 from tests.support.logs import Row, batch_bytes
+from tests.support.transactions import emptied
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.config import LogConfig
@@ -106,6 +107,32 @@ def test_a_segment_without_timestamps_is_as_old_as_its_file(tmp_path: Path) -> N
     assert _find(directory, 5000) is None
     os.utime(directory / f"{0:020d}.log", (4, 4))
     assert _find(directory, 5000) == (5000, 5)
+
+
+@pytest.mark.parametrize("around_damage", [False, True])
+def test_emptied_batches_count_only_where_the_time_index_has_them(
+    tmp_path: Path, *, around_damage: bool
+) -> None:
+    """A cleaner of Kafka 1.1 left them out of it, and its broker went on to later records."""
+    directory = tmp_path / "flights-0"
+    directory.mkdir()
+    log, times = (directory / f"{0:020d}{suffix}" for suffix in (".log", ".timeindex"))
+    log.write_bytes(emptied(make_batches(0, [1], timestamps=[9000])))
+    times.touch()
+    os.utime(log, (4, 4))
+    later = make_batches(1, [1, 1], timestamps=[5000, 7000])
+    (directory / f"{1:020d}.log").write_bytes(later)
+
+    def find(timestamp: int) -> tuple[int, int] | None:
+        with PartitionLog(directory, FLIGHTS, around_damage=around_damage) as opened:
+            return opened.offset_for_timestamp(timestamp)
+
+    assert find(5000) == (5000, 1)
+    assert find(5001) == (7000, 2)
+    assert _max(directory) == (7000, 2)
+    times.write_bytes(struct.pack(">qi", 9000, 0))
+    assert find(5000) is None
+    assert _max(directory) is None
 
 
 def test_timestamps_beyond_microseconds_are_found(tmp_path: Path) -> None:
