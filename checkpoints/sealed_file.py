@@ -30,6 +30,11 @@ JsonObject = dict[str, Any]
 MAX_BYTES: Final = 256 << 20
 """A state of a million partitions takes a tenth of it; what is larger is no file of ours."""
 
+_RESTORE: Final = (
+    "Restore all log directories of the set from one backup; or, to go on from what the logs hold, "
+    "move the kafkalog.* files of all of them away and write with allowBrokerDirectory=true"
+)
+
 
 def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) -> bytes:
     """Give the bytes of a file of ``format_name`` that holds ``lines``."""
@@ -38,8 +43,12 @@ def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) 
     return f"{_compact(header)}\n".encode() + content
 
 
-def read_sealed(path: Path, format_name: str, version: int) -> list[JsonObject] | None:
+def read_sealed(
+    path: Path, format_name: str, version: int, *, remedy: str = _RESTORE
+) -> list[JsonObject] | None:
     """Read the lines of a sealed file; None if there is none.
+
+    ``remedy`` says what to do about a damaged one; default for those of a log directory.
 
     Raises:
         CheckpointError: it is a link or no regular file, damaged, or newer than ``version``.
@@ -50,10 +59,10 @@ def read_sealed(path: Path, format_name: str, version: int) -> list[JsonObject] 
     header_line, newline, content = data.partition(b"\n")
     header = _json_object(header_line) if newline else None
     if header is None or header.get("format") != format_name:
-        raise _damaged(path, f"it does not start with the header of a {format_name} file")
+        raise _damaged(path, f"it does not start with the header of a {format_name} file", remedy)
     found = header.get("version")
     if not isinstance(found, int) or found < 1:
-        raise _damaged(path, f"its version is {found!r}")
+        raise _damaged(path, f"its version is {found!r}", remedy)
     if found > version:
         raise CheckpointError(
             f"{path} has version {found}, this release of kafkalog knows versions up to {version}: "
@@ -61,10 +70,11 @@ def read_sealed(path: Path, format_name: str, version: int) -> list[JsonObject] 
         )
     stored, computed = header.get("crc32c"), f"{crc32c(content):08x}"
     if stored != computed:
-        raise _damaged(path, f"its content has the checksum {computed}, the header says {stored!r}")
+        reason = f"its content has the checksum {computed}, the header says {stored!r}"
+        raise _damaged(path, reason, remedy)
     lines = [_json_object(line) for line in content.splitlines()]
     if not lines or None in lines:
-        raise _damaged(path, "a line of it is no JSON object")
+        raise _damaged(path, "a line of it is no JSON object", remedy)
     return [line for line in lines if line is not None]
 
 
@@ -80,12 +90,8 @@ def _json_object(line: bytes) -> JsonObject | None:
     return value if isinstance(value, dict) else None
 
 
-def _damaged(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path} is damaged: {reason}. Nothing was changed. Restore all log directories of the "
-        "set from one backup; or, to go on from what the logs hold, move the kafkalog.* files of "
-        "all of them away and write with allowBrokerDirectory=true"
-    )
+def _damaged(path: Path, reason: str, remedy: str) -> CheckpointError:
+    return CheckpointError(f"{path} is damaged: {reason}. Nothing was changed. {remedy}")
 
 
 def _read(path: Path) -> bytes | None:

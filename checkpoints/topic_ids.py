@@ -42,6 +42,11 @@ _FORMAT: Final = "kafkalog.topics"
 _CHANGED_FORMAT: Final = "kafkalog.changed-ids"
 _VERSION: Final = 1
 
+_GO_WITHOUT: Final = (
+    "Restore it from the backup that the query's checkpoint is of; or move it away, to go on by "
+    "what the offsets show, as without stateLocation"
+)
+
 
 def load_topic_ids(folder: Path) -> dict[TopicPartition, str]:
     """Read the ids; none if there is no such file yet.
@@ -51,7 +56,7 @@ def load_topic_ids(folder: Path) -> dict[TopicPartition, str]:
     """
     path = folder / TOPIC_IDS_FILE
     try:
-        lines = read_sealed(path, _FORMAT, _VERSION)
+        lines = read_sealed(path, _FORMAT, _VERSION, remedy=_GO_WITHOUT)
         return {} if lines is None else _parsed(lines[0])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not hold topic ids: {error!r}") from error
