@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.regular_file import create_exclusive, fsync_directory, write_all
+from kafkalog.checkpoints.regular_file import create_exclusive, fsync_directory, sync, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +38,7 @@ def prepare(path: Path, data: bytes, *, fsync: bool = True) -> None:
     try:
         write_all(descriptor, data, 0)
         if fsync:
-            os.fsync(descriptor)
+            sync(descriptor)
     finally:
         os.close(descriptor)
 

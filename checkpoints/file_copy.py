@@ -10,7 +10,7 @@ import errno
 import os
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.regular_file import write_all
+from kafkalog.checkpoints.regular_file import naming, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +35,8 @@ def copy_range(source: int, position: int, size: int, target: int, target_positi
             count = os.copy_file_range(source, target, left, position, target_position)
         except OSError as error:
             if error.errno not in _CANNOT_COPY_IN_KERNEL:
-                raise
+                with naming(target):  # which of the two it was, the system does not tell
+                    raise
             count = _copy_some(source, position, left, target, target_position)
         if count == 0:
             break
@@ -44,7 +45,8 @@ def copy_range(source: int, position: int, size: int, target: int, target_positi
 
 
 def _copy_some(source: int, position: int, size: int, target: int, target_position: int) -> int:
-    data = os.pread(source, min(size, _COPY_BYTES), position)
+    with naming(source):
+        data = os.pread(source, min(size, _COPY_BYTES), position)
     write_all(target, data, target_position)
     return len(data)
 

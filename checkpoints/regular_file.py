@@ -10,14 +10,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import LogDirectoryError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 __all__ = [
     "create_exclusive",
@@ -25,14 +26,32 @@ __all__ = [
     "fsync_directory",
     "fsync_file",
     "make_directory",
+    "naming",
     "open_regular",
     "read_regular",
     "replace_end",
+    "sync",
     "write_all",
 ]
 
 _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_REGULAR_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV})
+
+
+@contextmanager
+def naming(descriptor: int) -> Iterator[None]:
+    """Let errors of the system name the open file, as they do only where a call has its path.
+
+    Where the system does not tell what a descriptor is (``/proc``, man 5 proc), they stay as they
+    are.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            with suppress(OSError):
+                error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        raise
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
@@ -79,8 +98,9 @@ def read_regular(path: Path, *, limit: int) -> bytes:
         if size > limit:
             raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
         parts = []
-        while part := os.read(descriptor, 1 << 20):
-            parts.append(part)
+        with naming(descriptor):
+            while part := os.read(descriptor, 1 << 20):
+                parts.append(part)
         return b"".join(parts)
     finally:
         os.close(descriptor)
@@ -127,20 +147,21 @@ def follow_folder(descriptor: int, folder: Path) -> None:
 
 def _follow_folder(descriptor: int, folder: os.stat_result, mode: int) -> None:
     if os.fstat(descriptor).st_gid != folder.st_gid:
-        with suppress(PermissionError):
+        with suppress(PermissionError), naming(descriptor):
             os.fchown(descriptor, -1, folder.st_gid)
     # File systems without modes refuse; there is nothing to follow then.
-    with suppress(PermissionError):
+    with suppress(PermissionError), naming(descriptor):
         os.fchmod(descriptor, mode)
 
 
 def write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
     """Write every byte at ``position``: a single ``pwrite`` may stop short."""
     view = memoryview(data).cast("B")
-    while view:
-        written = os.pwrite(descriptor, view, position)
-        view = view[written:]
-        position += written
+    with naming(descriptor):
+        while view:
+            written = os.pwrite(descriptor, view, position)
+            view = view[written:]
+            position += written
 
 
 def replace_end(descriptor: int, position: int, data: bytes) -> None:
@@ -150,7 +171,18 @@ def replace_end(descriptor: int, position: int, data: bytes) -> None:
     """
     write_all(descriptor, data, position)
     if os.fstat(descriptor).st_size != position + len(data):
-        os.ftruncate(descriptor, position + len(data))
+        with naming(descriptor):
+            os.ftruncate(descriptor, position + len(data))
+
+
+def sync(descriptor: int) -> None:
+    """Make the content of an open file, or the names in an open folder, durable.
+
+    Raises:
+        OSError: it may be lost; asking again would not tell.
+    """
+    with naming(descriptor):
+        os.fsync(descriptor)
 
 
 def fsync_file(path: Path, *, missing_ok: bool = False) -> None:
@@ -168,7 +200,7 @@ def fsync_file(path: Path, *, missing_ok: bool = False) -> None:
             return
         raise
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -177,6 +209,6 @@ def fsync_directory(path: Path) -> None:
     """Make the names in a folder durable: a new or renamed file is not before this."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kafkalog.checkpoints.regular_file import naming
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -27,11 +29,12 @@ def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8
     """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
     data = np.empty(length, np.uint8)
     filled = 0
-    while filled < length:
-        count = os.preadv(descriptor, [data.data[filled:]], position + filled)
-        if count == 0:
-            break
-        filled += count
+    with naming(descriptor):
+        while filled < length:
+            count = os.preadv(descriptor, [data.data[filled:]], position + filled)
+            if count == 0:
+                break
+            filled += count
     return data[:filled]
 
 

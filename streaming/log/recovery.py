@@ -17,6 +17,7 @@ from kafkalog.checkpoints.regular_file import (
     open_regular,
     read_regular,
     replace_end,
+    sync,
 )
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
@@ -149,6 +150,6 @@ def _replace_end(path: Path, position: int, entries: bytes, *, fsync: bool) -> N
     try:
         replace_end(descriptor, position, entries)
         if fsync:
-            os.fsync(descriptor)
+            sync(descriptor)
     finally:
         os.close(descriptor)

@@ -11,6 +11,8 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
+from kafkalog.checkpoints.regular_file import sync
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Future
@@ -97,7 +99,7 @@ def _sync_and_close(descriptors: Sequence[int]) -> None:
     for descriptor in descriptors:
         try:
             if failed is None:
-                os.fsync(descriptor)
+                sync(descriptor)
         except OSError as error:
             failed = error
         finally:

@@ -19,7 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.checkpoints.regular_file import fsync_directory, open_regular, read_regular
+from kafkalog.checkpoints.regular_file import fsync_directory, open_regular, read_regular, sync
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.options import PATHS
 
@@ -91,6 +91,6 @@ def _fsync_if_there(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
-        os.fsync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)

@@ -17,7 +17,7 @@ import numpy as np
 from crc32c import crc32c
 
 from kafkalog.checkpoints.file_copy import copy_range, try_to_link
-from kafkalog.checkpoints.regular_file import follow_folder, open_regular, write_all
+from kafkalog.checkpoints.regular_file import follow_folder, naming, open_regular, write_all
 from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.streaming.records.batch_heads import heads_of, stamp_heads, unstamp_heads
 
@@ -182,7 +182,8 @@ class StagedSource:
     def _fill(self, data: Bytes, source: int, position: int) -> None:
         filled = 0
         while filled < len(data):
-            count = os.preadv(source, [data.data[filled:]], position + filled)
+            with naming(source):
+                count = os.preadv(source, [data.data[filled:]], position + filled)
             if count == 0:
                 raise self._too_short(position + filled)
             filled += count

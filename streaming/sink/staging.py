@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.regular_file import fsync_directory
+from kafkalog.errors import CommitError
 from kafkalog.streaming.sink.staged_file import StagedFile
 
 if TYPE_CHECKING:
@@ -109,9 +110,15 @@ class StagingArea:
         for file in self._files:
             self._end(file)
         if self._durable:
-            for directory in sorted({file.directory for file in self._files}):
-                fsync_directory(self._folders[directory])
+            self._sync_folders()
         return tuple(run.close() for run in self._runs)
+
+    def _sync_folders(self) -> None:
+        for directory in sorted({file.directory for file in self._files}):
+            try:
+                fsync_directory(self._folders[directory])
+            except OSError as error:
+                raise CommitError(f"staged files cannot be made durable: {error}") from error
 
     def discard(self) -> None:
         """Remove the files of an attempt that failed; what cannot be removed is swept later."""

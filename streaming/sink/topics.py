@@ -119,8 +119,11 @@ class TopicCatalog:
             CheckpointError: a commit state that cannot be trusted.
         """
         folders = list(directories)
-        partitions = LogDirs(folders).partitions()
-        return cls(partitions, load_committed(folders), options)
+        try:
+            partitions = LogDirs(folders).partitions()
+            return cls(partitions, load_committed(folders), options)
+        except OSError as error:
+            raise LogDirectoryError(f"log directories cannot be read: {error}") from error
 
     @property
     def set_id(self) -> str | None:
@@ -159,7 +162,10 @@ class TopicCatalog:
     def _topic_id(self, name: str) -> str | None:
         """Give the id that all partitions of a topic carry."""
         folders = [entry for key, entry in self._partitions.items() if key.topic == name]
-        ids = {self._read_id(entry.path) for entry in folders}
+        try:
+            ids = {self._read_id(entry.path) for entry in folders}
+        except OSError as error:
+            raise LogDirectoryError(f"topic {name!r}: its id cannot be read: {error}") from error
         if len(ids) > 1:
             raise _differing_ids(name, folders)
         topic_id = ids.pop()

@@ -6,18 +6,20 @@ import errno
 import os
 import shutil
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
+from kafkalog import append
 from kafkalog.checkpoints.broker import RECOVERY_POINT, read_offset_checkpoint
 from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
 from kafkalog.streaming.sink.committer import Committer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 BEFORE = {0: ["a"], 1: ["b"]}
 AFTER = {0: ["a", "c"], 1: ["b", "d"]}
@@ -36,7 +38,8 @@ class Failing:
         self._left -= 1
         if self._left == -1:
             self.has_failed = True
-            raise OSError(self._code, os.strerror(self._code))
+            named_file = [path] if isinstance(path := arguments[0], str | Path) else []
+            raise OSError(self._code, os.strerror(self._code), *named_file)
         return self._original(*arguments, **named)
 
 
@@ -141,3 +144,43 @@ def test_a_clock_that_goes_backwards_changes_nothing(
             patch.setattr(time, "time_ns", lambda shift=shift: real() + shift)
             writer.write(batch_id, rows([str(batch_id)]))
     assert values_of([tmp_path], "t") == {0: ["0", "1", "2", "3"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        ("open", errno.EIO),
+        ("pwrite", errno.ENOSPC),
+        ("fsync", errno.EIO),
+        ("copy_file_range", errno.ENOSPC),
+        ("read", errno.EIO),
+        ("preadv", errno.EIO),
+        ("ftruncate", errno.EIO),
+        ("fchmod", errno.EIO),
+        ("mkdir", errno.EROFS),
+        ("replace", errno.EIO),
+    ],
+)
+def test_the_error_of_an_append_says_where_the_fault_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
+) -> None:
+    monkeypatch.setattr("kafkalog.streaming.sink.staged_source._BUFFER_BYTES", 200)
+    monkeypatch.setattr("kafkalog.streaming.log.append_plan.ADOPTED_BYTES", 1 << 30)
+    values = pa.table({"value": ["a" * 100] * 8})
+    append(tmp_path, "t", values, options={"max.message.bytes": "200"})
+    call, failed = 0, True
+    said: list[str] = []
+    while failed:
+        failing = Failing(name, call, code)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, failing)
+            try:
+                append(tmp_path, "t", values, options={"segment.bytes": "900"})
+            except KafkaLogError as error:
+                said.append(str(error))
+        failed = failing.has_failed
+        call += 1
+    assert said or name == "ftruncate"
+    for text in said:
+        assert str(tmp_path) in text
+        assert os.strerror(code) in text
