@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from kafkalog.errors import KafkaLogError
+
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
         DataSourceReader,
@@ -71,13 +73,20 @@ class KafkaLogDataSource(DataSource):
         return LogBatchReader(options, rows)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Make the reader of a streaming query."""
+        """Make the reader of a streaming query, or one that says why there is none."""
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
         from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
 
-        options = ReadOptions.parse(self.options)
-        writes_positions = _group_writer if options.commit_group_offsets else None
-        return LogStreamReader(options, _wanted_rows(options, schema), writes_positions)
+        try:
+            options = ReadOptions.parse(self.options)
+            writes_positions = _group_writer if options.commit_group_offsets else None
+            return LogStreamReader(options, _wanted_rows(options, schema), writes_positions)
+        except KafkaLogError as error:
+            from kafkalog.streaming.source.refused_reader import (  # noqa: PLC0415
+                RefusedStreamReader,
+            )
+
+            return RefusedStreamReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch query."""

@@ -272,8 +272,10 @@ def test_a_deleted_partition_fails_a_stream_unless_it_may_go_on(
 def test_an_option_that_a_stream_cannot_have_is_refused_at_its_start(
     start: Callable[..., tuple[StreamingQuery, Run]],
 ) -> None:
-    with pytest.raises(StreamingQueryException, match="'endingOffsets' cannot be used in a str"):
+    refusal = "'endingOffsets' cannot be used in a str"
+    with pytest.raises(StreamingQueryException, match=refusal) as caught:
         finish(start(endingOffsets="latest"))
+    assert "UnboundLocalError" not in str(caught.value)  # Spark's own, where no reader is made
 
 
 def test_a_limit_of_bytes_cuts_micro_batches_between_record_batches(

@@ -2,16 +2,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.source.batch_reader import LogBatchReader
 from kafkalog.streaming.source.stream_reader import LogStreamReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SCHEMA = StructType().add("value", "string")
 
@@ -56,6 +61,21 @@ def test_readers_are_small_and_travel() -> None:
         assert type(cloudpickle.loads(pickled)) is type(reader)
 
 
-def test_a_streaming_reader_refuses_an_end() -> None:
+@pytest.mark.parametrize(
+    "first_call",
+    [
+        lambda reader: reader.prepareForTriggerAvailableNow(),
+        lambda reader: reader.getDefaultReadLimit(),
+        lambda reader: reader.initialOffset(),
+        lambda reader: reader.latestOffset({}, ReadAllAvailable()),
+        lambda reader: reader.partitions({}, {}),
+        lambda reader: reader.read(InputPartition(())),
+    ],
+)
+def test_a_streaming_reader_says_at_the_first_call_why_there_is_none(
+    first_call: Callable[[DataSourceStreamReader], object],
+) -> None:
+    reader = source(endingOffsets="latest").streamReader(SCHEMA)
     with pytest.raises(OptionError, match="'endingOffsets' cannot be used in a streaming query"):
-        source(endingOffsets="latest").streamReader(SCHEMA)
+        first_call(reader)
+    reader.stop()
