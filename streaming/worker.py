@@ -1,13 +1,14 @@
-"""What a Python worker of Spark's does once, whichever tasks it runs."""
+"""What a Python process of Spark's does once, whichever tasks it runs."""
 
 from __future__ import annotations
 
 import functools
 import gc
+import logging
 
 from pyspark import TaskContext
 
-__all__ = ["settle_worker"]
+__all__ = ["settle_worker", "show_log_lines"]
 
 
 @functools.cache
@@ -23,3 +24,19 @@ def settle_worker() -> None:
         return
     gc.collect()
     gc.freeze()
+
+
+def show_log_lines() -> None:
+    """Let log lines from level INFO on come to stderr, unless somebody has set up logging.
+
+    In the process that answers for a query's offsets nobody can; its stderr is the driver's, where
+    Spark's own sources say at INFO where a query starts.
+    """
+    logger = logging.getLogger("kafkalog")
+    if logger.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # as Spark's
+    handler.setFormatter(logging.Formatter(line, "%y/%m/%d %H:%M:%S"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)

@@ -141,6 +141,8 @@ class StreamControl:
 
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
         is_fresh = not (self._asked or self._replayed) and start == self._initial
+        if not is_fresh:
+            self._goes_on(start)
         self._asked = True
         if is_fresh:
             self._ids.start_anew()
@@ -174,6 +176,8 @@ class StreamControl:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
         replayed = not self._asked
+        if replayed and start != self._initial:
+            self._goes_on(start)
         self._replayed |= replayed
         if replayed and start == self._initial:
             # The first batch again, after a failure: the start is resolved anew and may lie
@@ -188,6 +192,11 @@ class StreamControl:
         start = {key: end[key] if key in gone else offset for key, offset in start.items()}
         ranges = readable_ranges(start, end, available, self._tail, self._policy)
         return plan_splits(ranges, self._options, self._tail, self._policy)
+
+    def _goes_on(self, start: PartitionOffsets) -> None:
+        """Say once where a query with a checkpoint goes on, whatever the options say."""
+        if not (self._asked or self._replayed):
+            _LOGGER.info("goes on as its checkpoint says at %s", json.dumps(to_json(start)))
 
     def _without_latest(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Let partitions that start at ``latest`` end where they start, which keeps their start.

@@ -18,7 +18,7 @@ from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.packing import pack_micro_batch
-from kafkalog.streaming.worker import settle_worker
+from kafkalog.streaming.worker import settle_worker, show_log_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -64,6 +64,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._control is None:
             from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
 
+            show_log_lines()
             warn_ignored(self._options.ignored)
             self._control = StreamControl(self._options)
             if self._make_position_writer is not None:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import logging
 import shutil
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -149,6 +152,39 @@ def test_a_query_that_reads_a_backlog_in_pieces_does_not_wait(
     for _ in range(5):
         offsets = stream.next_end(offsets, take_all=False)
     assert waits == []
+
+
+def test_it_is_said_once_where_a_query_starts_or_goes_on(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "kafkalog.source")
+    stream = control(log, startingOffsets="earliest")
+    end = stream.next_end(stream.initial(), take_all=False)
+    stream.plan(stream.initial(), end)
+    stream.next_end(end, take_all=False)
+    assert caplog.messages == ['startingOffsets starts at {"t": {"0": 0, "1": 0}}']
+    caplog.clear()
+    goes_on = 'goes on as its checkpoint says at {"t": {"0": 10, "1": 4}}'
+    control(log, startingOffsets="earliest").next_end(end, take_all=False)
+    again = control(log)  # a batch was not done
+    again.plan(end, end)
+    again.next_end(end, take_all=False)
+    assert caplog.messages == [goes_on, goes_on]
+
+
+def test_log_lines_come_to_the_stderr_of_the_process_that_answers_for_offsets(log: Path) -> None:
+    program = (
+        "from kafkalog.streaming.datasource import KafkaLogDataSource\n"
+        "from kafkalog.streaming.schema import source_schema\n"
+        f"source = KafkaLogDataSource({{'path': {str(log)!r}, 'subscribe': 't'}})\n"
+        "source.streamReader(source_schema(include_headers=False)).initialOffset()\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stderr.endswith(
+        ' INFO kafkalog.source: startingOffsets starts at {"t": {"0": 10, "1": 4}}\n'
+    )
 
 
 def test_a_limit_cuts_batches_in_proportion(tmp_path: Path) -> None:
