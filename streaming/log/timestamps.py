@@ -188,9 +188,10 @@ def _floor_entry(segment: LogSegment, timestamp: int) -> TimestampOffset:
 def _borne_out(segment: LogSegment, entry: TimestampOffset) -> TimestampOffset:
     """Hold an entry against the batch that it speaks of; nothing is known if that differs.
 
-    A copy may have a time index that is older or newer than its log, or another log's.
+    A copy may have a time index that is older or newer than its log, or another log's. What it says
+    of a log without a byte is believed, as a broker does: there is nothing in it to be missed.
     """
-    if entry.timestamp < 0:
+    if entry.timestamp < 0 or not segment.size:
         return entry
     for header in segment.headers(segment.floor_position(entry.offset)):
         if header.last_offset >= entry.offset:

@@ -135,6 +135,18 @@ def test_emptied_batches_count_only_where_the_time_index_has_them(
     assert _max(directory) is None
 
 
+def test_a_segment_that_was_emptied_is_as_old_as_its_time_index_says(tmp_path: Path) -> None:
+    """A copy that takes a while may have the index from before a cleaning, and the log after it."""
+    directory = tmp_path / "flights-0"
+    directory.mkdir()
+    (directory / f"{0:020d}.log").touch()
+    (directory / f"{0:020d}.timeindex").write_bytes(struct.pack(">qi", 4000, 3))
+    (directory / f"{5:020d}.log").write_bytes(make_batches(5, [1], timestamps=[5000]))
+    assert _find(directory, 4000) is None
+    assert _find(directory, 4001) == (5000, 5)
+    assert _max(directory) == (5000, 5)
+
+
 def test_timestamps_beyond_microseconds_are_found(tmp_path: Path) -> None:
     directory = tmp_path / "flights-0"
     append(directory, batch_bytes(0, [Row(timestamp=5), Row(timestamp=2**62)]))
