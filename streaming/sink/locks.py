@@ -124,7 +124,7 @@ class DirectoryLocks:
             ) from error
 
     def _take_mutex(self, folder: Path, deadline: float, undo: ExitStack) -> None:
-        mutex = _mutex_of(folder)
+        mutex = _MUTEXES.of(folder)
         if not mutex.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._timed_out(folder, "another thread of this process")
         undo.callback(mutex.release)
@@ -185,7 +185,7 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
     Raises:
         LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
     """
-    mutex = _mutex_of(folder)
+    mutex = _MUTEXES.of(folder)
     if not mutex.acquire(blocking=False):
         return  # a thread of this process has all locks; looking would make it lose one
     try:
@@ -208,15 +208,26 @@ def _held_by_broker(path: Path) -> LogDirectoryError:
     )
 
 
-_MUTEXES: dict[tuple[int, int], threading.Lock] = {}
-_MUTEXES_GUARD = threading.Lock()
+class _Mutexes:
+    """What keeps the threads of this process apart, for each directory by device and inode."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin without any: in a forked child, the threads that held some do not exist."""
+        self._guard = threading.Lock()
+        self._found: dict[tuple[int, int], threading.Lock] = {}
+
+    def of(self, folder: Path) -> threading.Lock:
+        """Give the one of a directory."""
+        found = folder.stat()
+        with self._guard:
+            return self._found.setdefault((found.st_dev, found.st_ino), threading.Lock())
 
 
-def _mutex_of(folder: Path) -> threading.Lock:
-    """Give the lock that keeps threads of this process apart on one directory."""
-    found = folder.stat()
-    with _MUTEXES_GUARD:
-        return _MUTEXES.setdefault((found.st_dev, found.st_ino), threading.Lock())
+_MUTEXES: Final = _Mutexes()
+os.register_at_fork(after_in_child=_MUTEXES.begin)
 
 
 def _open(path: Path) -> int:

@@ -149,3 +149,16 @@ TAKE = """
 import fcntl, os, sys
 fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
 """
+
+
+def test_a_forked_child_gets_the_locks_once_its_parent_gives_them_back(tmp_path: Path) -> None:
+    with DirectoryLocks([tmp_path], holder="the parent", timeout_ms=0):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                with DirectoryLocks([tmp_path], holder="the child", timeout_ms=30_000):
+                    code = 0
+            finally:
+                os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
