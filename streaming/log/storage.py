@@ -82,7 +82,7 @@ class RemoteRoot(str):
         Raises:
             OptionError: a parameter that is not known; no value is shown.
         """
-        uri = urlsplit(text)
+        uri = urlsplit(text, allow_fragments=False)  # a key may well have a #
         host = uri.netloc.rpartition("@")[2]
         clean = f"{uri.scheme.lower()}://{host}{uri.path.rstrip('/')}"
         if uri.scheme.lower() != "s3":

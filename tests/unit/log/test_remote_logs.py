@@ -324,6 +324,11 @@ def test_what_the_uri_says_counts_more_than_the_options() -> None:
     assert options.paths[0].options.endpoint == "http://other:1"
 
 
+def test_a_key_may_have_a_hash_sign() -> None:
+    root = RemoteRoot.parse("s3://bucket/logs#2?region=eu-west-1")
+    assert (root, root.options.region) == ("s3://bucket/logs#2", "eu-west-1")
+
+
 # Other file systems
 
 
