@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import OptionError, RowError
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import BatchIdentity
@@ -25,7 +25,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.read_options import ReadOptions
@@ -74,7 +74,7 @@ def append(
 
     Raises:
         OptionError: options that cannot be used.
-        RowError: rows that cannot become records.
+        RowError: rows that cannot become records, or no rows of Arrow.
         CommitError: nothing of the rows is visible; trying again with the same ``version`` is safe.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
@@ -87,8 +87,8 @@ def append(
     warn_ignored(parsed.ignored)
     identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
     if transactional_id is not None and version is not None:
-        if not 0 <= version < 1 << 63:
-            raise OptionError(f"version is {version}, expected a number from 0 to 2^63-1")
+        if type(version) is not int or not 0 <= version < 1 << 63:
+            raise OptionError(f"version is {version!r}, expected a number from 0 to 2^63-1")
         identity = BatchIdentity(f"app:{transactional_id}", version)
     plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
@@ -227,4 +227,20 @@ def _batches(
 ) -> Iterable[pa.RecordBatch]:
     if isinstance(data, pa.RecordBatch):
         return [data]
-    return data.to_batches() if isinstance(data, pa.Table) else data
+    batches = data.to_batches() if isinstance(data, pa.Table) else data
+    if not isinstance(batches, Iterable):
+        raise _no_rows(data)
+    return map(_as_batch, batches)
+
+
+def _as_batch(batch: object) -> pa.RecordBatch:
+    if not isinstance(batch, pa.RecordBatch):
+        raise _no_rows(batch)
+    return batch
+
+
+def _no_rows(data: object) -> RowError:
+    return RowError(
+        "rows come as a table, a record batch, or an iterable of record batches of Arrow, and not "
+        f"as {type(data).__name__}"
+    )

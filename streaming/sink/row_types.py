@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import RowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["check_columns"]
+__all__ = ["check_columns", "check_distinct"]
 
 
 class _Column(NamedTuple):
@@ -33,6 +33,19 @@ _COLUMNS: Final = (
 _OFFSET: Final = _Column("offset", ("bigint",))
 
 
+def check_distinct(names: Sequence[str], *, topic_given: bool, keeps_offsets: bool = False) -> None:
+    """Refuse rows that have a column twice, of those that are looked at: which of them is meant?
+
+    Raises:
+        RowError: naming the column.
+    """
+    for column in _looked_at(topic_given=topic_given, keeps_offsets=keeps_offsets):
+        if names.count(column.name) > 1:
+            raise RowError(
+                f"there is more than one column {column.name!r}: rename or drop all but one"
+            )
+
+
 def check_columns(
     types: Mapping[str, str], *, topic_given: bool, keeps_offsets: bool = False
 ) -> None:
@@ -47,9 +60,7 @@ def check_columns(
     Raises:
         RowError: naming the column, the type found and those allowed.
     """
-    for column in (*_COLUMNS, _OFFSET) if keeps_offsets else _COLUMNS:
-        if column is _TOPIC and topic_given:
-            continue
+    for column in _looked_at(topic_given=topic_given, keeps_offsets=keeps_offsets):
         found = types.get(column.name)
         if found is None:
             _require(column)
@@ -58,6 +69,11 @@ def check_columns(
                 f"column {column.name!r} has the type {found}, but must be "
                 f"{' or '.join(column.types)}"
             )
+
+
+def _looked_at(*, topic_given: bool, keeps_offsets: bool) -> list[_Column]:
+    columns = (*_COLUMNS, _OFFSET) if keeps_offsets else _COLUMNS
+    return [column for column in columns if not (column is _TOPIC and topic_given)]
 
 
 def _require(column: _Column) -> None:

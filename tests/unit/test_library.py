@@ -186,6 +186,8 @@ def test_a_tail_starts_at_the_end_and_may_end_when_nothing_comes(tmp_path: Path)
         ({"transactional_id": "x"}, "both transactional_id and version"),
         ({"transactional_id": "x", "version": -1}, "version is -1"),
         ({"transactional_id": "x", "version": 1 << 63}, "version is 9223372036854775808"),
+        ({"transactional_id": "x", "version": 1.5}, r"version is 1\.5"),
+        ({"transactional_id": "x", "version": "1"}, "version is '1'"),
         ({"options": {"txnVersion": "1"}}, "use its arguments"),
         ({"options": {"kafka.transactional.id": "x"}}, "use its arguments"),
         ({"options": {"segment.byte": "1"}}, "segment.bytes"),
@@ -197,6 +199,27 @@ def test_what_cannot_be_used_is_refused_and_nothing_made(
     with pytest.raises(OptionError, match=message):
         kafkalog.append(tmp_path / "log", "t", table("a"), **arguments)
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("data", [None, "abc", {"value": ["a"]}, [{"value": "a"}], [None]])
+def test_what_is_no_arrow_is_refused_by_its_kind(tmp_path: Path, data: Any) -> None:
+    with pytest.raises(RowError, match="rows come as a table, a record batch"):
+        kafkalog.append(tmp_path, "t", data)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".kafkalog")]
+
+
+@pytest.mark.parametrize("name", ["value", "key", "timestamp"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
+    columns = [pa.array(["a"]), *[pa.array([1 if name == "timestamp" else "b"])] * 2]
+    rows = pa.Table.from_arrays(columns, names=["value", name, name])
+    with pytest.raises(RowError, match=f"more than one column '{name}'"):
+        kafkalog.append(tmp_path, "t", rows)
+
+
+def test_two_columns_that_are_not_looked_at_do_no_harm(tmp_path: Path) -> None:
+    names = ["value", "topic", "topic", "offset", "offset"]
+    rows = pa.Table.from_arrays([pa.array(["a"])] * len(names), names=names)
+    assert kafkalog.append(tmp_path, "t", rows).appended
 
 
 def test_options_may_be_numbers_and_booleans_as_in_spark(tmp_path: Path) -> None:
