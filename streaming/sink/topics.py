@@ -143,6 +143,8 @@ class TopicCatalog:
     def topic(self, name: str) -> Topic:
         """Describe a topic, or the one that would be made.
 
+        Partitions that have lost their folders count: keys are to go where they always went.
+
         Raises:
             InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
         """
@@ -156,6 +158,8 @@ class TopicCatalog:
         topic_id = self._topic_id(name)
         state = self._committed.state
         known = state.topics.get(topic_key(name, topic_id)) if state else None
+        if known and known.high_watermarks:
+            count = max(count, max(known.high_watermarks) + 1)
         settings = {**(known.settings if known else {}), **self._options.settings}
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 
