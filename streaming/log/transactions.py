@@ -16,6 +16,7 @@ Source: Kafka ``ProducerStateManager``, ``ProducerAppendInfo``, ``UnifiedLog.las
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
@@ -31,6 +32,7 @@ from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.log_walk import walk_batches
 from kafkalog.streaming.log.producer_state import list_snapshots, open_transactions
 from kafkalog.streaming.log.salvage import Salvage
+from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.records.control import MarkerReader, MarkerType
 
 if TYPE_CHECKING:
@@ -235,10 +237,30 @@ class StableOffset:
         for offset in reversed(list_snapshots(self._directory)):
             if offset <= high_watermark:
                 found = snapshot_transactions(self._directory, offset)
-                if found is not None:
+                if found is not None and not self._is_outdated(offset, found):
                     self._next, self._open = offset, OpenTransactions(found, self._salvage)
                     return
         self._next, self._open = 0, OpenTransactions(salvage=self._salvage)
+
+    def _is_outdated(self, offset: int, first_offsets: dict[int, int]) -> bool:
+        """Tell whether a snapshot is older than what a cleaner has made of the log around it.
+
+        A copy that took a while may have one from before segments were joined, and the log from
+        after the marker went of what was open. One that no segment begins with is held against the
+        log: what is open was never cleaned, and begins where the snapshot says.
+        """
+        bases = list_base_offsets(self._directory)
+        producer_id, first = min(
+            first_offsets.items(), key=lambda item: item[1], default=(NO_PRODUCER_ID, -1)
+        )
+        if offset in bases or not bases or first < bases[0]:
+            return False
+        with suppress(CorruptRecordError):
+            for _, chunk in walk_batches(self._directory, first):
+                begin = chunk.table[:1]
+                as_it_was = (begin.base_offset == first) & (begin.producer_id == producer_id)
+                return not (as_it_was & (begin.count > 0)).all()
+        return False
 
     def _walk_to(self, high_watermark: int) -> None:
         segment = None

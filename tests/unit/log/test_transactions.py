@@ -333,11 +333,24 @@ def test_the_newest_usable_snapshot_below_the_high_watermark_counts(tmp_path: Pa
     BrokerLog(tmp_path).play([("send", 7), ("roll", 0), ("commit", 7), ("roll", 0), ("plain", 8)])
     assert stable(tmp_path, 5) == 5
     # One that says otherwise shows which one is used; above the watermark none is.
-    (tmp_path / f"{4:020d}.snapshot").write_bytes(snapshot_bytes({9: 3}))
+    (tmp_path / f"{3:020d}.snapshot").write_bytes(snapshot_bytes({9: 1}))
     (tmp_path / f"{6:020d}.snapshot").write_bytes(snapshot_bytes({9: 0}))
-    assert stable(tmp_path, 5) == 3
-    (tmp_path / f"{4:020d}.snapshot").write_bytes(b"damaged")
+    assert stable(tmp_path, 5) == 1
+    (tmp_path / f"{3:020d}.snapshot").write_bytes(b"damaged")
     assert stable(tmp_path, 5) == 5
+
+
+def test_a_snapshot_from_before_a_cleaning_opens_no_transaction(tmp_path: Path) -> None:
+    """A copy that takes a while may have it beside segments that were joined since."""
+    cleaned = producer_batch(3, 1, 8) + emptied(producer_batch(4, 2, 7)) + producer_batch(9, 1, 8)
+    write_segment(tmp_path, 0, cleaned + marker(10, 8, COMMIT))
+    snapshot = tmp_path / f"{6:020d}.snapshot"
+    for first in (0, 4, 9):  # removed, emptied, another producer's
+        snapshot.write_bytes(snapshot_bytes({7: first}))
+        assert stable(tmp_path, 11) == 11
+        assert committed_offsets(tmp_path, 0, 11) == [3, 9]
+    snapshot.write_bytes(snapshot_bytes({8: 3}))
+    assert stable(tmp_path, 10) == 3
 
 
 def test_the_last_stable_offset_is_not_below_the_log_start(tmp_path: Path) -> None:
