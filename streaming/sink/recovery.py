@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import TEMPORARY_SUFFIX
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
-from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.errors import CheckpointError, LogDirectoryError
@@ -100,6 +100,14 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
         ],
         durable=durable,
     )
+    _drop_staged(log_set, intent)
+
+
+def _drop_staged(log_set: LogSet, intent: Intent) -> None:
+    """Remove what a published commit was made of; of a job without an id nobody else knows it."""
+    for member, name in intent.files:
+        if member in log_set.members and name.startswith(STAGED_PREFIX):
+            (log_set.members[member] / name).unlink(missing_ok=True)
 
 
 def _folder(log_set: LogSet, intended: IntendedPartition) -> Path:

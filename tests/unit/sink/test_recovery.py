@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.logs import Row, batch_bytes
-from tests.support.sinking import Writer, rows, values_of
+from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import (
@@ -19,7 +19,10 @@ from kafkalog.checkpoints.commit_state import (
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.append import PartitionAppend
+from kafkalog.streaming.sink.committer import Committer
+from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.task_writer import TaskWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -216,6 +219,25 @@ def test_an_intent_that_a_state_has_published_is_only_cleared_away(
     assert not writer.write(0, rows(["a"])).appended
     assert not (tmp_path / INTENT_FILE).exists()
     assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {TopicPartition("t", 0): 1}
+
+
+@pytest.mark.parametrize("adopts", [False, True], ids=["copied", "adopted"])
+def test_what_a_job_without_an_id_had_staged_goes_though_it_was_cut_off_behind_its_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopts: bool
+) -> None:
+    if adopts:
+        adopt_small_files(monkeypatch)
+    writer = Writer(tmp_path, topic="t")
+    identity = BatchIdentity("job:1", 0)
+    output = TaskWriter(writer.plan(), identity).write([rows(["a"])])
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.streaming.sink.committer.write_ends", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            Committer(writer.plan(), identity).commit(output.runs)
+    assert list(tmp_path.glob(".kafkalog.staged.*"))
+    go_on(tmp_path)
+    assert not list(tmp_path.glob(".kafkalog.staged.*"))
+    assert values_of([tmp_path], "t") == {0: ["a"]}
 
 
 def test_an_intent_of_another_set_is_not_acted_on(cut_off: Path, tmp_path: Path) -> None:
