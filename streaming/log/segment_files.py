@@ -3,8 +3,9 @@
 A cleaner replaces segments by renames: it writes ``.cleaned`` files, renames them to ``.swap`` once
 they are whole, the highest base offset first, renames the old ones to ``.deleted``, and the
 ``.swap`` files to their final names. A broker that was killed on the way finishes that when it
-starts: a ``.swap`` file that no ``.cleaned`` one lies at or below is the truth for its range of
-offsets. So it is for readers; otherwise what it replaced would be missing, or there twice.
+starts: a ``.swap`` file that no ``.cleaned`` one, of a log or an index, lies at or below is the
+truth for its range of offsets. So it is for readers; otherwise what it replaced would be missing,
+or there twice. The files of a segment are renamed one by one, its log first.
 
 Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader.removeTempFilesAndCollectSwapFiles``.
 """
@@ -18,7 +19,15 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.files import CLEANED, LOG, SWAP, parse_base_offset
+from kafkalog.streaming.log.files import (
+    CLEANED,
+    LOG,
+    OFFSET_INDEX,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    parse_base_offset,
+)
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.segment import LogSegment
 
@@ -27,7 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["list_base_offsets", "list_segments"]
 
-_KINDS: Final = (LOG, LOG + SWAP, LOG + CLEANED)
+_CLEANED_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+_KINDS: Final = (LOG, LOG + SWAP, *(kind + CLEANED for kind in _CLEANED_KINDS))
 
 _SETTLED_NS: Final = 100_000_000
 """A folder that has not changed for so long did not change while it was listed: its clock may tick
@@ -54,8 +64,8 @@ def list_segments(directory: Path) -> list[LogSegment]:
         FileNotFoundError: a cleaner that was about to swap segments has done so: list them again.
     """
     names = _names(directory)
-    cleaned = _bases(names, CLEANED)
-    swaps = [base for base in _bases(names, SWAP) if not cleaned or base < cleaned[0]]
+    cleaned = [base for kind in _CLEANED_KINDS for base in _bases(names, CLEANED, kind)]
+    swaps = [base for base in _bases(names, SWAP) if base < min(cleaned, default=MAX_OFFSET)]
     swapped = [LogSegment(directory, base, SWAP) for base in swaps]
     end = max((_next_offset(segment) for segment in swapped), default=0)
     live = [
@@ -71,10 +81,10 @@ def _next_offset(segment: LogSegment) -> int:
         return find_valid_end(segment, segment.floor_position(MAX_OFFSET)).next_offset
 
 
-def _bases(names: list[str], suffix: str) -> list[int]:
-    """Collect the base offsets of the ``.log`` files with a suffix, ascending."""
+def _bases(names: list[str], suffix: str, kind: str = LOG) -> list[int]:
+    """Collect the base offsets of the files of a kind with a suffix, ascending."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
-    return sorted(base for stem in stems if (base := parse_base_offset(stem, LOG)) is not None)
+    return sorted(base for stem in stems if (base := parse_base_offset(stem, kind)) is not None)
 
 
 def _names(directory: Path) -> list[str]:

@@ -43,6 +43,20 @@ def test_an_empty_swap_takes_the_place_of_its_own_base_only(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.parametrize("kind", ["log", "index", "timeindex", "txnindex"])
+def test_a_swap_counts_once_no_file_at_or_below_it_is_cleaned_only(
+    kind: str, tmp_path: Path
+) -> None:
+    """A broker that is killed while it renames a segment's files goes back to what was before."""
+    _touch(tmp_path, *(f"{base:020d}.log" for base in (0, 5, 9)))
+    _touch(tmp_path, f"{5:020d}.log.swap", f"{5:020d}.{kind}.cleaned")
+    names = [segment.path.name for segment in list_segments(tmp_path)]
+    assert names == [f"{base:020d}.log" for base in (0, 5, 9)]
+    (tmp_path / f"{5:020d}.{kind}.cleaned").rename(tmp_path / f"{9:020d}.{kind}.cleaned")
+    names = [segment.path.name for segment in list_segments(tmp_path)]
+    assert names == [f"{0:020d}.log", f"{5:020d}.log.swap", f"{9:020d}.log"]
+
+
 def test_a_folder_that_changes_is_listed_until_two_listings_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
