@@ -80,7 +80,9 @@ def open_appender(
         raise CommitError(
             f"{folder}: the log of {key} ends at offset {end}, yet everything below "
             f"{committed_end} is committed. Restore it: appended records would get offsets that "
-            "readers have seen already"
+            "readers have seen already. Or, if what it holds is all that there is to be, move the "
+            "kafkalog.* files of all log directories away, and run `kafkalog takeover`: it forgets "
+            "what was committed, and by whom"
         )
     if folder.is_dir() and end != committed_end:
         _check_no_open_transaction(folder, key, end)
