@@ -163,6 +163,21 @@ class LogTail:
                 "%s",
                 *_counted(self.missing),
             )
+        damaged = list(self._ending_at_damage())
+        if damaged:
+            _LOGGER.warning(
+                "the logs of %d partitions end at a damaged batch, as for a broker that recovers "
+                "them: nothing tells that the batches behind it are committed, and they are not "
+                "read (kafkalog verify names the places): %s",
+                len(damaged),
+                ", ".join(damaged[:10]),
+            )
+
+    def _ending_at_damage(self) -> Iterator[str]:
+        ends = self._ends_found or {}
+        for key, partition in self._partitions.items():
+            if partition.walked and partition.is_damaged and ends.get(key, 0) <= partition.log_end:
+                yield f"{key} at offset {partition.log_end}"
 
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""

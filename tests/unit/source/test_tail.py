@@ -89,6 +89,32 @@ def test_a_torn_tail_of_a_bare_copy_is_not_there_yet(log: Path) -> None:
     assert ends(tail_of(log)) == {"t-0": 10}
 
 
+@pytest.mark.parametrize("to_log_end", [False, True])
+def test_a_bare_copy_that_ends_at_damage_with_batches_behind_it_says_so(
+    log: Path, to_log_end: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = log / "t-0" / f"{0:020d}.log"
+    tail = tail_of(log, to_log_end=to_log_end)
+    append_batch(path, batch_bytes(10, rows(2)))
+    assert ends(tail) == {"t-0": 12}
+    tail.report()
+    assert caplog.messages == []
+    damaged = bytearray(batch_bytes(12, rows(2)))
+    damaged[-1] ^= 1
+    append_batch(path, bytes(damaged))
+    torn = tail_of(log, to_log_end=to_log_end)
+    assert ends(torn) == {"t-0": 12}
+    torn.report()
+    assert caplog.messages == []  # a torn tail is how a log may end
+    append_batch(path, batch_bytes(14, rows(2)))
+    tail = tail_of(log, to_log_end=to_log_end)
+    assert ends(tail) == {"t-0": 12}
+    tail.report()
+    (message,) = caplog.messages
+    assert "end at a damaged batch" in message
+    assert message.endswith(": t-0 at offset 12")
+
+
 def test_the_folder_of_one_partition_is_a_log_directory_too(log: Path) -> None:
     write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5})
     assert ends(tail_of(log / "t-0")) == {"t-0": 5}
