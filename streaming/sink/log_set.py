@@ -80,9 +80,21 @@ def _ensure_set(options: WriteOptions) -> str:
 
 def _check_distinct(folders: Sequence[Path]) -> None:
     """Refuse one folder under two names: nobody can hold its locks twice."""
+    known: dict[object, Path] = {}
     for folder in folders:
-        if folders.count(folder) > 1:
-            raise LogDirectoryError(f"log directory {folder} is given twice, by way of a link")
+        other = known.setdefault(_identity(folder), folder)
+        if other is not folder:
+            raise LogDirectoryError(
+                f"log directory {folder} is given twice, by way of a link or a mount: it is {other}"
+            )
+
+
+def _identity(folder: Path) -> object:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return folder
+    return found.st_dev, found.st_ino
 
 
 def _check_no_partition(folder: Path) -> None:

@@ -56,6 +56,22 @@ def test_one_folder_under_two_names_is_refused_at_once(tmp_path: Path) -> None:
     assert [*(tmp_path / "log").iterdir()] == []
 
 
+def test_one_folder_under_two_mounts_is_refused_too(tmp_path: Path) -> None:
+    folder, mount = tmp_path / "log", tmp_path / "mount"
+    for path in (folder, mount):
+        path.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("there is no command to mount with")
+    if subprocess.run(["mount", "--bind", folder, mount], check=False).returncode:
+        pytest.skip("nothing may be mounted here")
+    try:
+        with pytest.raises(LogDirectoryError, match=f"mount is given twice.* {folder}"):
+            ensure_set(Writer(folder, mount).options)
+    finally:
+        subprocess.run(["umount", mount], check=True)
+    assert [*folder.iterdir()] == []
+
+
 def test_the_folder_of_a_partition_is_not_written_to(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     before = {*(tmp_path / "t-0").iterdir()}
