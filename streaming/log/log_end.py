@@ -13,7 +13,14 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.segment import LogSegment
 
-__all__ = ["ValidEnd", "ends_in_zeros", "find_valid_end", "is_followed", "valid_chunks"]
+__all__ = [
+    "ValidEnd",
+    "ends_in_zeros",
+    "find_valid_end",
+    "is_followed",
+    "pass_damage",
+    "valid_chunks",
+]
 
 
 class ValidEnd(NamedTuple):
@@ -43,6 +50,15 @@ def find_valid_end(segment: LogSegment, position: int) -> ValidEnd:
             return ValidEnd(next_offset, position, stop.value)
         position = chunk.file_position + len(chunk.data)
         next_offset = int(chunk.table.last_offset[-1]) + 1
+
+
+def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:
+    """Walk on from where a walk ended, as long as a valid batch lies right behind a damaged one."""
+    while end.problem is not None and is_followed(segment, end.position):
+        header = segment.header_at(end.position)
+        assert header is not None  # noqa: S101 - it was followed
+        end = find_valid_end(segment, end.position + header.size)
+    return end
 
 
 def is_followed(segment: LogSegment, position: int) -> bool:

@@ -12,7 +12,12 @@ import numpy as np
 
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end, is_followed
+from kafkalog.streaming.log.log_end import (
+    ends_in_zeros,
+    find_valid_end,
+    is_followed,
+    pass_damage,
+)
 from kafkalog.streaming.log.salvage import Salvage
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segment_files import list_segments
@@ -80,7 +85,8 @@ class PartitionLog:
             directory: the folder.
             topic_partition: whose log it is.
             log_start_offset: the checkpointed one, if there is one.
-            around_damage: whether searches by timestamp pass over damage, with a warning.
+            around_damage: whether searches by timestamp pass over damage, with a warning, and the
+                walk to the end too.
             max_decompressed_bytes: what a batch that they look into may decompress to.
             may_overlap: whether segments may be of different moments, so that one that a cleaner
                 has joined lies beside some of those that it was joined of; it counts then, as for
@@ -149,6 +155,7 @@ class PartitionLog:
         earlier, at the batch with offset ``verify_from``, and checks lengths and checksums. The
         first bytes that are no valid batch are the end of the log: a torn tail, the zeros of a
         preallocated segment, or damage, behind which a recovering broker would keep nothing either.
+        A log that passes over damage goes on behind a batch that has a valid one right behind it.
 
         ``committed_end`` is the offset below which everything is known to have been whole.
 
@@ -164,6 +171,8 @@ class PartitionLog:
             with segment:
                 base = segment.base_offset
                 end = find_valid_end(segment, segment.floor_position(start))
+                if self._around_damage:
+                    end = pass_damage(segment, end)
                 offset, position = max(offset, end.next_offset), end.position
                 if end.problem is None:
                     continue

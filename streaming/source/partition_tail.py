@@ -24,6 +24,7 @@ class PartitionTail:
 
     __slots__ = (
         "_active",
+        "_around_damage",
         "_directory",
         "_is_read",
         "_looked_for",
@@ -40,8 +41,9 @@ class PartitionTail:
         "where",
     )
 
-    def __init__(self, where: PartitionDirectory) -> None:
+    def __init__(self, where: PartitionDirectory, *, around_damage: bool = False) -> None:
         self.where = where
+        self._around_damage = around_damage
         self.topic_id: str | None = None
         self.first_offset = 0
         self.log_end = 0
@@ -104,7 +106,8 @@ class PartitionTail:
         self._directory.changed()
         folder = self.where.path
         self.topic_id = read_topic_id(folder)
-        with PartitionLog(folder, self.where.topic_partition) as log:
+        key = self.where.topic_partition
+        with PartitionLog(folder, key, around_damage=self._around_damage) as log:
             # a folder that has no segment yet will have one soon, and is read until then
             self._active = watchable(log.segments[-1].path) if log.segments else ""
             self._stamp = stamp_of(self._active)

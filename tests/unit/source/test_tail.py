@@ -90,7 +90,7 @@ def test_a_torn_tail_of_a_bare_copy_is_not_there_yet(log: Path) -> None:
 
 
 @pytest.mark.parametrize("to_log_end", [False, True])
-def test_a_bare_copy_that_ends_at_damage_with_batches_behind_it_says_so(
+def test_a_bare_copy_that_ends_at_damage_with_batches_behind_it_says_so_or_goes_on_there(
     log: Path, to_log_end: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = log / "t-0" / f"{0:020d}.log"
@@ -113,6 +113,16 @@ def test_a_bare_copy_that_ends_at_damage_with_batches_behind_it_says_so(
     (message,) = caplog.messages
     assert "end at a damaged batch" in message
     assert message.endswith(": t-0 at offset 12")
+    assert ("onCorruptRecord=skip goes on" in message) is not to_log_end
+    caplog.clear()
+    tail = LogTail([str(log)], lambda _: True, to_log_end=to_log_end, around_damage=True)
+    assert ends(tail) == {"t-0": 12 if to_log_end else 16}
+    options = {"onCorruptRecord": "skip", "readUpTo": "logEnd" if to_log_end else "highWatermark"}
+    found = kafkalog.read(log, "t", columns=["offset"], options=options).read_all()
+    read = [*range(12), *([] if to_log_end else [14, 15])]
+    assert found.column("offset").to_pylist() == read
+    shallow = LogTail([str(log)], lambda _: True, to_log_end=to_log_end, every_batch=True)
+    assert ends(shallow) == ends(tail)
 
 
 def test_the_folder_of_one_partition_is_a_log_directory_too(log: Path) -> None:
