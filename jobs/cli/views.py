@@ -11,7 +11,7 @@ from kafkalog.checkpoints.broker import (
     read_topic_id,
 )
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
-from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.errors import KafkaLogError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -268,8 +268,21 @@ def _problem(segment: LogSegment, follower: LogSegment | None) -> str | None:
 
 
 def _log_dirs(paths: Sequence[str]) -> LogDirs:
-    """Take log directories as the option ``path`` does, URIs too."""
-    return LogDirs(READABLE_PATHS.read(",".join(paths)))
+    return LogDirs(_places(paths))
+
+
+def _places(paths: Sequence[str]) -> tuple[str, ...]:
+    """Take log directories as the option ``path`` does, URIs too.
+
+    Raises:
+        OptionError: they name none.
+    """
+    try:
+        return READABLE_PATHS.read(",".join(paths))
+    except ValueError:
+        raise OptionError(
+            f"{','.join(paths)!r} names no log directory, expected {READABLE_PATHS.accepts}"
+        ) from None
 
 
 def _partitions(
@@ -292,8 +305,7 @@ def _partitions(
 
 
 def _tail(paths: Sequence[str], topic: str | None) -> LogTail:
-    places = READABLE_PATHS.read(",".join(paths))
-    return LogTail(places, lambda key: topic is None or key.topic == topic)
+    return LogTail(_places(paths), lambda key: topic is None or key.topic == topic)
 
 
 def _log_start(found: PartitionDirectory) -> int:

@@ -14,6 +14,7 @@ Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``Parti
 from __future__ import annotations
 
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -40,7 +41,7 @@ from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.lost_partitions import lost_partitions
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -55,6 +56,7 @@ __all__ = ["hand_over", "take_over"]
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
 _WAIT_MS: Final = 60_000
+_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 def hand_over(
@@ -80,9 +82,11 @@ def hand_over(
 
     Raises:
         UnknownTopicOrPartitionError: ``topic_ids`` names a topic that is not there.
-        OptionError: it has an id that is none, or one id for two topics.
+        OptionError: it has an id that is none, or one id for two topics; no id of a cluster, or
+            a negative one of a node.
         KafkaLogError: see :func:`~kafkalog.streaming.sink.upkeep.recover`.
     """
+    _check_cluster(cluster_id, node_id)
     with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover") as log_set:
         done = put_in_order(log_set)
         report_lost(log_set, done)
@@ -113,6 +117,7 @@ def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
     """
     options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
     directories = [_existing(path) for path in options.paths]
+    check_given(directories)
     with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms):
         log_set = LogSet.open(directories, options)
         done = put_in_order(log_set)
@@ -267,6 +272,17 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
             if not (folder / partition_directory_name(*key)).is_dir()
         ]
         write_offset_checkpoint(folder, name, offsets, remove=gone)
+
+
+def _check_cluster(cluster_id: str | None, node_id: int | None) -> None:
+    """Refuse what would make another ``meta.properties`` of it than was meant."""
+    if cluster_id is not None and _CLUSTER_ID.fullmatch(cluster_id) is None:
+        raise OptionError(
+            f"{cluster_id[:40]!r} is no id of a cluster: it is a word of letters, digits, '.', '-' "
+            "and '_', which kafka-cluster.sh cluster-id prints"
+        )
+    if node_id is not None and node_id < 0:
+        raise OptionError(f"node id {node_id} is negative")
 
 
 def _write_meta_properties(folder: Path, cluster_id: str, node_id: int) -> None:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import Intent
     from kafkalog.streaming.sink.write_options import WriteOptions
 
-__all__ = ["LogSet", "ensure_set"]
+__all__ = ["LogSet", "check_given", "ensure_set"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
@@ -62,9 +62,8 @@ def ensure_set(options: WriteOptions) -> str:
 
 def _ensure_set(options: WriteOptions) -> str:
     directories = [Path(os.path.realpath(path)) for path in options.paths]
-    _check_distinct(directories)
+    check_given(directories)
     for folder in directories:
-        _check_no_partition(folder)
         _make_with_parents(folder)
         check_file_system(folder)
         _check_no_broker_lived(folder, options)
@@ -76,6 +75,17 @@ def _ensure_set(options: WriteOptions) -> str:
         return newest.set_id
     with DirectoryLocks(directories, holder="a new writer", timeout_ms=options.max_block_ms):
         return LogSet.open(directories, options).state.set_id
+
+
+def check_given(folders: Sequence[Path]) -> None:
+    """Refuse what can be no set of log directories, whatever lies in it.
+
+    Raises:
+        LogDirectoryError: a folder is given twice, or is the folder of a partition.
+    """
+    _check_distinct(folders)
+    for folder in folders:
+        _check_no_partition(folder)
 
 
 def _check_distinct(folders: Sequence[Path]) -> None:

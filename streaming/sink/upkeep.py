@@ -22,7 +22,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.lost_partitions import problems_of_lost
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -98,6 +98,7 @@ def opened_set(
     for folder in directories:
         if not folder.is_dir():
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    check_given(directories)
     if all(load_state(folder) is None for folder in directories):
         raise LogDirectoryError(
             f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "

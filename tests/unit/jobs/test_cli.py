@@ -99,6 +99,27 @@ def test_directories_that_the_sink_never_wrote_are_refused(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_no_set_of_log_directories_is_refused_at_once(log: Path) -> None:
+    (log.parent / "link").symlink_to(log)
+    for command in ("recover", "handover", "takeover"):
+        for given in ([log, log.parent / "link"], [log / "t-0"]):
+            code, text = call(command, *given)
+            assert code == 2
+            assert "given twice" in text or "folder of a partition" in text
+    assert not (log / "t-0" / STATE_FILE).exists()
+    code, text = call("offsets", "")
+    assert code == 2
+    assert "names no log directory" in text
+
+
+@pytest.mark.parametrize(("cluster", "node"), [("", 1), ("c\nx=y", 1), ("a b", 1), ("c", -4)])
+def test_a_handover_to_no_cluster_is_refused(log: Path, cluster: str, node: int) -> None:
+    code, text = call("handover", log, "--cluster-id", cluster, "--node-id", node)
+    assert code == 2
+    assert "id of a cluster" in text or "negative" in text
+    assert not (log / META_PROPERTIES).exists()
+
+
 def test_a_directory_in_use_is_refused(log: Path) -> None:
     holder = """
 import fcntl, os, sys
