@@ -29,13 +29,15 @@ def next_state(
     """Give the state that publishes ``appends`` and remembers their batch.
 
     Writers whose last batch is older than their own ``transactional.id.expiration.ms`` was are
-    forgotten, whatever this one says.
+    forgotten, whatever this one says. No writer is noted as older than those before it: were the
+    clock put back and right again, it would be forgotten at once, and its last batch taken for new.
     """
     writers = {key: last for key, last in state.writers.items() if not last.is_expired(now_ms)}
     if identity.is_remembered:
         last = state.writers.get(identity.writer)
         expiration_ms = options.transactional_id_expiration_ms
-        writers[identity.writer] = remember(identity, last, now_ms, expiration_ms)
+        noted_ms = max(now_ms, *(known.time_ms for known in state.writers.values()), 0)
+        writers[identity.writer] = remember(identity, last, noted_ms, expiration_ms)
     return replace(
         state,
         sequence=state.sequence + 1,

@@ -146,6 +146,19 @@ def test_a_clock_that_goes_backwards_changes_nothing(
     assert values_of([tmp_path], "t") == {0: ["0", "1", "2", "3"]}
 
 
+def test_a_batch_of_a_time_when_the_clock_was_wrong_is_not_forgotten_when_it_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Writer(tmp_path, name=name, topic="t") for name in ("first", "second"))
+    first.write(0, rows(["a"]))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: 86_400_000_000_000)
+        second.write(0, rows(["b"]))
+    first.write(1, rows(["c"]))
+    assert not second.write(0, rows(["b"])).appended
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+
+
 @pytest.mark.parametrize(
     ("name", "code"),
     [
