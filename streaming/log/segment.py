@@ -231,7 +231,7 @@ class LogSegment:
     def begins_by(self, offset: int, position: int) -> bool:
         """Tell whether a batch that starts at or below ``offset`` is at ``position``.
 
-        Before 1.0, brokers wrote the first offset of an append. Of a wrapper the header has the
+        Up to 1.1, brokers wrote the first offset of an append. Of a wrapper the header has the
         last one: there the messages inside tell.
         """
         header = self.header_at(position)

@@ -189,13 +189,15 @@ def _borne_out(segment: LogSegment, entry: TimestampOffset) -> TimestampOffset:
     """Hold an entry against the batch that it speaks of; nothing is known if that differs.
 
     A copy may have a time index that is older or newer than its log, or another log's. What it says
-    of a log without a byte is believed, as a broker does: there is nothing in it to be missed.
+    of a log without a byte is believed, as a broker does: there is nothing in it to be missed. So
+    is what it says of messages of magic 0, which have no timestamps: with LogAppendTime, brokers
+    indexed when they appended them.
     """
     if entry.timestamp < 0 or not segment.size:
         return entry
     for header in segment.headers(segment.floor_position(entry.offset)):
         if header.last_offset >= entry.offset:
-            if header.max_timestamp == entry.timestamp:
+            if header.max_timestamp in (entry.timestamp, NO_TIMESTAMP):
                 return entry
             break
     segment.give_up_time_index(

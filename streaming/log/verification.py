@@ -6,7 +6,7 @@ for anything, and everything is looked at: what would cost a scan, or be an erro
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["find_problems"]
+
+_WITH_BASE_OFFSET: Final = 2
+"""The magic of batches whose headers have it."""
 
 
 def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str]:
@@ -120,9 +123,14 @@ class _Check:
 
 
 class _OffsetCheck(_Check):
-    """A batch begins at the position and does not end behind the offset."""
+    """A batch begins at the position, and all before it end below the offset.
+
+    It has the offset, or later ones of its append do; up to Kafka 1.1 it was the append's first.
+    Of a wrapper the header has the last one only: where it begins, the batch before tells.
+    """
 
     INDEX, SUFFIX, OTHER = OffsetIndex, OFFSET_INDEX, "position"
+    _ended = -1
 
     def _count(self, table: BatchTable, first: int) -> int:
         behind = int(table.end_position[-1])
@@ -135,14 +143,20 @@ class _OffsetCheck(_Check):
         others: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
         slots = np.searchsorted(table.position, others, side="right") - 1
+        earliest = np.concatenate(([self._ended], table.last_offset[:-1])) + 1
+        self._ended = int(table.last_offset[-1])
+        first = np.where(table.magic == _WITH_BASE_OFFSET, table.base_offset, earliest)
         fits: npt.NDArray[np.bool_] = (
-            (slots >= 0) & (table.position[slots] == others) & (table.last_offset[slots] <= offsets)
+            (slots >= 0) & (table.position[slots] == others) & (first[slots] <= offsets)
         )
         return fits
 
 
 class _TimeCheck(_Check):
-    """The batch that holds the offset has the timestamp as its largest."""
+    """The batch that holds the offset has the timestamp as its largest, or is of magic 0.
+
+    Brokers index when they append messages that have no timestamps, with LogAppendTime.
+    """
 
     INDEX, SUFFIX, OTHER = TimeIndex, TIME_INDEX, "timestamp"
 
@@ -157,7 +171,9 @@ class _TimeCheck(_Check):
         others: npt.NDArray[np.int64],
     ) -> npt.NDArray[np.bool_]:
         slots = np.searchsorted(table.last_offset, offsets)
-        fits: npt.NDArray[np.bool_] = table.max_timestamp[slots] == others
+        fits: npt.NDArray[np.bool_] = (table.max_timestamp[slots] == others) | (
+            table.magic[slots] == 0
+        )
         return fits
 
 

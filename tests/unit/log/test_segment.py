@@ -306,7 +306,7 @@ def test_a_missing_segment_is_said_to_be_missing(tmp_path: Path) -> None:
 def test_an_entry_with_the_first_offset_of_a_wrapper_is_followed(
     magic: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers before 1.0 wrote that; a wrapper's own offset is its last message's."""
+    """Brokers up to 1.1 wrote that; a wrapper's own offset is its last message's."""
     wrappers = [wrapper(first, 10, magic) for first in range(0, 50, 10)]
     starts = np.cumsum([0, *map(len, wrappers)]).tolist()
     entries = [(first, starts[first // 10]) for first in (20, 40)]

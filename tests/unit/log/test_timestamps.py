@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import FLIGHTS, append, flip, grow_with_zeros, make_batches
 from tests.support.logs import Row, batch_bytes
+from tests.support.message_sets import message
 from tests.support.transactions import emptied
 
 from kafkalog.errors import CorruptRecordError
@@ -145,6 +146,21 @@ def test_a_segment_that_was_emptied_is_as_old_as_its_time_index_says(tmp_path: P
     assert _find(directory, 4000) is None
     assert _find(directory, 4001) == (5000, 5)
     assert _max(directory) == (5000, 5)
+
+
+def test_messages_without_timestamps_are_as_old_as_their_time_index_says(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker has indexed when it appended them, where the topic has LogAppendTime."""
+    directory = tmp_path / "flights-0"
+    directory.mkdir()
+    log = directory / f"{0:020d}.log"
+    log.write_bytes(b"".join(message(offset, b"k", b"v", magic=0) for offset in range(3)))
+    log.with_suffix(".timeindex").write_bytes(struct.pack(">qi", 4000, 1))
+    (directory / f"{3:020d}.log").write_bytes(make_batches(3, [1], timestamps=[5000]))
+    assert _find(directory, 4000) is None
+    assert _find(directory, 4001) == (5000, 3)
+    assert f"{0:020d}.timeindex" not in caplog.text
 
 
 def test_timestamps_beyond_microseconds_are_found(tmp_path: Path) -> None:

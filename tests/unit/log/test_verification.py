@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.corpus import CAPTURED_LIVE, CASES, UnpackedCase
 from tests.support.indexed_logs import write_indexed_segment
-from tests.support.logs import Row
+from tests.support.logs import Row, write_segment
+from tests.support.message_sets import gzip_stream, message
 
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segment import LogSegment
@@ -81,6 +83,29 @@ def test_the_zeros_of_a_preallocated_index_are_no_entries(segment: LogSegment) -
         with segment.file(suffix).open("ab") as file:
             file.write(bytes(480))
     assert find_problems(segment, None) == []
+
+
+def test_entries_with_first_offsets_of_appends_are_right(segment: LogSegment) -> None:
+    """Brokers up to 1.1 wrote them."""
+    path = segment.file(INDEX)
+    entries = [*struct.iter_unpack(">ii", path.read_bytes())]
+    for back, right in ((4, True), (5, False)):
+        moved = [(offset - back, position) for offset, position in entries]
+        path.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in moved))
+        assert (find_problems(segment, None) == []) is right
+
+
+@pytest.mark.parametrize("first", [3, 4, 5])
+def test_entries_lead_to_messages_of_old_wherever_these_begin(first: int, tmp_path: Path) -> None:
+    """A wrapper's header has its last offset; with LogAppendTime, magic 0 has entries of time."""
+    plain = message(3, b"k", b"v", magic=0)
+    inner = b"".join(message(offset, b"k", b"v", magic=0) for offset in (4, 5, 6))
+    wrapper = message(6, None, gzip_stream(inner), magic=0, attributes=1)
+    path = write_segment(tmp_path, 0, plain + wrapper)
+    path.with_suffix(INDEX).write_bytes(struct.pack(">ii", first, len(plain)))
+    path.with_suffix(TIMES).write_bytes(struct.pack(">qi", 4000, 3))
+    problems = find_problems(LogSegment(tmp_path, 0), None)
+    assert len(problems) == (1 if first == 3 else 0)
 
 
 @pytest.mark.parametrize("name", sorted(set(CASES) - CAPTURED_LIVE))
