@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,11 +13,21 @@ from tests.fuzz.targets import TARGETS, result
 from kafkalog.streaming.records.jit import INTERPRETED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.skipif(INTERPRETED, reason="compares with compiled kernels")
 
 SECONDS = 10
+
+
+@pytest.fixture(autouse=True)
+def what_is_logged_afterwards() -> Iterator[None]:
+    """Let other tests of this process see warnings, which a search keeps silent."""
+    logger = logging.getLogger("kafkalog")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
