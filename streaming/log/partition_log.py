@@ -85,8 +85,7 @@ class PartitionLog:
             directory: the folder.
             topic_partition: whose log it is.
             log_start_offset: the checkpointed one, if there is one.
-            around_damage: whether searches by timestamp pass over damage, with a warning, and the
-                walk to the end too.
+            around_damage: whether searches by timestamp pass over damage, with a warning.
             max_decompressed_bytes: what a batch that they look into may decompress to.
             may_overlap: whether segments may be of different moments, so that one that a cleaner
                 has joined lies beside some of those that it was joined of; it counts then, as for
@@ -147,7 +146,11 @@ class PartitionLog:
         return self.log_end(verify_from=verify_from, committed_end=committed_end).offset
 
     def log_end(
-        self, *, verify_from: int | None = None, committed_end: int | None = None
+        self,
+        *,
+        verify_from: int | None = None,
+        committed_end: int | None = None,
+        behind_damage: bool = False,
     ) -> LogEnd:
         """Walk to the end of the log, as a recovering broker would.
 
@@ -155,23 +158,28 @@ class PartitionLog:
         earlier, at the batch with offset ``verify_from``, and checks lengths and checksums. The
         first bytes that are no valid batch are the end of the log: a torn tail, the zeros of a
         preallocated segment, or damage, behind which a recovering broker would keep nothing either.
-        A log that passes over damage goes on behind a batch that has a valid one right behind it.
+        With ``behind_damage`` a batch that has a valid one right behind it is not: it was damaged
+        where it lay, and whoever reads it finds out.
 
         ``committed_end`` is the offset below which everything is known to have been whole.
 
         Raises:
             CorruptRecordError: bytes below ``committed_end`` that are no valid batch.
         """
-        return self._retrying(lambda: self._walk_to_end(verify_from, committed_end))
+        return self._retrying(
+            lambda: self._walk_to_end(verify_from, committed_end, behind_damage=behind_damage)
+        )
 
-    def _walk_to_end(self, verify_from: int | None, committed_end: int | None) -> LogEnd:
+    def _walk_to_end(
+        self, verify_from: int | None, committed_end: int | None, *, behind_damage: bool
+    ) -> LogEnd:
         offset, base, position = self.log_start_offset, -1, 0
         start = MAX_OFFSET if verify_from is None else verify_from
         for segment in self.segments[self._floor(start) :]:
             with segment:
                 base = segment.base_offset
                 end = find_valid_end(segment, segment.floor_position(start))
-                if self._around_damage:
+                if behind_damage:
                     end = pass_damage(segment, end)
                 offset, position = max(offset, end.next_offset), end.position
                 if end.problem is None:

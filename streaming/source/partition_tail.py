@@ -24,7 +24,7 @@ class PartitionTail:
 
     __slots__ = (
         "_active",
-        "_around_damage",
+        "_as_recovered",
         "_directory",
         "_is_read",
         "_looked_for",
@@ -41,9 +41,9 @@ class PartitionTail:
         "where",
     )
 
-    def __init__(self, where: PartitionDirectory, *, around_damage: bool = False) -> None:
+    def __init__(self, where: PartitionDirectory, *, as_recovered: bool = False) -> None:
         self.where = where
-        self._around_damage = around_damage
+        self._as_recovered = as_recovered
         self.topic_id: str | None = None
         self.first_offset = 0
         self.log_end = 0
@@ -106,8 +106,7 @@ class PartitionTail:
         self._directory.changed()
         folder = self.where.path
         self.topic_id = read_topic_id(folder)
-        key = self.where.topic_partition
-        with PartitionLog(folder, key, around_damage=self._around_damage) as log:
+        with PartitionLog(folder, self.where.topic_partition) as log:
             # a folder that has no segment yet will have one soon, and is read until then
             self._active = watchable(log.segments[-1].path) if log.segments else ""
             self._stamp = stamp_of(self._active)
@@ -116,6 +115,6 @@ class PartitionTail:
             if unverified is not None:
                 # what an earlier look has verified need not be walked over again
                 unverified = max(unverified, self.log_end)
-            end = log.log_end(verify_from=unverified)
+            end = log.log_end(verify_from=unverified, behind_damage=not self._as_recovered)
             self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn
         self._is_read = True

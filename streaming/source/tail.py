@@ -168,9 +168,8 @@ class LogTail:
             _LOGGER.warning(
                 "the logs of %d partitions end at a damaged batch, as for a broker that recovers "
                 "them: nothing tells that the batches behind it are committed, and they are not "
-                "read (kafkalog verify names the places%s): %s",
+                "read (kafkalog verify names the places): %s",
                 len(damaged),
-                "" if self._to_log_end else "; onCorruptRecord=skip goes on behind them",
                 ", ".join(damaged[:10]),
             )
 
@@ -289,12 +288,10 @@ class LogTail:
 
     def _take_listing(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
         known = self._partitions
-        # a recovering broker, which the log end is for, passes over nothing
-        around_damage = (self._around_damage or self._every_batch) and not self._to_log_end
         self._partitions = {
             topic_partition: known[topic_partition]
             if topic_partition in known and known[topic_partition].where == where
-            else PartitionTail(where, around_damage=around_damage)
+            else PartitionTail(where, as_recovered=self._to_log_end)
             for topic_partition, where in found.items()
             if self._selects(topic_partition)
         }

@@ -89,40 +89,40 @@ def test_a_torn_tail_of_a_bare_copy_is_not_there_yet(log: Path) -> None:
     assert ends(tail_of(log)) == {"t-0": 10}
 
 
-@pytest.mark.parametrize("to_log_end", [False, True])
-def test_a_bare_copy_that_ends_at_damage_with_batches_behind_it_says_so_or_goes_on_there(
-    log: Path, to_log_end: bool, caplog: pytest.LogCaptureFixture
+@pytest.fixture
+def damaged(log: Path) -> Path:
+    """Give a bare copy with a damaged batch of offsets 10 and 11, and a valid one behind it."""
+    batch = bytearray(batch_bytes(10, rows(2)))
+    batch[-1] ^= 1
+    append_batch(log / "t-0" / f"{0:020d}.log", bytes(batch) + batch_bytes(12, rows(2)))
+    return log
+
+
+def test_damage_with_a_valid_batch_behind_it_is_no_end_of_a_bare_copy(damaged: Path) -> None:
+    assert ends(tail_of(damaged)) == {"t-0": 14}
+    with pytest.raises(CorruptRecordError, match=r"00000\.log.*offsets 10 to 11.*checksum"):
+        kafkalog.read(damaged, "t").read_all()
+    found = kafkalog.read(damaged, "t", options={"onCorruptRecord": "skip"}).read_all()
+    assert found["offset"].to_pylist() == [*range(10), 12, 13]
+
+
+def test_damage_is_the_log_end_as_for_a_recovering_broker_where_that_is_asked_for(
+    damaged: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = log / "t-0" / f"{0:020d}.log"
-    tail = tail_of(log, to_log_end=to_log_end)
-    append_batch(path, batch_bytes(10, rows(2)))
-    assert ends(tail) == {"t-0": 12}
-    tail.report()
-    assert caplog.messages == []
-    damaged = bytearray(batch_bytes(12, rows(2)))
-    damaged[-1] ^= 1
-    append_batch(path, bytes(damaged))
-    torn = tail_of(log, to_log_end=to_log_end)
-    assert ends(torn) == {"t-0": 12}
-    torn.report()
-    assert caplog.messages == []  # a torn tail is how a log may end
-    append_batch(path, batch_bytes(14, rows(2)))
-    tail = tail_of(log, to_log_end=to_log_end)
-    assert ends(tail) == {"t-0": 12}
-    tail.report()
+    found = kafkalog.read(damaged, "t", options={"readUpTo": "logEnd"}).read_all()
+    assert found["offset"].to_pylist() == [*range(10)]
     (message,) = caplog.messages
     assert "end at a damaged batch" in message
-    assert message.endswith(": t-0 at offset 12")
-    assert ("onCorruptRecord=skip goes on" in message) is not to_log_end
-    caplog.clear()
-    tail = LogTail([str(log)], lambda _: True, to_log_end=to_log_end, around_damage=True)
-    assert ends(tail) == {"t-0": 12 if to_log_end else 16}
-    options = {"onCorruptRecord": "skip", "readUpTo": "logEnd" if to_log_end else "highWatermark"}
-    found = kafkalog.read(log, "t", columns=["offset"], options=options).read_all()
-    read = [*range(12), *([] if to_log_end else [14, 15])]
-    assert found.column("offset").to_pylist() == read
-    shallow = LogTail([str(log)], lambda _: True, to_log_end=to_log_end, every_batch=True)
-    assert ends(shallow) == ends(tail)
+    assert message.endswith(": t-0 at offset 10")
+
+
+def test_a_torn_tail_is_the_log_end_without_a_word(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    append_batch(log / "t-0" / f"{0:020d}.log", batch_bytes(10, rows(2))[:-1])
+    found = kafkalog.read(log, "t", options={"readUpTo": "logEnd"}).read_all()
+    assert found["offset"].to_pylist() == [*range(10)]
+    assert caplog.messages == []
 
 
 def test_the_folder_of_one_partition_is_a_log_directory_too(log: Path) -> None:
