@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.log_files import FLIGHTS, append, make_batches, read_offsets, scan
@@ -91,3 +92,18 @@ def test_every_record_is_read_once_while_segments_are_swapped_and_merged(directo
     finally:
         stop.set()
         cleaning.join()
+
+
+def test_segments_are_listed_again_where_a_swap_ends_before_it_is_opened(directory: Path) -> None:
+    segment = directory / f"{0:020d}.log"
+    swap = segment.rename(segment.with_suffix(".log.swap"))
+
+    def end_swap(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and str(arguments[0]) == str(swap) and swap.exists():
+            swap.rename(segment)
+
+    sys.addaudithook(end_swap)  # the moment before a file is opened
+    with PartitionLog(directory, FLIGHTS) as log:
+        assert [each.path for each in log.segments[:1]] == [segment]
+        assert log.log_start_offset == 0
+    assert not swap.exists()
