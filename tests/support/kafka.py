@@ -195,6 +195,7 @@ class Broker:
     def create_topics(self, *topics: Topic) -> None:
         """Create topics and wait until each of their partitions has a leader."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        _wait_for_controller(admin)
         asked = [
             NewTopic(topic.name, topic.partitions, 1, config=dict(topic.config)) for topic in topics
         ]
@@ -427,6 +428,15 @@ def _replace_partition(folder: Path, sources: Sequence[Path]) -> None:
     metadata.unlink(missing_ok=True)
     if kept is not None:
         metadata.write_bytes(kept)
+
+
+def _wait_for_controller(admin: AdminClient) -> None:
+    """Wait until a controller is known: the client's own wait asks too seldom for it."""
+    deadline = time.monotonic() + _CLIENT_SECONDS
+    while admin.list_topics(timeout=_CLIENT_SECONDS).controller_id < 0:
+        if time.monotonic() > deadline:
+            raise TimeoutError("the broker knows no controller")
+        time.sleep(0.1)
 
 
 def _partitions(
