@@ -183,7 +183,7 @@ class StreamControl:
             # The first batch again, after a failure: the start is resolved anew and may lie
             # behind the end that was kept, or name partitions that are new since.
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
-        available = self._at_least(end, self._tail.look())
+        available = self._tail.look()
         gone = self._made_anew(start, end)
         if self._targets is not None and not replayed:
             refuse_lost_targets(end, available, gone)
@@ -216,13 +216,13 @@ class StreamControl:
         """Give the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
-        ends = self._at_least(start, self._look())
+        ends = self._look()
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
             if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            ends = self._at_least(start, self._look())
+            ends = self._look()
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             if not is_fresh:
                 self._restarts(start, ends)
@@ -234,20 +234,6 @@ class StreamControl:
         if self._available_now:
             self._targets = ends
         return ends
-
-    def _at_least(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-        """Give ends that do not lie below what the checkpoint has, as far as the logs go there.
-
-        A broker tells seconds late on disk what is committed, and Spark's Kafka source had it from
-        the broker itself. Options may let less be seen than before (``readUpTo``, isolation). None
-        of it is a loss: the query waits there until the end has come up to it.
-        """
-        held = {
-            key: offset
-            for key, offset in reached.items()
-            if ends.get(key, offset) < offset and self._tail.reaches(key, offset)
-        }
-        return {**ends, **held} if held else ends
 
     def _say_cut_logs(self) -> None:
         """Fail, or say it once, where the log lacks what was committed."""

@@ -238,18 +238,6 @@ class LogTail:
         except UnknownTopicOrPartitionError:
             return None
 
-    def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
-        """Whether a log goes up to an offset, be it known to be committed or not.
-
-        Not where a commit is unfinished: what it has appended may be taken back.
-        """
-        partition = self._partitions.get(topic_partition)
-        if partition is None or self._committed.value.in_progress(*topic_partition):
-            return False
-        if offset > partition.log_end:
-            partition.look_for(offset)
-        return offset <= partition.log_end
-
     def _read_files(self) -> bool:
         """Read what tells of all partitions; gives whether any of it may be new."""
         news = self._read_once()

@@ -133,18 +133,6 @@ def test_the_end_moves_when_the_oldest_transaction_ends(to_log_end: bool, tmp_pa
     assert tail.look() == {T0: 9}
 
 
-def test_a_query_that_has_read_into_an_open_transaction_waits_there_for_its_end(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "t-0"
-    broker = BrokerLog(folder)
-    broker.play([("plain", 8), ("send", 7), ("plain", 8)])  # open from offset 2 on
-    stream = StreamControl(options(tmp_path, failOnDataLoss="false"))
-    assert stream.next_end({T0: 5}, take_all=False) == {T0: 5}
-    append_batch(folder / f"{0:020d}.log", marker(6, 7, COMMIT))
-    assert stream.next_end({T0: 5}, take_all=False) == {T0: 7}
-
-
 def test_the_high_watermark_bounds_the_last_stable_offset(tmp_path: Path) -> None:
     BrokerLog(tmp_path / "t-0").play([("plain", 8), ("send", 7), ("commit", 7)])
     tail = LogTail([str(tmp_path)], lambda _: True, committed_only=True)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.pacing import IdlePacer
@@ -259,41 +258,6 @@ def test_when_all_topics_are_deleted_the_offsets_stay(log: Path) -> None:
     shutil.rmtree(log / "t-0")
     shutil.rmtree(log / "t-1")
     assert stream.next_end(end, take_all=False) == end
-
-
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_what_was_read_above_what_a_broker_tells_on_disk_is_waited_at_and_no_loss(
-    log: Path, fail: str
-) -> None:
-    """As after a query over the broker itself, which tells on disk seconds later."""
-    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6, "t-1": 4})
-    read = {T0: 9, T1: 4}
-    stream = control(log, failOnDataLoss=fail)
-    stream.freeze_targets()
-    assert stream.next_end(read, take_all=False) == read
-    assert stream.plan(read, read) == []
-    stream = control(log, failOnDataLoss=fail)
-    assert stream.next_end(read, take_all=False) == read
-    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10, "t-1": 4})
-    end = stream.next_end(read, take_all=False)
-    assert spans(stream.plan(read, end)) == {"t-0": (9, 10)}
-
-
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_a_batch_that_was_not_done_is_read_above_what_a_broker_tells_on_disk(
-    log: Path, fail: str
-) -> None:
-    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6, "t-1": 4})
-    stream = control(log, failOnDataLoss=fail)
-    assert spans(stream.plan({T0: 5, T1: 4}, {T0: 9, T1: 4})) == {"t-0": (5, 9)}
-    with pytest.raises(DataLossError, match=r"\[6, 12\) cannot be read"):
-        control(log).plan({T0: 5, T1: 4}, {T0: 12, T1: 4})
-
-
-def test_an_offset_beyond_the_log_is_a_loss_wherever_what_is_committed_ends(log: Path) -> None:
-    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6, "t-1": 4})
-    with pytest.raises(DataLossError, match="t-0 from 11 to 6"):
-        control(log).next_end({T0: 11, T1: 4}, take_all=False)
 
 
 def test_a_loss_fails_before_spark_writes_an_end_down(log: Path) -> None:
