@@ -19,7 +19,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.verification import find_problems
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
-from kafkalog.streaming.sink.lost_partitions import lost_partitions
+from kafkalog.streaming.sink.lost_partitions import lost_of_living
 from kafkalog.streaming.source.lag import lag
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.source.tail import LogTail
@@ -228,9 +228,8 @@ def _lost_partitions(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
         return  # said already
     if state is None or len(state.member_ids) > len(log_dirs.paths):
         return
-    for key in living & state.topics.keys():
-        known = state.topics[key]
-        for number in lost_partitions(known, there) if topic in {None, known.name} else ():
+    for known, lost in lost_of_living(state, living, there):
+        for number in lost if topic in {None, known.name} else ():
             yield {
                 "topic": known.name,
                 "partition": number,

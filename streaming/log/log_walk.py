@@ -71,7 +71,7 @@ def walk_batches(
 
 def following_segment(segment: LogSegment) -> LogSegment | None:
     """Give the segment behind one, as the folder has them now; None behind the last one."""
-    later = (s for s in _segments(segment.directory) if s.base_offset > segment.base_offset)
+    later = (s for s in list_segments(segment.directory) if s.base_offset > segment.base_offset)
     return next(later, None)
 
 
@@ -82,7 +82,7 @@ def leaps_into_follower(segment: LogSegment, batch: BatchTable) -> bool:
     have what a cleaner joined, and what it was joined of. Nor of a file that was replaced since.
     """
     first, last = int(batch.base_offset[0]), int(batch.last_offset[0])
-    listed = _segments(segment.directory)
+    listed = list_segments(segment.directory)
     later = [other for other in listed if segment.base_offset < other.base_offset <= last]
     if later and any(is_same_file(segment, other) for other in listed):
         with suppress(FileNotFoundError), later[-1] as other:
@@ -99,14 +99,6 @@ def is_same_file(opened: LogSegment, listed: LogSegment) -> bool:
     return False
 
 
-def _segments(directory: Path) -> list[LogSegment]:
-    """List the segments, and again if a cleaner swaps them meanwhile."""
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(FileNotFoundError):
-            return list_segments(directory)
-    return list_segments(directory)
-
-
 def _segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
     """Open the segment that an offset belongs to; the one behind it if that is the one just read.
 
@@ -119,7 +111,7 @@ def _segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogS
 
 
 def _open_segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
-    segments = _segments(directory)
+    segments = list_segments(directory)
     floor = bisect_right(segments, offset, key=lambda segment: segment.base_offset) - 1
     for segment in segments[max(0, floor) :][:2]:
         if segment.identity != done:

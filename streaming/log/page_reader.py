@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.open_file import OpenFile
 
-__all__ = ["PAGE_BYTES", "PageReader", "read_at"]
+__all__ = ["PAGE_BYTES", "PageReader", "fill_from", "read_at"]
 
 PAGE_BYTES: Final = 4096
 
@@ -28,14 +28,19 @@ PAGE_BYTES: Final = 4096
 def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8]:
     """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
     data = np.empty(length, np.uint8)
+    return data[: fill_from(descriptor, position, data)]
+
+
+def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> int:
+    """Fill an array with the bytes at ``position``; gives how many there were before the end."""
     filled = 0
     with naming(descriptor):
-        while filled < length:
+        while filled < len(data):
             count = os.preadv(descriptor, [data.data[filled:]], position + filled)
             if count == 0:
                 break
             filled += count
-    return data[:filled]
+    return filled
 
 
 class PageReader:

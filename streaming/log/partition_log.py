@@ -128,7 +128,7 @@ class PartitionLog:
             UnknownTopicOrPartitionError: the folder is gone.
         """
         if self._segments is None:
-            self._segments = self._retrying(lambda: list_segments(self.directory))
+            self._segments = list_segments(self.directory)
         return self._segments
 
     @property

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.remote_path import RemotePath
@@ -39,6 +40,8 @@ __all__ = ["list_base_offsets", "list_segments"]
 _CLEANED_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 _KINDS: Final = (LOG, LOG + SWAP, *(kind + CLEANED for kind in _CLEANED_KINDS))
 
+_ATTEMPTS: Final = 5
+
 _SETTLED_NS: Final = 100_000_000
 """A folder that has not changed for so long did not change while it was listed: its clock may tick
 in steps of 10 ms, and on another machine."""
@@ -59,10 +62,19 @@ def list_base_offsets(directory: Path) -> list[int]:
 def list_segments(directory: Path) -> list[LogSegment]:
     """List a partition's segments in the order of their base offsets, none of them open.
 
+    They are listed again where a cleaner that was about to swap segments has done so meanwhile.
+
     Raises:
         UnknownTopicOrPartitionError: the folder is gone.
-        FileNotFoundError: a cleaner that was about to swap segments has done so: list them again.
+        FileNotFoundError: cleaners swap so often that each listing was outdated at once.
     """
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):
+            return _listed(directory)
+    return _listed(directory)
+
+
+def _listed(directory: Path) -> list[LogSegment]:
     names = _names(directory)
     cleaned = [base for kind in _CLEANED_KINDS for base in _bases(names, CLEANED, kind)]
     swaps = [base for base in _bases(names, SWAP) if base < min(cleaned, default=MAX_OFFSET)]

@@ -9,7 +9,6 @@ early, only a following segment proves that no offsets are missing.
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -186,7 +185,7 @@ class _SliceReader:
         )
 
     def _floor_segment(self) -> LogSegment:
-        segments = self._segments()
+        segments = list_segments(self._directory)
         below = [segment for segment in segments if segment.base_offset <= self._next]
         if not below:
             start = segments[0].base_offset if segments else -1
@@ -205,7 +204,7 @@ class _SliceReader:
         offsets missing at the end were compacted away. If a cleaner has put another one there, that
         one knows. If retention has deleted it, it was whole when it was opened.
         """
-        segments = self._segments()
+        segments = list_segments(self._directory)
         replaced = not any(is_same_file(segment, other) for other in segments)
         if replaced and segments and segments[0].base_offset <= self._next:
             return self._seek()
@@ -216,12 +215,6 @@ class _SliceReader:
             return None
         self._next = max(self._next, later[0])
         return self._seek()
-
-    def _segments(self) -> list[LogSegment]:
-        for _ in range(_ATTEMPTS - 1):
-            with suppress(FileNotFoundError):
-                return list_segments(self._directory)
-        return list_segments(self._directory)
 
     def _end_of_log(self, segment: LogSegment) -> None:
         reason = f"{segment.path} ends at position {segment.size} and no segment follows"

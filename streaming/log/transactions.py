@@ -249,10 +249,10 @@ class StableOffset:
         after the marker went of what was open. One that no segment begins with is held against the
         log: what is open was never cleaned, and begins where the snapshot says.
         """
+        if not first_offsets:
+            return False
+        producer_id, first = min(first_offsets.items(), key=lambda item: item[1])
         bases = list_base_offsets(self._directory)
-        producer_id, first = min(
-            first_offsets.items(), key=lambda item: item[1], default=(NO_PRODUCER_ID, -1)
-        )
         if offset in bases or not bases or first < bases[0]:
             return False
         with suppress(CorruptRecordError):

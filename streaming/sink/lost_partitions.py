@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
 
-__all__ = ["lost_partitions", "lost_text", "problems_of_lost"]
+__all__ = ["lost_of_living", "lost_partitions", "lost_text"]
 
 
 def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:
@@ -25,15 +25,13 @@ def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> lis
     return sorted(p for p in topic.high_watermarks if TopicPartition(topic.name, p) not in there)
 
 
-def problems_of_lost(
+def lost_of_living(
     state: CommitState, living: Collection[str], there: Collection[TopicPartition]
-) -> list[str]:
-    """Say what topics have lost that are still there: ``living``, by their keys in the state."""
-    return [
-        lost_text(topic, lost)
-        for key, topic in state.topics.items()
-        if key in living and (lost := lost_partitions(topic, there))
-    ]
+) -> Iterator[tuple[TopicState, list[int]]]:
+    """Give what topics have lost that are still there: ``living``, by their keys in the state."""
+    for key, topic in state.topics.items():
+        if key in living and (lost := lost_partitions(topic, there)):
+            yield topic, lost
 
 
 def lost_text(topic: TopicState, lost: Collection[int]) -> str:

@@ -18,7 +18,7 @@ from kafkalog.errors import RowError
 from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.records.builder import RecordColumns
 from kafkalog.streaming.sink.partitioner import record_sizes
-from kafkalog.streaming.sink.row_types import check_columns, check_distinct
+from kafkalog.streaming.sink.row_types import check_columns
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Integers
@@ -52,13 +52,12 @@ class Rows:
             RowError: a column of a wrong type, none of a needed name, or two; a timestamp that no
                 record can have; a header without a key; an offset to keep that is null.
         """
-        check_distinct(batch.schema.names, topic_given=topic_given, keeps_offsets=keeps_offsets)
-        found = dict(zip(batch.schema.names, batch.columns, strict=True))
         check_columns(
-            {name: spark_type_name(column.type) for name, column in found.items()},
+            [(field.name, spark_type_name(field.type)) for field in batch.schema],
             topic_given=topic_given,
             keeps_offsets=keeps_offsets,
         )
+        found = dict(zip(batch.schema.names, batch.columns, strict=True))
         timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
         key, value = found.get("key"), found["value"]
         return cls(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.errors import RowError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-__all__ = ["check_columns", "check_distinct"]
+__all__ = ["check_columns"]
 
 
 class _Column(NamedTuple):
@@ -33,34 +33,30 @@ _COLUMNS: Final = (
 _OFFSET: Final = _Column("offset", ("bigint",))
 
 
-def check_distinct(names: Sequence[str], *, topic_given: bool, keeps_offsets: bool = False) -> None:
-    """Refuse rows that have a column twice, of those that are looked at: which of them is meant?
-
-    Raises:
-        RowError: naming the column.
-    """
-    for column in _looked_at(topic_given=topic_given, keeps_offsets=keeps_offsets):
-        if names.count(column.name) > 1:
-            raise RowError(
-                f"there is more than one column {column.name!r}: rename or drop all but one"
-            )
-
-
 def check_columns(
-    types: Mapping[str, str], *, topic_given: bool, keeps_offsets: bool = False
+    columns: Sequence[tuple[str, str]], *, topic_given: bool, keeps_offsets: bool = False
 ) -> None:
     """Refuse rows that cannot become records; the first problem found is told.
 
     Args:
-        types: Spark's name of each column's type.
+        columns: the name of each column, and Spark's name of its type.
         topic_given: the option ``topic`` is set; a column ``topic`` is then not looked at.
         keeps_offsets: the option ``preserveOffsets`` is true; else a column ``offset`` is not
             looked at.
 
     Raises:
-        RowError: naming the column, the type found and those allowed.
+        RowError: naming a column that is there twice, or the type found and those allowed.
     """
-    for column in _looked_at(topic_given=topic_given, keeps_offsets=keeps_offsets):
+    known = [*_COLUMNS, _OFFSET] if keeps_offsets else _COLUMNS
+    looked_at = [column for column in known if not (column is _TOPIC and topic_given)]
+    names = [name for name, _ in columns]
+    for column in looked_at:
+        if names.count(column.name) > 1:  # which of them is meant?
+            raise RowError(
+                f"there is more than one column {column.name!r}: rename or drop all but one"
+            )
+    types = dict(columns)
+    for column in looked_at:
         found = types.get(column.name)
         if found is None:
             _require(column)
@@ -69,11 +65,6 @@ def check_columns(
                 f"column {column.name!r} has the type {found}, but must be "
                 f"{' or '.join(column.types)}"
             )
-
-
-def _looked_at(*, topic_given: bool, keeps_offsets: bool) -> list[_Column]:
-    columns = (*_COLUMNS, _OFFSET) if keeps_offsets else _COLUMNS
-    return [column for column in columns if not (column is _TOPIC and topic_given)]
 
 
 def _require(column: _Column) -> None:

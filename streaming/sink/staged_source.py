@@ -17,8 +17,9 @@ import numpy as np
 from crc32c import crc32c
 
 from kafkalog.checkpoints.file_copy import copy_range, try_to_link
-from kafkalog.checkpoints.regular_file import follow_folder, naming, open_regular, write_all
+from kafkalog.checkpoints.regular_file import follow_folder, open_regular, write_all
 from kafkalog.errors import CommitError, LogDirectoryError
+from kafkalog.streaming.log.page_reader import fill_from
 from kafkalog.streaming.records.batch_heads import heads_of, stamp_heads, unstamp_heads
 
 if TYPE_CHECKING:
@@ -180,13 +181,9 @@ class StagedSource:
             self._small = data
 
     def _fill(self, data: Bytes, source: int, position: int) -> None:
-        filled = 0
-        while filled < len(data):
-            with naming(source):
-                count = os.preadv(source, [data.data[filled:]], position + filled)
-            if count == 0:
-                raise self._too_short(position + filled)
-            filled += count
+        filled = fill_from(source, position, data)
+        if filled < len(data):
+            raise self._too_short(position + filled)
 
     def _stamp(self, target: int, position: int, end: int, shift: int) -> None:
         """Number the batches ``[position, end)`` in a file where they lie ``shift`` bytes on."""

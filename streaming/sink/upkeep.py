@@ -23,7 +23,7 @@ from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
-from kafkalog.streaming.sink.lost_partitions import problems_of_lost
+from kafkalog.streaming.sink.lost_partitions import lost_of_living, lost_text
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -134,7 +134,8 @@ def report_lost(log_set: LogSet, done: Upkeep) -> None:
     """Add to the problems which partitions are committed and not there any more."""
     there = LogDirs(log_set.directories).partitions().keys()
     living = {each.key for each in done.partitions}
-    done.problems += problems_of_lost(log_set.state, living, there)
+    lost = lost_of_living(log_set.state, living, there)
+    done.problems += [lost_text(topic, numbers) for topic, numbers in lost]
 
 
 def _put_partition_in_order(

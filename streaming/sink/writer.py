@@ -30,7 +30,7 @@ from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import ensure_set
 from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.sink.row_digest import RowDigest
-from kafkalog.streaming.sink.row_types import check_columns, check_distinct
+from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.worker import settle_worker
@@ -107,10 +107,10 @@ def make_batch_writer(
 def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     parsed = WriteOptions.parse(options)
     warn_ignored(parsed.ignored)
-    topic_given, keeps_offsets = parsed.topic is not None, parsed.preserve_offsets
-    check_distinct(schema.names, topic_given=topic_given, keeps_offsets=keeps_offsets)
-    types = {field.name: field.dataType.simpleString() for field in schema.fields}
-    check_columns(types, topic_given=topic_given, keeps_offsets=keeps_offsets)
+    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    check_columns(
+        columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
+    )
     return WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
 
 
