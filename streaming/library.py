@@ -191,8 +191,8 @@ def _reading(
     texts = _texts(options or {}, _OF_READ)
     parsed = ReadOptions.parse({"path": _joined(path), "subscribe": ",".join(topics), **texts})
     warn_ignored(parsed.ignored)
-    if parsed.shallow or parsed.decode:
-        raise OptionError("options shallow and decode are for Spark: rows here are records")
+    if parsed.has_view:
+        raise OptionError(f"view={parsed.view} is for Spark: rows here are records")
     if parsed.commit_group_offsets:
         raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
     offered = source_schema(include_headers=parsed.include_headers or "headers" in columns)

@@ -38,7 +38,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         subscription.selects,
         to_log_end=options.read_up_to == "logEnd",
         committed_only=options.committed_only,
-        every_batch=options.shallow,
+        every_batch=options.shows_batches,
         around_damage=options.on_corrupt_record == "skip",
         max_decompressed_bytes=options.max_decompressed_bytes,
     )

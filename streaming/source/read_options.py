@@ -33,6 +33,8 @@ _REFUSED: Final = {
     "kafka.value.deserializer": _ALWAYS_BYTES,
     "kafka.enable.auto.commit": "use commitGroupOffsets to have a group's positions written",
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
+    "shallow": "view=batches gives a row per record batch",
+    "decode": "view=offsets or view=transactions gives the records of an internal topic decoded",
     # Spark's own names: of load() with a list, and of what CREATE TABLE makes
     "paths": "load() takes one text here, which may list log directories separated by commas",
     "provider": "Spark gives the options of a table to no Python source that is read; make a "
@@ -179,19 +181,13 @@ class ReadOptions(Options):
         doc="what to do with bytes that are no valid record batch: fail, or go on behind them with "
         "a warning that says what was left out",
     )
-    shallow: bool = option(
-        "shallow",
-        BOOLEAN,
-        default=False,
-        doc="give a row per record batch, or outer message of the formats before, with what its "
-        "header says and what is wrong with it, instead of a row per record",
-    )
-    decode: str | None = option(
-        "decode",
-        choice("offsets", "transactions"),
-        default=None,
-        doc="give the records of an internal topic decoded: offsets those of __consumer_offsets, "
-        "transactions those of __transaction_state",
+    view: str = option(
+        "view",
+        choice("records", "batches", "offsets", "transactions"),
+        default="records",
+        doc="what a row is: a record; a record batch, or wrapper message of the formats before, "
+        "with what its header says and what is wrong with it; a decoded record of "
+        "__consumer_offsets (offsets) or of __transaction_state (transactions)",
     )
     filter_pushdown: bool = option(
         "filterPushdown",
@@ -368,11 +364,15 @@ class ReadOptions(Options):
             )
         if self.commit_group_offsets and self.group_id is None:
             raise OptionError("option 'commitGroupOffsets' needs kafka.group.id, the group's name")
-        self._refuse_mixed_views()
+        if self.include_headers and self.has_view:
+            raise OptionError(
+                f"option 'includeHeaders' is for view=records: view={self.view} has columns of its "
+                "own"
+            )
         self._tell_roots_how_to_open()
         if self.filter_pushdown and self.has_view:
             raise OptionError(
-                "option 'filterPushdown' is for records: leave it out with shallow and decode"
+                f"option 'filterPushdown' is for view=records: leave it out with view={self.view}"
             )
 
     def _tell_roots_how_to_open(self) -> None:
@@ -398,19 +398,12 @@ class ReadOptions(Options):
     @property
     def has_view(self) -> bool:
         """Whether rows are other than records: see :mod:`kafkalog.streaming.source.views`."""
-        return self.shallow or self.decode is not None
+        return self.view != "records"
 
-    def _refuse_mixed_views(self) -> None:
-        given = {
-            "shallow": self.shallow,
-            "decode": self.decode is not None,
-            "includeHeaders": self.include_headers,
-        }
-        names = [name for name, value in given.items() if value]
-        if len(names) > 1:
-            raise OptionError(
-                f"options {' and '.join(names)} ask for different columns; choose one of them"
-            )
+    @property
+    def shows_batches(self) -> bool:
+        """Whether a row is a record batch, damaged ones included."""
+        return self.view == "batches"
 
     @property
     def committed_only(self) -> bool:

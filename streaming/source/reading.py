@@ -101,14 +101,14 @@ def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
 
 
 def _salvage(options: ReadOptions, topic_partition: TopicPartition) -> Salvage | None:
-    """Make what leaves out damage, if the query wants that; a shallow read shows what it can."""
+    """Make what leaves out damage, if the query wants that; view=batches shows what it can."""
     if options.on_corrupt_record == "fail":
         return None
     from kafkalog.streaming.log.salvage import Salvage  # noqa: PLC0415
 
     return Salvage(
         topic_partition,
-        check_records=not options.shallow,
+        check_records=not options.shows_batches,
         max_decompressed_bytes=options.max_decompressed_bytes,
     )
 

@@ -66,7 +66,7 @@ class StreamControl:
             self._subscription.selects,
             to_log_end=options.read_up_to == "logEnd",
             committed_only=options.committed_only,
-            every_batch=options.shallow,
+            every_batch=options.shows_batches,
             around_damage=options.on_corrupt_record == "skip",
             max_decompressed_bytes=options.max_decompressed_bytes,
         )

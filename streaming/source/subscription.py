@@ -25,7 +25,7 @@ _DECODED_TOPICS: Final = {
     "offsets": "__consumer_offsets",
     "transactions": "__transaction_state",
 }
-"""The topic that each value of ``decode`` reads."""
+"""The topic that each view of an internal topic reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,12 @@ class Subscription:
 
         Raises:
             OptionError: names no topic, or is no pattern or no JSON of partitions; or names other
-                topics than the one that ``decode`` can decode.
+                topics than the one that the view of an internal topic reads.
             InvalidTopicError: a name that no topic can have.
         """
         found = cls._parse(options)
-        if options.decode is not None:
-            found.require_only(_DECODED_TOPICS[options.decode], options.decode)
+        if options.view in _DECODED_TOPICS:
+            found.require_only(_DECODED_TOPICS[options.view], options.view)
         return found
 
     @classmethod
@@ -68,7 +68,7 @@ class Subscription:
         return cls(topics=topics)
 
     def require_only(self, topic: str, view: str) -> None:
-        """Refuse another topic than the one that ``decode`` can decode as ``view``.
+        """Refuse another topic than the one that ``view`` decodes.
 
         Raises:
             OptionError: another topic is named, or none.
@@ -76,8 +76,8 @@ class Subscription:
         named = self.topics | {key.topic for key in self.partitions}
         if named != {topic}:
             raise OptionError(
-                f"option 'decode' is {view!r}, which reads {topic} alone; name it, and nothing "
-                "else, by subscribe or assign"
+                f"view={view} reads {topic} alone: name it, and nothing else, by subscribe or "
+                "assign"
             )
 
     def selects(self, topic_partition: TopicPartition) -> bool:

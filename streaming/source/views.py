@@ -1,4 +1,4 @@
-"""What else than records a query can be given: ``shallow``, and internal topics with ``decode``.
+"""What a row can be other than a record: the option ``view``.
 
 A view has columns of its own, always all of them: a schema given by the user selects from records.
 """
@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 
 __all__ = ["RowMaker", "check_view_schema", "view_rows", "view_schema"]
 
-_DECODED_SCHEMAS: Final = {
+_BATCHES_SCHEMA: Final = pa.schema(
+    [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *BATCH_ROW_SCHEMA]
+)
+
+_SCHEMAS: Final = {
+    "batches": _BATCHES_SCHEMA,
     "offsets": OFFSETS_VIEW_SCHEMA,
     "transactions": TRANSACTIONS_VIEW_SCHEMA,
 }
-
-_SHALLOW_SCHEMA: Final = pa.schema(
-    [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *BATCH_ROW_SCHEMA]
-)
 
 
 class RowMaker(Protocol):
@@ -52,10 +53,10 @@ class RowMaker(Protocol):
 def view_schema(options: ReadOptions) -> StructType:
     """Give the columns of the view that a query asks for.
 
-    They are ``topic``, ``partition`` and those of ``BATCH_ROW_SCHEMA`` with ``shallow``; those of
-    ``OFFSETS_VIEW_SCHEMA`` or ``TRANSACTIONS_VIEW_SCHEMA`` with ``decode``.
+    ``batches`` has ``topic``, ``partition`` and those of ``BATCH_ROW_SCHEMA``, ``offsets`` those of
+    ``OFFSETS_VIEW_SCHEMA``, ``transactions`` those of ``TRANSACTIONS_VIEW_SCHEMA``.
     """
-    return from_arrow_schema(_arrow_schema(options))
+    return from_arrow_schema(_SCHEMAS[options.view])
 
 
 def check_view_schema(options: ReadOptions, schema: StructType) -> None:
@@ -66,27 +67,20 @@ def check_view_schema(options: ReadOptions, schema: StructType) -> None:
     """
     expected = view_schema(options)
     if schema != expected:
-        view = "shallow" if options.shallow else "decode"
         raise OptionError(
-            f"option {view!r} gives columns of its own and takes no schema; leave .schema(...) "
+            f"view={options.view} gives columns of its own and takes no schema; leave .schema(...) "
             f"out and select some of: {', '.join(expected.fieldNames())}"
         )
 
 
 def view_rows(options: ReadOptions, topic_partition: TopicPartition) -> RowMaker:
     """Make what makes the rows of the view that a query asks for."""
-    if options.shallow:
-        return _ShallowRows(options, topic_partition)
+    if options.shows_batches:
+        return _BatchRows(options, topic_partition)
     return _DecodedRows(options, topic_partition)
 
 
-def _arrow_schema(options: ReadOptions) -> pa.Schema:
-    if options.decode is None:
-        return _SHALLOW_SCHEMA
-    return _DECODED_SCHEMAS[options.decode]
-
-
-class _ShallowRows:
+class _BatchRows:
     def __init__(self, options: ReadOptions, topic_partition: TopicPartition) -> None:
         self.decoder = BatchDescriber(max_decompressed_bytes=options.max_decompressed_bytes)
         self._topic_partition = topic_partition
@@ -97,7 +91,7 @@ class _ShallowRows:
             pa.repeat(topic, batch.num_rows),
             pa.repeat(pa.scalar(partition, pa.int32()), batch.num_rows),
         ]
-        return pa.RecordBatch.from_arrays([*shared, *batch.columns], schema=_SHALLOW_SCHEMA)
+        return pa.RecordBatch.from_arrays([*shared, *batch.columns], schema=_BATCHES_SCHEMA)
 
 
 class _DecodedRows:
@@ -114,7 +108,7 @@ class _DecodedRows:
         self._decode = {
             "offsets": coordinator_views.decode_offsets_batch,
             "transactions": coordinator_views.decode_transactions_batch,
-        }[options.decode or ""]
+        }[options.view]
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         partitions = pa.repeat(self._partition, batch.num_rows)

@@ -143,7 +143,7 @@ def message_sets(data: bytes) -> str:
 
 
 def headers(data: bytes) -> str:
-    """The shallow view."""
+    """The view of batches."""
     source = array(data)
     table = scan_batches(source, path="fuzzed").table
     describer = BatchDescriber(max_decompressed_bytes=_LIMIT)

@@ -4,7 +4,7 @@
 aspect             where it is held against the corpus
 =================  ===========================================================================
 rows               here: batch and stream, at either isolation level, internal topics included
-batches            here (shallow reads), and ``unit/records/test_batch_rows.py`` file by file
+batches            here (view=batches), and ``unit/records/test_batch_rows.py`` file by file
 offsets            ``unit/log/test_log_corpus.py``: starts, ends, LSO, timestamps, groups
 bytes of a record  ``unit/records/test_broker_logs.py``: segments decoded directly
 =================  ===========================================================================
@@ -132,10 +132,10 @@ def by_file(rows: Iterable[Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_shallow_read_gives_every_batch_that_the_dump_tool_printed(
+def test_a_view_of_batches_gives_every_batch_that_the_dump_tool_printed(
     spark: SparkSession, name: str, case: UnpackedCase
 ) -> None:
-    reader = spark.read.format("kafkalog").options(**options(name, case, shallow="true"))
+    reader = spark.read.format("kafkalog").options(**options(name, case, view="batches"))
     found = by_file(reader.load(case.path).collect())
     assert found == {
         file: rows
@@ -160,5 +160,5 @@ def test_folders_that_no_broker_serves_as_topics_are_read_when_they_are_named(
     for folder, expected in printed.items():
         name_of = folder if folder.startswith(METADATA) else folder.rpartition(".")[0]
         topic = name_of.rpartition("-")[0]
-        reader = spark.read.format("kafkalog").options(subscribe=topic, shallow="true")
+        reader = spark.read.format("kafkalog").options(subscribe=topic, view="batches")
         assert by_file(reader.load(case.folder(folder)).collect()) == expected

@@ -74,8 +74,8 @@ def test_the_source_reads_what_the_sink_wrote_in_an_old_format(
     assert state is not None
     (topic,) = state.topics.values()
     assert topic.settings["message.format"] == message_format
-    shallow = spark.read.format("kafkalog").options(subscribe="t", shallow="true").load(str(log))
-    assert {row.magic for row in shallow.collect()} == {int(message_format[1])}
+    batches = spark.read.format("kafkalog").options(subscribe="t", view="batches").load(str(log))
+    assert {row.magic for row in batches.collect()} == {int(message_format[1])}
 
 
 def _shown(row: tuple[Any, ...], *, dated: bool) -> tuple[Any, ...]:

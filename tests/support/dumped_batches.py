@@ -1,4 +1,4 @@
-"""What Kafka's dump tool printed of each batch in the corpus, in the words of a shallow read."""
+"""What Kafka's dump tool printed of each batch in the corpus, in the words of view=batches."""
 
 from __future__ import annotations
 

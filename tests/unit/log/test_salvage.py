@@ -196,7 +196,7 @@ def test_a_truncated_log_is_a_loss_all_the_same(directory: Path) -> None:
         _read(directory)
 
 
-def test_a_shallow_read_shows_damaged_batches_and_passes_what_is_none(
+def test_a_view_of_batches_shows_damaged_batches_and_passes_what_is_none(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = _log(directory)

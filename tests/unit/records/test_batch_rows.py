@@ -1,4 +1,4 @@
-"""A shallow read is what Kafka's dump tool prints of the batches, and it tells damage."""
+"""A view of batches is what Kafka's dump tool prints of the batches, and it tells damage."""
 
 from __future__ import annotations
 

@@ -149,8 +149,8 @@ def _given(path: Path) -> dict[str, str]:
     return {"path": root, "subscribe": "t", "maxDecompressedBytes": str(LIMIT)}
 
 
-def _shallow(path: Path) -> list[dict[str, Any]]:
-    options = ReadOptions.parse(_given(path) | {"shallow": "true", "onCorruptRecord": "skip"})
+def _batches(path: Path) -> list[dict[str, Any]]:
+    options = ReadOptions.parse(_given(path) | {"view": "batches", "onCorruptRecord": "skip"})
     splits = plan_batch(options)
     batches = (batch for split in splits for batch in read_split(split, options, None))
     return [row for batch in batches for row in batch.to_pylist()]
@@ -183,11 +183,11 @@ def test_the_skip_names_them_too_and_leaves_out_nothing_else(
     assert total.startswith("t-0: skipped damage at 1 places, ")
 
 
-def test_a_shallow_read_shows_it_as_far_as_it_is_one_batch(
+def test_a_view_of_batches_shows_it_as_far_as_it_is_one_batch(
     case: tuple[str, Path, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     name, path, check = case
-    shown = [row for row in _shallow(path) if row["position"] == len(BEFORE)]
+    shown = [row for row in _batches(path) if row["position"] == len(BEFORE)]
     if not shown:  # its size or offsets tell that it is none
         assert str(path) in caplog.messages[0]
         return

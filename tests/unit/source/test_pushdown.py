@@ -267,8 +267,8 @@ def test_names_are_those_of_the_user_s_schema(tmp_path: Path) -> None:
 def test_without_the_option_there_is_no_method_that_spark_would_refuse(tmp_path: Path) -> None:
     assert type(reader(tmp_path)) is LogBatchReader
     assert type(reader(tmp_path, filterPushdown="true")) is PushdownReader
-    with pytest.raises(OptionError, match=r"filterPushdown.*shallow"):
-        reader(tmp_path, filterPushdown="true", shallow="true")
+    with pytest.raises(OptionError, match=r"filterPushdown.*view=batches"):
+        reader(tmp_path, filterPushdown="true", view="batches")
 
 
 def test_a_warning_says_once_that_a_load_is_for_one_use(

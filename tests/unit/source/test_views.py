@@ -1,4 +1,4 @@
-"""What a query with ``shallow`` or ``decode`` may ask for, and what it gets."""
+"""What a query of another view than records may ask for, and what it gets."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 VIEWS = [
-    {"subscribe": "t", "shallow": "true"},
-    {"subscribe": OFFSETS_TOPIC, "decode": "offsets"},
-    {"assign": f'{{"{TRANSACTIONS_TOPIC}":[3]}}', "decode": "transactions"},
+    {"subscribe": "t", "view": "batches"},
+    {"subscribe": OFFSETS_TOPIC, "view": "offsets"},
+    {"assign": f'{{"{TRANSACTIONS_TOPIC}":[3]}}', "view": "transactions"},
 ]
 
 
@@ -66,11 +66,20 @@ def test_a_view_has_columns_of_its_own_and_takes_no_others(given: dict[str, str]
 
 
 @pytest.mark.parametrize("given", VIEWS)
-def test_views_do_not_mix(given: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match="and includeHeaders ask for different columns"):
+def test_a_view_has_no_column_of_headers(given: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match=f"view={given['view']} has columns of its own"):
         options(**given, includeHeaders="true")
-    with pytest.raises(OptionError, match="shallow and decode ask for different columns"):
-        options(**{"decode": "offsets", "shallow": "true"} | given)
+
+
+def test_an_unknown_view_is_refused_with_those_there_are() -> None:
+    with pytest.raises(OptionError, match=r"records, batches, offsets, transactions"):
+        options(subscribe="t", view="rows")
+
+
+@pytest.mark.parametrize("name", ["shallow", "decode"])
+def test_what_the_views_were_called_is_refused_by_naming_view(name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name}.*view="):
+        options(subscribe="t", **{name: "true"})
 
 
 @pytest.mark.parametrize(
@@ -84,20 +93,20 @@ def test_views_do_not_mix(given: dict[str, str]) -> None:
     ],
 )
 def test_only_its_own_topic_is_decoded(given: dict[str, str]) -> None:
-    with pytest.raises(OptionError, match="'offsets', which reads __consumer_offsets alone"):
-        source(**given, decode="offsets").schema()
+    with pytest.raises(OptionError, match="view=offsets reads __consumer_offsets alone"):
+        source(**given, view="offsets").schema()
 
 
 def test_a_topic_s_name_is_checked_all_the_same() -> None:
     with pytest.raises(InvalidTopicError):
-        source(subscribe="a/b", decode="offsets").schema()
+        source(subscribe="a/b", view="offsets").schema()
 
 
 def test_each_batch_is_in_one_split(tmp_path: Path) -> None:
     data = b"".join(batch_bytes(base, [Row()] * 5) for base in (0, 5, 10, 15))
     write_segment(tmp_path / "t-7", 0, data)
     key = TopicPartition("t", 7)
-    given = {"subscribe": "t", "shallow": "true", "maxRecordsPerPartition": "3"}
+    given = {"subscribe": "t", "view": "batches", "maxRecordsPerPartition": "3"}
     rows = read(tmp_path, OffsetRange(key, 2, 20), **given)
     assert len(splits(tmp_path, OffsetRange(key, 2, 20), **given)) > 4
     assert [(row["baseOffset"], row["lastOffset"]) for row in rows] == [
@@ -112,6 +121,6 @@ def test_each_batch_is_in_one_split(tmp_path: Path) -> None:
 def test_records_that_cannot_be_decoded_are_rows_with_an_error(tmp_path: Path) -> None:
     write_segment(tmp_path / f"{OFFSETS_TOPIC}-3", 0, batch_bytes(0, [Row(b"v", b"k"), Row(None)]))
     key = TopicPartition(OFFSETS_TOPIC, 3)
-    rows = read(tmp_path, OffsetRange(key, 0, 2), subscribe=OFFSETS_TOPIC, decode="offsets")
+    rows = read(tmp_path, OffsetRange(key, 0, 2), subscribe=OFFSETS_TOPIC, view="offsets")
     assert [(row["logPartition"], row["logOffset"]) for row in rows] == [(3, 0), (3, 1)]
     assert all(row["error"] for row in rows)

@@ -69,9 +69,9 @@ def expected_batches(name: str, case: UnpackedCase) -> dict[str, list[dict[str, 
     return {file: batches for file, batches in found if file.split("/")[0] in case.live_folders}
 
 
-def test_a_shallow_stream_gives_each_batch_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_of_batches_gives_each_batch_once(spark: SparkSession, tmp_path: Path) -> None:
     case = UnpackedCase("p08-retention-deleterecords", tmp_path / "case")
-    rows = stream(spark, case, tmp_path / "checkpoint", shallow="true", maxOffsetsPerTrigger="700")
+    rows = stream(spark, case, tmp_path / "checkpoint", view="batches", maxOffsetsPerTrigger="700")
     assert by_file(rows) == expected_batches("p08-retention-deleterecords", case)
 
 
@@ -82,7 +82,7 @@ def in_place(rows: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("decode", "topic", "expected"),
+    ("view", "topic", "expected"),
     [
         ("offsets", OFFSETS_TOPIC, decode_offsets_batch),
         ("transactions", TRANSACTIONS_TOPIC, decode_transactions_batch),
@@ -90,13 +90,13 @@ def in_place(rows: Iterable[Any]) -> list[dict[str, Any]]:
 )
 def test_internal_topics_are_read_decoded(
     spark: SparkSession,
-    decode: str,
+    view: str,
     topic: str,
     expected: Callable[[pa.RecordBatch], pa.RecordBatch],
     tmp_path: Path,
 ) -> None:
     case = UnpackedCase("p09-groups", tmp_path / "case")
-    given = {"subscribe": topic, "decode": decode}
+    given = {"subscribe": topic, "view": view}
     rows = in_place(read(spark, case, **given).collect())
     records = internal_records("p09-groups", topic)
     wanted = expected(records).to_pylist()
