@@ -8,12 +8,10 @@ Source: Kafka ``LogSegment.recover``, ``LogSegment.truncateTo``.
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.regular_file import (
-    create_exclusive,
     open_regular,
     read_regular,
     replace_end,
@@ -138,10 +136,12 @@ def remove_segment(directory: Path, base_offset: int) -> None:
 
 
 def start_segment(directory: Path, base_offset: int) -> None:
-    """Make the files of an empty segment, those that are not there yet; its log last."""
+    """Make the files of an empty segment, its log last; files with these names are replaced.
+
+    Whoever still has one of those open writes into a file that no longer has a name.
+    """
     for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
-        with suppress(FileExistsError):
-            os.close(create_exclusive(directory / file_name(base_offset, suffix)))
+        write_atomically(directory / file_name(base_offset, suffix), b"", fsync=False)
 
 
 def _replace_end(path: Path, position: int, entries: bytes, *, fsync: bool) -> None:

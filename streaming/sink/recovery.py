@@ -6,8 +6,9 @@ batch by batch, with the staged runs: bytes that are ours, or no valid batch at 
 may go; a valid batch that is not ours was written by somebody else since, and then nothing is
 touched. Every step may be cut off itself and done again.
 
-On a file system that hosts share, the log goes on in a new segment then. A host that was taken for
-dead may still have bytes on their way: they land in the segment before, behind its end.
+On a file system that hosts share, the log continues in a new segment then. A host that was taken
+for dead may still have bytes on their way: they land in the segment before, after its end. If the
+log ended in an empty segment, its files are recreated: what comes late has no name to land under.
 """
 
 from __future__ import annotations
@@ -145,9 +146,9 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
     if intended.created:
         _remove_folder(folder)
         return
-    active = intended.segments[0]
-    if is_shared(folder) and intended.start_offset > active.base_offset and active.size_before:
-        # Should its writer wake up on another host, what it writes late lands behind what is read.
+    if is_shared(folder):
+        # Should its writer wake up on another host, what it writes late lands in a file that is
+        # read up to its present end only, or, if the log ended in an empty one, in none any more.
         start_segment(folder, intended.start_offset)
     fsync_directory(folder)
 

@@ -163,6 +163,40 @@ def test_where_hosts_share_files_a_log_goes_on_in_a_new_segment_behind_an_unfini
     assert values_of([folder], "t") == {0: ["a", "b"]}
 
 
+def test_where_hosts_share_files_each_unfinished_commit_of_several_is_kept_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
+    folder = tmp_path / "log"
+    Writer(folder, topic="t").write(0, rows(["a"]))
+    cut_off(Writer(folder, run="run-1", topic="t"), monkeypatch, "first")
+    late = []
+    for run, value in enumerate(["second", "third"], 2):
+        cut_off(Writer(folder, run=f"run-{run}", topic="t"), monkeypatch, value)
+        late += [(path.open("r+b"), path.read_bytes()) for path in sorted(folder.glob("t-0/*1.*"))]
+    assert len(late) == 6
+    Writer(folder, run="run-4", topic="t").write(1, rows(["b"]))
+    # The hosts that were taken for dead get their bytes through after all.
+    for file, data in late:
+        with file:
+            file.write(data)
+    assert values_of([folder], "t") == {0: ["a", "b"]}
+    assert Writer(folder, run="run-4", topic="t").write(2, rows(["c"])).appended
+    assert values_of([folder], "t") == {0: ["a", "b", "c"]}
+
+
+def cut_off(writer: Writer, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    """Let a commit of batch 1 end before it is published."""
+
+    def cut(*_: object, **__: object) -> None:
+        raise PowerCutError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", cut)
+        with pytest.raises(PowerCutError):
+            writer.write(1, rows([value]))
+
+
 def test_a_recovery_that_started_a_new_segment_may_be_cut_off_and_done_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
