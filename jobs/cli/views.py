@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,12 +12,19 @@ from kafkalog.checkpoints.broker import (
     read_topic_id,
 )
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
-from kafkalog.errors import KafkaLogError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    CheckpointError,
+    KafkaLogError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.jobs.cli.emptiness import explain_nothing, listed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.verification import find_problems
+from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.verification import SegmentCheck, check_segment
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.sink.lost_partitions import lost_of_living
@@ -38,10 +46,13 @@ __all__ = [
     "list_lag",
     "list_offsets",
     "list_topics",
+    "summary_of",
     "verify_logs",
 ]
 
 Row = dict[str, Any]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
 _GROUPS_TOPIC: Final = "__consumer_offsets"
 
@@ -102,9 +113,9 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
     ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
     in the log.
     """
-    _partitions(paths, topic)
+    there = _partitions(paths, topic)
     tail = _tail(paths, topic)
-    ends = tail.look()
+    ends = {key: end for key, end in tail.look().items() if key in there}
     return [
         {
             "topic": key.topic,
@@ -126,11 +137,18 @@ def list_lag(paths: Sequence[str], offsets: str) -> list[Row]:
     """Give how far offsets, as a query prints them, are behind the committed ends.
 
     ``lag`` is None for a partition that is named and not there.
+
+    Raises:
+        OptionError: ``offsets`` are none.
     """
+    try:
+        named = from_json_text(offsets)
+    except CheckpointError as error:
+        raise OptionError(str(error)) from error
     behind = lag(",".join(paths), offsets)
     return [
         {"topic": key.topic, "partition": key.partition, "lag": behind.get(key)}
-        for key in sorted(behind.keys() | from_json_text(offsets).keys())
+        for key in sorted(behind.keys() | named.keys())
     ]
 
 
@@ -138,9 +156,11 @@ def list_groups(paths: Sequence[str]) -> list[Row]:
     """Give the position of each consumer group in each partition."""
     ends = _tail(paths, None).look()
     rows = []
-    for key, found in _log_dirs(paths).partitions().items():
-        if key.topic != _GROUPS_TOPIC:
-            continue
+    there = _partitions(paths, None)
+    groups = {key: found for key, found in there.items() if key.topic == _GROUPS_TOPIC}
+    if there and not groups:
+        _LOGGER.warning("there is no topic %s here, which has the positions", _GROUPS_TOPIC)
+    for key, found in groups.items():
         with PartitionLog(found.path, key, _log_start(found)) as log:
             positions = read_group_positions(log, ends[key])
         for group, committed in positions.items():
@@ -173,7 +193,16 @@ def dump_batches(
     committed = _tail(paths, topic).look()[wanted]
     with PartitionLog(found.path, wanted, _log_start(found)) as log:
         end = max(committed, log.log_end_offset())
-        yield from _headers(log, max(start, log.log_start_offset), end, count)
+        first = max(start, log.log_start_offset)
+        if first >= end:
+            _LOGGER.warning(
+                "%s has no batch from offset %d on: its log is [%d, %d)",
+                wanted,
+                start,
+                log.log_start_offset,
+                end,
+            )
+        yield from _headers(log, first, end, count)
 
 
 def _headers(log: PartitionLog, start: int, end: int, count: int) -> Iterator[Row]:
@@ -239,31 +268,43 @@ def _lost_partitions(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
             }
 
 
-def _verified_segments(paths: Sequence[str], topic: str | None) -> list[Row]:
-    return [
-        {
-            "topic": key.topic,
-            "partition": key.partition,
-            "segment": segment.path.name,
-            "problem": _problem(segment, follower),
-        }
-        for key, found in _partitions(paths, topic).items()
-        for segment, follower in _segments(found)
-    ]
+def summary_of(rows: Sequence[Row]) -> dict[str, int]:
+    """Count what :func:`verify_logs` has looked at, and the problems that it found."""
+    checked = [row for row in rows if row["segment"] is not None]
+    return {
+        "partitions": len({(row["topic"], row["partition"]) for row in checked}),
+        "segments": len(checked),
+        "batches": sum(row["batches"] for row in checked),
+        "bytes": sum(row["bytes"] for row in checked),
+        "problems": sum(row["problem"] is not None for row in rows),
+    }
+
+
+def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
+    for key, found in _partitions(paths, topic).items():
+        for segment, follower in _segments(found):
+            checked = _checked(segment, follower)
+            yield {
+                "topic": key.topic,
+                "partition": key.partition,
+                "segment": segment.path.name,
+                "batches": checked.batches,
+                "bytes": checked.bytes,
+                "problem": "; ".join(checked.problems) or None,
+            }
 
 
 def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
-    """Pair each segment with the one behind it."""
+    """Pair each segment with the one after it."""
     with PartitionLog(found.path, found.topic_partition) as log:
         return list(zip_longest(log.segments, log.segments[1:]))
 
 
-def _problem(segment: LogSegment, follower: LogSegment | None) -> str | None:
+def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
     try:
-        problems = find_problems(segment, None if follower is None else follower.base_offset)
+        return check_segment(segment, None if follower is None else follower.base_offset)
     except (KafkaLogError, OSError) as error:
-        return str(error)
-    return "; ".join(problems) or None
+        return SegmentCheck([str(error)], 0, 0)
 
 
 def _log_dirs(paths: Sequence[str]) -> LogDirs:
@@ -289,16 +330,28 @@ def _partitions(
 ) -> dict[TopicPartition, PartitionDirectory]:
     """Find the partitions, of one topic if it is named.
 
+    A folder that has a partition's name and no segment is none, and said.
+
     Raises:
         UnknownTopicOrPartitionError: there is no such topic.
+        LogDirectoryError: there is no partition, and nothing shows that there ever was one.
     """
-    found = _log_dirs(paths).partitions()
+    log_dirs, found = _log_dirs(paths), {}
+    for key, where in log_dirs.partitions().items():
+        if list_segments(where.path):
+            found[key] = where
+        else:
+            _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)
+    if not found:
+        explain_nothing(log_dirs.paths)
     if topic is None:
         return found
     chosen = {key: where for key, where in found.items() if key.topic == topic}
     if not chosen:
+        names = sorted({key.topic for key in found})
         raise UnknownTopicOrPartitionError(
-            f"no partition of topic {topic} is in {', '.join(paths)}"
+            f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
+            + (f"Topics there: {listed(names)}" if names else "There is no topic at all")
         )
     return chosen
 

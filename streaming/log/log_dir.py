@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.remote_path import RemoteEntry
 
-__all__ = ["LogDirs", "PartitionDirectory", "choose_directory"]
+__all__ = ["LogDirs", "PartitionDirectory", "choose_directory", "entries_of"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
@@ -111,7 +111,7 @@ class LogDirs:
         counts = dict.fromkeys(self.paths, 0)
         for path in self.paths:
             counts[path] = sum(
-                entry.is_dir() and _counts_as_partition(entry.name) for entry in _scan(path)
+                entry.is_dir() and _counts_as_partition(entry.name) for entry in entries_of(path)
             )
         return counts
 
@@ -137,7 +137,7 @@ def _listing_of(path: Path, known: _Listing | None) -> _Listing:
     if itself is not None:
         listing = _Listing({}, [itself])
         return known if known == listing else listing
-    entries = {entry.name: entry for entry in _scan(path) if _may_be_partition(entry.name)}
+    entries = {entry.name: entry for entry in entries_of(path) if _may_be_partition(entry.name)}
     folders = {name: _inode(entry) for name, entry in entries.items()}
     if known is not None and known.folders == folders:
         return known
@@ -178,10 +178,15 @@ def _counts_as_partition(name: str) -> bool:
 
 
 def _has_segments(path: Path) -> bool:
-    return any(parse_base_offset(entry.name, LOG) is not None for entry in _scan(path))
+    return any(parse_base_offset(entry.name, LOG) is not None for entry in entries_of(path))
 
 
-def _scan(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
+def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
+    """List a folder.
+
+    Raises:
+        LogDirectoryError: it is no folder, or cannot be read.
+    """
     try:
         if isinstance(path, RemotePath):
             return path.entries()

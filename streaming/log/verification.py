@@ -12,7 +12,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.log_end import valid_chunks
+from kafkalog.streaming.log.log_end import ends_in_zeros, valid_chunks
 from kafkalog.streaming.log.offset_index import OffsetIndex
 from kafkalog.streaming.log.time_index import TimeIndex
 
@@ -24,16 +24,26 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["find_problems"]
+__all__ = ["SegmentCheck", "check_segment"]
 
 _WITH_BASE_OFFSET: Final = 2
 """The magic of batches whose headers have it."""
 
 
-def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str]:
-    """Say what is wrong with a segment; ``next_base_offset`` is that of the one behind it.
+class SegmentCheck(NamedTuple):
+    """What a check of a segment came to; batches and bytes are those of its valid batches."""
 
-    Bytes that are no valid batch end the check: what follows them is not looked at.
+    problems: list[str]
+    batches: int
+    bytes: int
+
+
+def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentCheck:
+    """Say what is wrong with a segment; ``next_base_offset`` is that of the one after it.
+
+    Bytes that are no valid batch end the check: what follows them is not looked at. Zeros up to the
+    end of the file are right if no offsets are missing after them: a broker preallocates its active
+    segment, and a copy of a running broker's log has it so.
 
     Raises:
         FileNotFoundError: the segment is gone.
@@ -46,6 +56,7 @@ def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str
             if (check := _opened(kind, segment, problems)) is not None
         ]
         chunks, next_offset = valid_chunks(segment, 0), segment.base_offset
+        batches = size = 0
         while True:
             try:
                 table = next(chunks).table
@@ -53,18 +64,19 @@ def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str
                 broken = stop.value
                 break
             next_offset = int(table.last_offset[-1]) + 1
+            batches, size = batches + len(table), int(table.end_position[-1])
             for check in checks:
                 check.compare(table)
-    if broken is not None:
-        return [str(broken)]
+        is_whole = next_base_offset in {None, next_offset}
+        if broken is not None and not (is_whole and ends_in_zeros(segment, size)):
+            return SegmentCheck([str(broken)], batches, size)
     if next_base_offset is not None and next_offset > next_base_offset:
         problems.append(
             f"{segment.path} ends at offset {next_offset}, but the next segment begins at "
             f"{next_base_offset}"
         )
-    return problems + [
-        problem for check in checks if (problem := check.problem(next_offset)) is not None
-    ]
+    problems += [problem for check in checks if (problem := check.problem(next_offset)) is not None]
+    return SegmentCheck(problems, batches, size)
 
 
 class _Entries(NamedTuple):

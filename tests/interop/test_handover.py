@@ -65,7 +65,8 @@ class Sink:
 
 def command(*words: object) -> tuple[int, Any]:
     done = CliRunner().invoke(app, [*map(str, words), "--json"])
-    return done.exit_code, json.loads(done.stdout)
+    objects = [json.loads(line) for line in done.stdout.splitlines()]
+    return done.exit_code, objects[0]
 
 
 def leave_a_transaction_open(broker: Broker) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -41,10 +42,15 @@ def call(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def call_json(*words: object) -> Any:
+def objects(text: str) -> list[Any]:
+    """Read what ``--json`` prints: one object a line."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def call_json(*words: object) -> list[Any]:
     code, text = call(*words, "--json")
     assert code == 0, text
-    return json.loads(text)
+    return objects(text)
 
 
 @pytest.fixture
@@ -67,12 +73,12 @@ def cut_off(log: Path) -> None:
 
 def test_recover_takes_an_unfinished_commit_back(log: Path) -> None:
     cut_off(log)
-    done = call_json("recover", log)
+    (done,) = call_json("recover", log)
     assert done["takenBack"] == ["batch 1 of query:4711"]
     assert [(each["start"], each["end"]) for each in done["partitions"]] == [(0, 3)]
     assert not (log / UNFINISHED_FOLDER).exists()
     assert values_of([log], "t") == {0: ["a", "b", "c"]}
-    again = call_json("recover", log)
+    (again,) = call_json("recover", log)
     assert (again["takenBack"], again["problems"]) == ([], [])
 
 
@@ -80,7 +86,7 @@ def test_recover_makes_torn_indexes_right(log: Path) -> None:
     index = log / "t-0" / f"{0:020d}.timeindex"
     whole = index.read_bytes()
     index.write_bytes(b"\1" * 12)
-    (partition,) = call_json("recover", log)["partitions"]
+    (partition,) = call_json("recover", log)[0]["partitions"]
     assert partition["corrected"] == [index.name]
     assert index.read_bytes() == whole
 
@@ -142,7 +148,7 @@ sys.stdin.read()
 
 
 def test_handover_leaves_what_a_broker_starts_on(log: Path) -> None:
-    done = call_json(
+    (done,) = call_json(
         "handover", log, "--topic-id", f"t={TOPIC_ID}", "--cluster-id", "c", "--node-id", 4
     )
     assert [each["topicId"] for each in done["partitions"]] == [TOPIC_ID]
@@ -187,7 +193,7 @@ def test_takeover_moves_the_state_to_where_a_broker_came(log: Path) -> None:
     segment = log / "t-0" / f"{0:020d}.log"
     append_batch(segment, batch_bytes(3, [Row(b"broker")]))
     append_batch(segment, batch_bytes(4, [Row(b"torn")])[:40])
-    (partition,) = call_json("takeover", log)["partitions"]
+    (partition,) = call_json("takeover", log)[0]["partitions"]
     assert partition["end"] == 4
     assert values_of([log], "t") == {0: ["a", "b", "c", "broker"]}
 
@@ -213,7 +219,6 @@ def test_views_show_topics_partitions_offsets_and_batches(log: Path) -> None:
     assert behind["lag"] == 2
     batches = call_json("dump", log, "--topic", "t")
     assert [batch["baseOffset"] for batch in batches] == [0]
-    assert call_json("groups", log) == []
     assert call("dump", log, "--topic", "other")[0] == 2
     code, text = call("offsets", log)
     assert code == 0
@@ -228,14 +233,14 @@ def test_verify_finds_a_flipped_bit(log: Path) -> None:
     segment.write_bytes(data)
     code, text = call("verify", log, "--json")
     assert code == 1
-    assert "checksum" in json.loads(text)[0]["problem"]
+    assert "checksum" in objects(text)[0]["problem"]
 
 
 def test_verify_finds_what_was_committed_and_is_not_there(log: Path) -> None:
     os.truncate(log / "t-0" / f"{0:020d}.log", 0)
     code, text = call("verify", log, "--json")
     assert code == 1
-    assert json.loads(text)[-1] == {
+    assert objects(text)[-2] == {
         "topic": "t",
         "partition": 0,
         "segment": None,
@@ -243,11 +248,80 @@ def test_verify_finds_what_was_committed_and_is_not_there(log: Path) -> None:
     }
 
 
+def test_verify_prints_problems_and_a_summary(log: Path) -> None:
+    size = (log / "t-0" / f"{0:020d}.log").stat().st_size
+    summary = {"partitions": 1, "segments": 1, "batches": 1, "bytes": size, "problems": 0}
+    text = f"1 partitions, 1 segments, 1 batches, {size} bytes, 0 problems\n"
+    assert call("verify", log) == (0, text)
+    for option in ("--all", "-v"):
+        assert f"{0:020d}.log" in call("verify", log, option)[1]
+    segment, last = call_json("verify", log)
+    assert (segment["segment"], segment["problem"]) == (f"{0:020d}.log", None)
+    assert last == summary
+    os.truncate(log / "t-0" / f"{0:020d}.log", 0)
+    code, text = call("verify", log)
+    assert code == 1
+    assert "were committed" in text
+    assert text.endswith("1 segments, 0 batches, 0 bytes, 2 problems\n")
+
+
+def test_a_copy_of_a_live_log_that_ends_in_zeros_is_not_damaged(log: Path) -> None:
+    with (log / "t-0" / f"{0:020d}.log").open("ab") as file:
+        file.write(bytes(1_000_000))
+    assert call("verify", log)[0] == 0
+
+
+VIEWS = ("topics", "describe", "offsets", "verify", "groups")
+
+
+@pytest.mark.parametrize("command", VIEWS)
+def test_what_is_not_there_is_said(
+    command: str, log: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, text = call(command, tmp_path / "typo")
+    assert (code, "cannot be listed" in text) == (2, True)
+    (tmp_path / "empty").mkdir()
+    code, text = call(command, tmp_path / "empty")
+    assert (code, "empty is empty" in text) == (2, True)
+    code, text = call(command, tmp_path)
+    assert (code, "is no log directory" in text, "empty, log" in text) == (2, True, True)
+    shutil.rmtree(log / "t-0")
+    assert call(command, log)[0] == 0
+    assert "holds no partition yet; the sink has written there" in caplog.text
+
+
+def test_a_topic_that_is_not_there_is_told_from_those_that_are(log: Path) -> None:
+    assert "Topics there: t" in call("offsets", log, "--topic", "typo")[1]
+
+
+def test_no_groups_and_no_batches_are_said(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert call_json("groups", log) == []
+    assert "no topic __consumer_offsets" in caplog.text
+    assert call_json("dump", log, "--topic", "t", "--start", 3) == []
+    assert "t-0 has no batch from offset 3 on: its log is [0, 3)" in caplog.text
+
+
+@pytest.mark.parametrize("command", VIEWS[:4])
+def test_a_folder_without_a_log_is_no_partition(
+    command: str, log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = call_json(command, log)
+    (log / "backup-2024").mkdir()
+    assert call_json(command, log) == before
+    assert "backup-2024 has no .log file" in caplog.text
+
+
+def test_a_damaged_commit_state_is_a_problem_and_no_bad_use(log: Path) -> None:
+    (log / STATE_FILE).write_text("nonsense")
+    for command in ("describe", "offsets", "recover", "handover", "takeover"):
+        assert call(command, log)[0] == 1
+
+
 def test_offsets_that_are_committed_and_not_there_are_counted_as_a_problem(log: Path) -> None:
     os.truncate(log / "t-0" / f"{0:020d}.log", 0)
     code, text = call("offsets", log, "--json")
     assert code == 1
-    assert [(row["end"], row["missing"]) for row in json.loads(text)] == [(0, 3)]
+    assert [(row["end"], row["missing"]) for row in objects(text)] == [(0, 3)]
 
 
 @pytest.mark.parametrize("command", ["verify", "describe", "offsets"])
@@ -265,7 +339,7 @@ def test_what_is_no_json_of_offsets_has_no_lag(log: Path, offsets: str) -> None:
 def test_the_lag_in_a_partition_that_is_gone_is_a_problem(log: Path) -> None:
     code, text = call("lag", log, "--offsets", '{"t":{"0":1,"5":1}}', "--json")
     assert code == 1
-    assert [(row["partition"], row["lag"]) for row in json.loads(text)] == [(0, 2), (5, None)]
+    assert [(row["partition"], row["lag"]) for row in objects(text)] == [(0, 2), (5, None)]
 
 
 def test_damage_is_shown_behind_the_batches_before_it(log: Path) -> None:
@@ -274,7 +348,7 @@ def test_damage_is_shown_behind_the_batches_before_it(log: Path) -> None:
     segment.write_bytes(segment.read_bytes()[:-5])
     done = CliRunner().invoke(app, ["dump", str(log), "--topic", "t", "--json"])
     assert done.exit_code == 1
-    assert [batch["baseOffset"] for batch in json.loads(done.stdout)] == [0]
+    assert [batch["baseOffset"] for batch in objects(done.stdout)] == [0]
     assert "offsets [3, 4)" in done.stderr
 
 
@@ -285,7 +359,7 @@ def test_a_wrong_checksum_shows_in_a_dump(log: Path) -> None:
     segment.write_bytes(data)
     code, text = call("dump", log, "--topic", "t", "--json")
     assert code == 1
-    assert "checksum" in json.loads(text)[0]["error"]
+    assert "checksum" in objects(text)[0]["error"]
 
 
 def test_directories_are_named_as_in_queries(log: Path) -> None:
@@ -303,7 +377,7 @@ def test_what_lies_in_a_store_is_looked_at_too(log: Path) -> None:
             assert call_json(command, uri) == call_json(command, log)
         assert call_json("lag", uri, "--offsets", '{"t":{"0":1}}')[0]["lag"] == 2
         assert call_json("describe", uri)[0]["end"] == 3
-        assert [row["problem"] for row in call_json("verify", uri)] == [None]
+        assert call_json("verify", uri) == call_json("verify", log)
         assert [row["lastOffset"] for row in call_json("dump", uri, "--topic", "t")] == [2]
     finally:
         store.rm("/kept", recursive=True)
@@ -319,7 +393,7 @@ def test_verify_finds_a_damaged_commit_state(log: Path) -> None:
     (log / "kafkalog.commit").write_text("nonsense")
     code, text = call("verify", log, "--json")
     assert code == 1
-    assert "kafkalog.commit" in json.loads(text)[-1]["problem"]
+    assert "kafkalog.commit" in objects(text)[-2]["problem"]
 
 
 def test_the_command_starts_without_spark_numba_or_arrow() -> None:

@@ -15,12 +15,16 @@ from tests.support.message_sets import gzip_stream, message
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_segments
-from kafkalog.streaming.log.verification import find_problems
+from kafkalog.streaming.log.verification import check_segment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 INDEX, TIMES = ".index", ".timeindex"
+
+
+def find_problems(segment: LogSegment, next_base_offset: int | None) -> list[str]:
+    return check_segment(segment, next_base_offset).problems
 
 
 @pytest.fixture
@@ -47,6 +51,33 @@ def test_a_damaged_batch_ends_the_check(segment: LogSegment) -> None:
     segment.path.write_bytes(data)
     (problem,) = find_problems(segment, 150)
     assert "has a wrong checksum" in problem
+
+
+def test_what_was_checked_is_counted(segment: LogSegment) -> None:
+    checked = check_segment(segment, None)
+    assert (checked.batches, checked.bytes) == (20, segment.size)
+
+
+@pytest.mark.parametrize("follower", [None, 200])
+def test_zeros_at_the_end_of_a_copy_of_a_live_log_are_no_damage(
+    segment: LogSegment, follower: int | None
+) -> None:
+    size = segment.path.stat().st_size
+    with segment.path.open("ab") as file:
+        file.write(bytes(3_000_000))
+    assert check_segment(segment, follower) == ([], 20, size)
+
+
+def test_zeros_with_offsets_missing_after_them_are_damage(segment: LogSegment) -> None:
+    with segment.path.open("ab") as file:
+        file.write(bytes(500))
+    assert len(find_problems(segment, 201)) == 1
+
+
+def test_zeros_before_other_bytes_are_damage(segment: LogSegment) -> None:
+    with segment.path.open("ab") as file:
+        file.write(bytes(500) + b"x")
+    assert len(find_problems(segment, None)) == 1
 
 
 @pytest.mark.parametrize("suffix", [INDEX, TIMES])

@@ -1,0 +1,47 @@
+"""Say what there is where no partition is: nothing at all, other files, or a log that is empty."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.errors import LogDirectoryError
+from kafkalog.streaming.log.log_dir import entries_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["explain_nothing", "listed"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+_SHOWN: Final = 10
+
+
+def explain_nothing(paths: Sequence[Path]) -> None:
+    """Say why there is no partition in these log directories.
+
+    Raises:
+        LogDirectoryError: neither a sink nor a broker has ever written to one of them.
+    """
+    for path in paths:
+        names = sorted(entry.name for entry in entries_of(path))
+        if STATE_FILE in names or META_PROPERTIES in names:
+            owner = "the sink" if STATE_FILE in names else "a broker"
+            _LOGGER.warning("%s holds no partition yet; %s has written there", path, owner)
+        elif not names:
+            raise LogDirectoryError(f"{path} is empty: no sink and no broker has written there")
+        else:
+            raise LogDirectoryError(
+                f"{path} is no log directory: it holds no folder such as topic-0 with a .log file "
+                f"in it, but {listed(names)}"
+            )
+
+
+def listed(names: Sequence[str]) -> str:
+    """Give some of the names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

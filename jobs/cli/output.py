@@ -1,0 +1,105 @@
+"""What the commands print, and how they end: 0 fine, 1 a problem was found, 2 bad use."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from kafkalog.streaming.sink.upkeep import Upkeep
+
+__all__ = ["PROBLEM", "exit_if", "one_line_errors", "print_rows", "report_upkeep"]
+
+PROBLEM: Final = 1
+_BAD_USE: Final = 2
+_WIDEST: Final = 10_000
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Say what is wrong in one line instead of a traceback."""
+    from kafkalog.errors import (  # noqa: PLC0415
+        CheckpointError,
+        CommitError,
+        CorruptRecordError,
+        DataLossError,
+        KafkaLogError,
+    )
+
+    try:
+        yield
+    except (CheckpointError, CommitError, CorruptRecordError, DataLossError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(PROBLEM) from error
+    except (KafkaLogError, OSError) as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(_BAD_USE) from error
+
+
+def exit_if(problems: Iterable[object]) -> None:
+    """End with 1 if there is any problem."""
+    if any(problems):
+        raise typer.Exit(PROBLEM)
+
+
+def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
+    """Print what was found and done, and end with 1 if a person has to decide on something."""
+    rows = [
+        {
+            "topic": each.topic_partition.topic,
+            "partition": each.topic_partition.partition,
+            "topicId": None if each.key.startswith(":") else each.key,
+            "path": str(each.where.path),
+            "start": each.start,
+            "end": each.end,
+            "corrected": list(each.corrected),
+        }
+        for each in done.partitions
+    ]
+    if as_json:
+        report = {
+            "set": done.set_id,
+            "takenBack": done.taken_back,
+            "partitions": rows,
+            "problems": done.problems,
+        }
+        typer.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        for batch in done.taken_back:
+            typer.echo(f"taken back: {batch}")
+        print_rows(rows, as_json=False)
+        for problem in done.problems:
+            typer.echo(f"problem: {problem}", err=True)
+    raise typer.Exit(PROBLEM if done.problems else 0)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Print a table, or one object a line; nothing where there are no rows."""
+    if as_json:
+        for row in rows:
+            typer.echo(json.dumps(row, ensure_ascii=False))
+        return
+    if not rows:
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*_cells(row.get(name) for name in names))
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _WIDEST  # for who reads on: no cell is folded
+    console.print(table)
+
+
+def _cells(values: Iterable[object]) -> list[str]:
+    return ["" if value is None or value == [] else str(value) for value in values]
