@@ -3,11 +3,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# How many processes run tests side by side; a file stays with one of them.
+WORKERS ?= 2
+PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 # The Java that `make env` found; a shell of your own needs it only if its `java` is another.
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test differential stress kills model powerloss fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test unit differential stress kills model powerloss fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -18,7 +21,10 @@ demo: env ## Stream a year of flights through a log into Delta, and check what a
 	$(RUN) python -m kafkalog.jobs.demo
 
 test: env ## Run all tests, with real Spark, real brokers and real kills
-	$(RUN) python -m pytest -q
+	$(RUN) $(PYTEST)
+
+unit: env ## Run the tests that need neither a JVM nor a server
+	$(RUN) $(PYTEST) tests/unit
 
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _KINDS = (".log", ".index", ".timeindex")
 _ROUNDS = 25
-_REST_SECONDS = 0.002
+_REST_SECONDS = 0.02
 
 
 class Cleaner:

@@ -80,5 +80,6 @@ def test_a_folder_that_never_rests_is_an_error(
 ) -> None:
     seen = iter(range(10**6))
     monkeypatch.setattr(segment_files, "_list", lambda _: [str(next(seen))])
-    with pytest.raises(LogDirectoryError, match="changes so fast"):
+    monkeypatch.setattr(segment_files, "_RESTS_SECONDS", (0.0,) * 9)
+    with pytest.raises(LogDirectoryError, match="changes so fast that 9 listings"):
         list_base_offsets(tmp_path)

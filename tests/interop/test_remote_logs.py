@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DataObject
 
+pytestmark = pytest.mark.interop
+
 SECRET = "a-well-kept-secret"
 
 
