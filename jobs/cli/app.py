@@ -47,12 +47,22 @@ TopicName = Annotated[str | None, typer.Option("--topic", help="This topic only.
 
 
 @app.command()
-def recover(paths: Paths, as_json: Json = False) -> None:
+def recover(
+    paths: Paths,
+    reset_log_start: Annotated[
+        bool,
+        typer.Option(
+            "--reset-log-start",
+            help="Forget log starts above the ends of their logs, those of earlier topics.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Take back what an unfinished commit left, and bring the ends of all logs into order."""
     with one_line_errors():
         from kafkalog.streaming.sink.upkeep import recover as act  # noqa: PLC0415
 
-        done = act(paths)
+        done = act(paths, reset_log_start=reset_log_start)
     report_upkeep(done, as_json=as_json)
 
 

@@ -65,6 +65,7 @@ def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
         report = {
             "set": done.set_id,
             "takenBack": done.taken_back,
+            "reset": done.reset,
             "partitions": rows,
             "problems": done.problems,
         }
@@ -72,6 +73,8 @@ def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
     else:
         for batch in done.taken_back:
             typer.echo(f"taken back: {batch}")
+        for line in done.reset:
+            typer.echo(f"reset: {line}")
         print_rows(rows, as_json=False)
         for problem in done.problems:
             typer.echo(f"problem: {problem}", err=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     RECOVERY_POINT,
-    read_offset_checkpoint,
     write_offset_checkpoint,
 )
 from kafkalog.checkpoints.commit_state import (
@@ -33,12 +32,11 @@ __all__ = ["WrittenEnd", "clear_away", "sweep", "write_ends"]
 
 
 class WrittenEnd(NamedTuple):
-    """The end of a partition after a commit; ``is_new`` if that made the partition."""
+    """The end of a partition after a commit."""
 
     log_dir: Path
     topic_partition: TopicPartition
     offset: int
-    is_new: bool
 
 
 def write_ends(ends: Iterable[WrittenEnd], *, durable: bool) -> None:
@@ -53,15 +51,7 @@ def write_ends(ends: Iterable[WrittenEnd], *, durable: bool) -> None:
         offsets = {end.topic_partition: end.offset for end in written}
         if durable:
             write_offset_checkpoint(folder, RECOVERY_POINT, offsets)
-        else:
-            _forget_points(folder, {end.topic_partition for end in written if end.is_new})
         write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
-
-
-def _forget_points(folder: Path, new: set[TopicPartition]) -> None:
-    """Drop the recovery points of partitions that were deleted, and are now made anew."""
-    if new and new & read_offset_checkpoint(folder, RECOVERY_POINT).keys():
-        write_offset_checkpoint(folder, RECOVERY_POINT, {}, remove=new)
 
 
 def clear_away(log_set: LogSet, *, durable: bool) -> None:

@@ -40,6 +40,7 @@ from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.recovery_points import sync_behind
 from kafkalog.streaming.sink.staged_source import StagedFiles
+from kafkalog.streaming.sink.stale_lines import drop_lines
 from kafkalog.streaming.sink.states import next_state
 
 if TYPE_CHECKING:
@@ -217,6 +218,7 @@ class Committer:
             partitions=tuple(each.intended(members) for each in appends),
         )
         content = intent.to_bytes()
+        drop_lines(log_set.directories, _made_partitions(appends))
         for folder in log_set.directories:
             _make_guard(folder)
             remove_clean_shutdown_marker(folder, fsync=False)
@@ -277,7 +279,11 @@ class Committer:
 
 def _written_end(plan: AppendPlan) -> WrittenEnd:
     log_dir = plan.directory.parent
-    return WrittenEnd(log_dir, plan.topic_partition, plan.end_offset, plan.creates_directory)
+    return WrittenEnd(log_dir, plan.topic_partition, plan.end_offset)
+
+
+def _made_partitions(appends: Sequence[PartitionAppend]) -> set[TopicPartition]:
+    return {each.plan.topic_partition for each in appends if each.plan.creates_directory}
 
 
 def _make_guard(folder: Path) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
     HIGH_WATERMARK,
     LOG_START_OFFSET,
     META_PROPERTIES,
@@ -265,7 +266,12 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
                 fsync_file(path)
         fsync_directory(each.where.path)
     ends = {each.topic_partition: each.end for each in partitions}
-    for name, offsets in ((RECOVERY_POINT, ends), (HIGH_WATERMARK, ends), (LOG_START_OFFSET, {})):
+    for name, offsets in (
+        (RECOVERY_POINT, ends),
+        (HIGH_WATERMARK, ends),
+        (LOG_START_OFFSET, {}),
+        (CLEANER_OFFSET, {}),
+    ):
         gone = [
             key
             for key in read_offset_checkpoint(folder, name)

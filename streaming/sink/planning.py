@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import new_topic_id
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
@@ -18,6 +19,7 @@ from kafkalog.streaming.sink.kept_offsets import in_offset_order
 from kafkalog.streaming.sink.late_encoding import LateEncoding, must_wait
 from kafkalog.streaming.sink.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.sink.staged_source import StagedFiles
+from kafkalog.streaming.sink.stale_lines import check_log_start
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
@@ -121,6 +123,10 @@ class _Planner:
         self._catalog = TopicCatalog(self._partitions, committed, plan.options, tails.topic_id)
         self._counts = self._dirs.partition_counts()
 
+    @cached_property
+    def _log_starts(self) -> Mapping[TopicPartition, int]:
+        return self._dirs.checkpoint(LOG_START_OFFSET, self._partitions.values())
+
     def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
         wanted: dict[str, set[int]] = {}
         placed: dict[str, set[int]] = {}
@@ -189,6 +195,8 @@ class _Planner:
                 committed_end=committed_end,
                 first_offset=min((run.first_offset for run in kept), default=0),
             )
+            if found is not None:
+                check_log_start(found, self._log_starts.get(key, 0), appender.log_end_offset)
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)
         else:

@@ -30,6 +30,7 @@ from kafkalog.streaming.sink.file_systems import is_shared
 from kafkalog.streaming.sink.parallel import for_each
 from kafkalog.streaming.sink.proof import check_ours
 from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.sink.stale_lines import drop_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,8 +80,10 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     intent = next((found for found in intents if found is not None), None)
     if intent is None or intent.sequence != log_set.state.sequence:
         return
+    made = {each.topic_partition for each in intent.partitions if each.created}
+    drop_lines(log_set.directories, made)
     if durable:
-        sync_behind(
+        reaches = (
             LogReach(
                 _folder(log_set, each),
                 each.topic_partition,
@@ -89,14 +92,10 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
             )
             for each in intent.partitions
         )
+        sync_behind(reaches, whole=True)
     write_ends(
         [
-            WrittenEnd(
-                log_set.members[each.member_id],
-                each.topic_partition,
-                each.end_offset,
-                each.created,
-            )
+            WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
             for each in intent.partitions
         ],
         durable=durable,

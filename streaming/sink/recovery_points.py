@@ -47,10 +47,12 @@ class LogReach(NamedTuple):
     index_interval_bytes: int
 
 
-def sync_behind(logs: Iterable[LogReach]) -> None:
+def sync_behind(logs: Iterable[LogReach], *, whole: bool = False) -> None:
     """Make durable what logs hold between their recovery points and these ends.
 
-    Costs nothing but a look where all recovery points are there already.
+    Costs nothing but a look where all recovery points are there already. A recovery point above the
+    end of its log counts as none: it is an earlier topic's of the same name. With ``whole`` all of
+    them do, and the logs are made durable from their starts.
 
     Raises:
         OSError: it is not durable.
@@ -62,6 +64,8 @@ def sync_behind(logs: Iterable[LogReach]) -> None:
         if log_dir not in points:
             points[log_dir] = read_offset_checkpoint(log_dir, RECOVERY_POINT)
         point = points[log_dir].get(log.topic_partition, _NOTHING)
+        if whole or point > log.end_offset:
+            point = _NOTHING
         if point < log.end_offset:
             behind.append((log, point))
     for_each(lambda pair: _sync(*pair), behind)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state, topic_key
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import INTERNAL_TOPICS
@@ -25,6 +25,7 @@ from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.lost_partitions import lost_of_living, lost_text
 from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.stale_lines import check_log_start, forget_log_start
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Upkeep:
 
     ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
-    it recovers itself.
+    it recovers itself. ``reset`` says which log starts were taken out of their checkpoint.
     """
 
     set_id: str = ""
@@ -69,17 +70,23 @@ class Upkeep:
     partitions: list[PartitionEnd] = field(default_factory=list)
     skipped: list[PartitionDirectory] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    reset: list[str] = field(default_factory=list)
 
 
-def recover(paths: Sequence[str], *, wait_ms: int = _DEFAULT_WAIT_MS) -> Upkeep:
+def recover(
+    paths: Sequence[str], *, reset_log_start: bool = False, wait_ms: int = _DEFAULT_WAIT_MS
+) -> Upkeep:
     """Do what the next writer would do first, so that a broker may start or a copy be made.
+
+    With ``reset_log_start`` log starts that lie above the ends of their logs are forgotten: they
+    are those of earlier topics of the same names. Otherwise they are problems.
 
     Raises:
         LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     with opened_set(paths, wait_ms=wait_ms) as log_set:
-        done = put_in_order(log_set)
+        done = put_in_order(log_set, resets_log_start=reset_log_start)
         report_lost(log_set, done)
         return done
 
@@ -108,7 +115,7 @@ def opened_set(
         yield LogSet.open(directories, options)
 
 
-def put_in_order(log_set: LogSet) -> Upkeep:
+def put_in_order(log_set: LogSet, *, resets_log_start: bool = False) -> Upkeep:
     """Take unfinished commits back, then look at the end of each log; the caller holds the locks.
 
     Raises:
@@ -119,12 +126,22 @@ def put_in_order(log_set: LogSet) -> Upkeep:
         f"batch {intent.batch_id} of {intent.writer}" for intent in log_set.unfinished()
     ]
     take_back(log_set, durable=True)
-    for key, found in LogDirs(log_set.directories).partitions().items():
+    log_dirs = LogDirs(log_set.directories)
+    partitions = log_dirs.partitions()
+    log_starts = log_dirs.checkpoint(LOG_START_OFFSET, partitions.values())
+    for key, found in partitions.items():
         if key.topic in INTERNAL_TOPICS and read_topic_id(found.path) not in log_set.state.topics:
             done.skipped.append(found)
             continue
         try:
-            done.partitions.append(_put_partition_in_order(log_set, key, found))
+            end = _put_partition_in_order(log_set, key, found)
+            start = log_starts.get(key, 0)
+            if resets_log_start and start > end.end:
+                forget_log_start(found)
+                done.reset.append(f"log start {start} of {key}, whose log ends at {end.end}")
+            else:
+                check_log_start(found, start, end.end)
+            done.partitions.append(end)
         except KafkaLogError as error:
             done.problems.append(str(error))
     return done

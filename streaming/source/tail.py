@@ -32,6 +32,7 @@ from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.partition_tail import PartitionTail
@@ -351,7 +352,10 @@ class LogTail:
                 end = committed
             if self._committed_only:
                 end = partition.last_stable(end, around_damage=self._around_damage)
-            ends[topic_partition] = max(end, self._start(partition))
+            start = self._start(partition)
+            if max(end, partition.log_end) < start and not self._to_log_end:
+                start = self._checked_start(partition)
+            ends[topic_partition] = max(end, start)
         self._restless = [each for each in self._restless if each.settled_at is None]
         return ends, walked
 
@@ -444,6 +448,19 @@ class LogTail:
     def _start(self, partition: PartitionTail) -> int:
         topic_partition = partition.where.topic_partition
         return max(partition.first_offset, self._checkpointed_start(topic_partition))
+
+    def _checked_start(self, partition: PartitionTail) -> int:
+        """Look again at a log that was seen to end below its start: both move on a live broker.
+
+        Raises:
+            LogDirectoryError: it still does, so that its records would be hidden.
+        """
+        self._log_starts.refresh()
+        start = self._start(partition)
+        partition.look_for(start)
+        if partition.log_end < start:
+            raise LogDirectoryError(log_start_text(partition.where, start, partition.log_end))
+        return start
 
 
 def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
