@@ -10,12 +10,15 @@ half: what a commit in progress is about to do.
     line 1       header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 1
     line 2       {"sequence":7,"set":"…","member":"…","members":["…","…"]}
     a topic      {"topic":"flights","key":"<topic id>","settings":{"compression.type":"lz4"},
-                  "highWatermarks":{"0":120,"1":98}}
+                  "highWatermarks":{"0":120,"1":98},
+                  "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}}}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
                   "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
 
 A release that does not know a field passes over it, and leaves it out of what it writes: a new
 version is for what may not be passed over. A writer without ``expiration`` has Kafka's default.
+``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
+``app:<txnAppId>``, of an earlier release, counts for all topics.
 
 Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
 offsets; one that has no ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
@@ -78,19 +81,23 @@ def topic_key(topic: str, topic_id: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TopicState:
-    """A topic: its name, the settings given to it, and per partition the next offset to commit."""
+    """A topic: its name, the settings given to it, and per partition the next offset to commit.
+
+    ``versions`` has the last version that each ``txnAppId`` has written of it.
+    """
 
     name: str
     high_watermarks: Mapping[int, int]
     settings: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    versions: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
     """The last batch of one writer.
 
-    ``digest`` identifies the batch's content beyond its number (of the query's checkpoint), None
-    where the checkpoint could not be read. ``fenced`` are runs that a newer one has replaced. It
+    ``digest`` identifies the batch's content beyond its number (what the query's checkpoint planned,
+    or its rows), None where nothing told. ``fenced`` are runs that a newer one has replaced. It
     may be forgotten once it is ``expiration_ms`` older than ``time_ms``.
     """
 
@@ -138,22 +145,32 @@ class CommitState:
             "members": list(self.member_ids),
         }
         for key, topic in sorted(self.topics.items()):
-            yield {
+            line: JsonObject = {
                 "topic": topic.name,
                 "key": key,
                 "settings": dict(sorted(topic.settings.items())),
                 "highWatermarks": {str(p): o for p, o in sorted(topic.high_watermarks.items())},
             }
+            if topic.versions:
+                versions = sorted(topic.versions.items())
+                line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
+            yield line
         for key, writer in sorted(self.writers.items()):
             yield {
                 "writer": key,
                 "run": writer.run_id,
-                "batch": writer.batch_id,
-                "digest": writer.digest,
-                "time": writer.time_ms,
-                "expiration": writer.expiration_ms,
+                **_batch_fields(writer),
                 "fenced": list(writer.fenced),
             }
+
+
+def _batch_fields(writer: WriterState) -> JsonObject:
+    return {
+        "batch": writer.batch_id,
+        "digest": writer.digest,
+        "time": writer.time_ms,
+        "expiration": writer.expiration_ms,
+    }
 
 
 def load_state(directory: Path) -> CommitState | None:
@@ -203,6 +220,10 @@ def _parse_topic(line: JsonObject) -> TopicState:
             for partition, offset in line["highWatermarks"].items()
         },
         settings={_text(name): _text(value) for name, value in line["settings"].items()},
+        versions={
+            _text(app_id): _parse_writer({"run": "", "fenced": [], **fields})
+            for app_id, fields in line.get("versions", {}).items()
+        },
     )
 
 

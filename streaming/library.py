@@ -17,10 +17,11 @@ import pyarrow as pa
 from kafkalog.errors import OptionError, RowError
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.committer import Committer, Outcome
-from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.sink.known_tails import PROCESS_TAILS
 from kafkalog.streaming.sink.log_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.versions import with_digests
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 
@@ -64,8 +65,9 @@ def append(
             (timestamp, or int64 of ms). Other columns are left alone.
         transactional_id: the name under which appends are told apart. Spark's batch writes with
             ``txnAppId`` use the same names.
-        version: number of this append under that name, at least 0, with or without gaps. One that
-            is not above the last committed is skipped.
+        version: number of this append under that name, at least 0, with or without gaps, in each
+            topic by itself. One that is not above the topic's last is skipped; the last one again
+            with other rows is refused.
         options: the sink's other options and the topic's settings, as for Spark; see
             ``docs/options.md``.
 
@@ -76,6 +78,7 @@ def append(
         OptionError: options that cannot be used.
         RowError: rows that cannot become records, or no rows of Arrow.
         CommitError: nothing of the rows is visible; trying again with the same ``version`` is safe.
+        BatchIdentityError: there are other rows under this ``version``; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
     if (transactional_id is None) != (version is None):
@@ -89,9 +92,10 @@ def append(
     if transactional_id is not None and version is not None:
         if type(version) is not int or not 0 <= version < 1 << 63:
             raise OptionError(f"version is {version!r}, expected a number from 0 to 2^63-1")
-        identity = BatchIdentity(f"app:{transactional_id}", version)
+        identity = BatchIdentity(f"{APP_PREFIX}{transactional_id}", version, topic=parsed.topic)
     plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
+    identity = with_digests(identity, [staged], parsed.topic)
     return Committer(plan, identity, tails=PROCESS_TAILS).commit_or_abort(staged.runs)
 
 

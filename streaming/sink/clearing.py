@@ -18,14 +18,13 @@ from kafkalog.checkpoints.commit_state import (
     UNFINISHED_FOLDER,
 )
 from kafkalog.checkpoints.regular_file import fsync_directory
-from kafkalog.streaming.sink.identity import staging_hash
+from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity, staging_hash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.sink.identity import BatchIdentity
     from kafkalog.streaming.sink.log_set import LogSet
 
 __all__ = ["WrittenEnd", "clear_away", "sweep", "write_ends"]
@@ -77,7 +76,11 @@ def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
     needed one would fail, and lose nothing.
     """
     finished = {staging_hash(key): last.batch_id for key, last in log_set.state.writers.items()}
-    own = staging_hash(identity.writer)
+    for topic in log_set.state.topics.values():
+        for app_id, version in topic.versions.items():
+            written = BatchIdentity(f"{APP_PREFIX}{app_id}", version.batch_id, topic=topic.name)
+            finished[staging_hash(written.staged_by)] = version.batch_id
+    own = staging_hash(identity.staged_by)
     finished[own] = max(identity.batch_id, finished.get(own, -1))
     oldest_ms = time.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
     for folder in log_set.directories:

@@ -42,6 +42,7 @@ from kafkalog.streaming.sink.recovery_points import sync_behind
 from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.stale_lines import drop_lines
 from kafkalog.streaming.sink.states import next_state
+from kafkalog.streaming.sink.versions import new_topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,8 +114,11 @@ class Committer:
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
                 return self._skip(log_set, locks)
+            left = self._still_to_write(log_set, runs)
+            if left is None:
+                return self._leave(log_set)
             tails = self._tails.begin(log_set.state)
-            appends = self._append(log_set, locks, runs, tails)
+            appends = self._append(log_set, locks, left, tails)
             self._finish(log_set, appends, tails)
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
             return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
@@ -161,7 +165,6 @@ class Committer:
         A run that had planned the batch before it was committed is no new one: it was replaced, and
         wakes up late. It must not push out the run that has replaced it.
         """
-        _LOG.info("%s is committed already", self._identity)
         last = log_set.state.writers[self._identity.writer]
         is_late = self._plan.append_time_ms <= last.time_ms
         if last.run_id != self._identity.run_id and not is_late:
@@ -173,8 +176,35 @@ class Committer:
             sequence = log_set.state.sequence + 1
             state = replace(log_set.state, sequence=sequence, writers=writers)
             self._publish(log_set, locks, state)
+        return self._leave(log_set)
+
+    def _leave(self, log_set: LogSet) -> Outcome:
+        _LOG.info("%s is committed already", self._identity)
         sweep(log_set, self._identity)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
+
+    def _still_to_write(
+        self, log_set: LogSet, runs: Sequence[StagedRun]
+    ) -> Sequence[StagedRun] | None:
+        """Leave out the topics that a write with ``txnAppId`` is in already; None if that is all.
+
+        Raises:
+            BatchIdentityError: it is not the write that is there.
+        """
+        given = self._identity
+        if not given.is_versioned:
+            return runs
+        unknown = {run.topic_partition.topic for run in runs} - dict(given.digests).keys()
+        if unknown:
+            raise CommitError(f"{given}: rows of topics {sorted(unknown)} come without a digest")
+        self._identity = new_topics_of(given, log_set)
+        left = dict(self._identity.digests)
+        if given.digests and not left:
+            return None
+        for name, _ in given.digests:
+            if name not in left:
+                _LOG.info("%s is in topic %r already", given, name)
+        return [run for run in runs if run.topic_partition.topic in left]
 
     def _append(
         self,

@@ -190,7 +190,7 @@ def _renamed(
         for each in partitions
     ]
     _note(log_set, partitions, changed)
-    state = _advanced(log_set.state, renamed, settings_by_name=True)
+    state = _advanced(log_set.state, renamed, is_renaming=True)
     both = replace(state, topics={**log_set.state.topics, **state.topics})
     log_set.publish(replace(both, sequence=state.sequence + 1), durable=True)
     for each in renamed:
@@ -215,17 +215,20 @@ def _note(log_set: LogSet, partitions: Sequence[PartitionEnd], changed: Mapping[
 
 
 def _advanced(
-    state: CommitState, partitions: Sequence[PartitionEnd], *, settings_by_name: bool = False
+    state: CommitState, partitions: Sequence[PartitionEnd], *, is_renaming: bool = False
 ) -> CommitState:
-    """Give the state that commits what the logs hold; a topic of another id begins anew."""
+    """Give the state that commits what the logs hold.
+
+    A topic of another id begins anew, except where it is given that id now.
+    """
     by_name = {topic.name: topic for topic in state.topics.values()}
     topics = dict(state.topics)
     for each in partitions:
         name, number = each.topic_partition
         before = topics.get(each.key)
         if before is None:
-            settings = by_name[name].settings if settings_by_name and name in by_name else {}
-            before = TopicState(name, {}, settings)
+            renamed = by_name.get(name) if is_renaming else None
+            before = replace(renamed, high_watermarks={}) if renamed else TopicState(name, {})
         topics[each.key] = replace(
             before, high_watermarks={**before.high_watermarks, number: each.end}
         )

@@ -4,7 +4,8 @@ A writer is known to the commit state by a key:
 
 ===============  ==================================================================================
 ``query:<id>``   a streaming query; batches are numbered one by one, the last one may come again
-``app:<id>``     batch writes with ``txnAppId``; versions grow, with gaps
+``app:<id>``     batch writes with ``txnAppId``; versions grow, with gaps, in each topic by
+                 themselves: see :mod:`~kafkalog.streaming.sink.versions`
 ``job:<uuid>``   any other batch write: no two are the same, and the state keeps nothing of it
 ===============  ==================================================================================
 """
@@ -19,7 +20,18 @@ from typing import Final
 from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS, STAGED_PREFIX, WriterState
 from kafkalog.errors import BatchIdentityError, FencedWriterError
 
-__all__ = ["DIGEST_OF_ROWS", "BatchIdentity", "Verdict", "judge", "remember", "staging_hash"]
+__all__ = [
+    "APP_PREFIX",
+    "DIGEST_OF_ROWS",
+    "BatchIdentity",
+    "Verdict",
+    "judge",
+    "remember",
+    "staging_hash",
+]
+
+APP_PREFIX: Final = "app:"
+"""What the keys of writers begin with that write with ``txnAppId``."""
 
 DIGEST_OF_ROWS: Final = "rows "
 """What the digest of a batch begins with that is told by its rows."""
@@ -39,6 +51,9 @@ class BatchIdentity:
     ``run_id`` changes each time a query is started. ``digest`` says what the batch was planned to
     hold, or which rows it has; None where nothing is known about that. ``named`` tells that the
     writer's id was chosen by the user.
+
+    A write with ``txnAppId`` has ``topic``, if all of its rows go to that one, and ``digests``: for
+    each topic what tells the rows that go there.
     """
 
     writer: str
@@ -46,11 +61,18 @@ class BatchIdentity:
     run_id: str = ""
     digest: str | None = None
     named: bool = False
+    topic: str | None = None
+    digests: tuple[tuple[str, str], ...] = ()
 
     @property
     def is_remembered(self) -> bool:
         """Whether the commit state keeps the last batch of this writer."""
         return not self.writer.startswith("job:")
+
+    @property
+    def is_versioned(self) -> bool:
+        """Whether it is a batch write with an id, which counts in each topic by itself."""
+        return self.writer.startswith(APP_PREFIX)
 
     @property
     def turn(self) -> int:
@@ -60,9 +82,16 @@ class BatchIdentity:
     @property
     def staged_prefix(self) -> str:
         """What the names of this batch's staged files start with."""
-        return f"{STAGED_PREFIX}{staging_hash(self.writer)}.{self.batch_id}."
+        return f"{STAGED_PREFIX}{staging_hash(self.staged_by)}.{self.batch_id}."
+
+    @property
+    def staged_by(self) -> str:
+        """Whose staged files these are: several topics may be written under one version at once."""
+        return f"{self.writer}\0{self.topic or ''}" if self.is_versioned else self.writer
 
     def __str__(self) -> str:
+        if self.is_versioned:
+            return f"version {self.batch_id} of txnAppId {self.writer.removeprefix(APP_PREFIX)!r}"
         return f"batch {self.batch_id} of {self.writer}"
 
 
@@ -77,16 +106,14 @@ class Verdict(Enum):
 def judge(identity: BatchIdentity, last: WriterState | None) -> Verdict:
     """Decide whether a batch is new or committed already; ``last`` is its writer's last one.
 
-    What cannot be proved to be either is refused and never dropped.
+    What cannot be proved to be either is refused and never dropped. Batch writes are all new here.
 
     Raises:
         FencedWriterError: a newer run of the same query has committed since.
         BatchIdentityError: neither the next batch nor the last one again.
     """
-    if not identity.is_remembered:
+    if not identity.is_remembered or identity.is_versioned:
         return Verdict.APPEND
-    if identity.writer.startswith("app:"):
-        return Verdict.SKIP if last and identity.batch_id <= last.batch_id else Verdict.APPEND
     if last is None:
         return _judge_first(identity)
     if identity.run_id in last.fenced:

@@ -1,10 +1,10 @@
 """What a batch holds, as a number that does not depend on the order of its rows or on its tasks.
 
 A batch that is run again is known by what its query's checkpoint planned for it. Where that cannot
-be read, its rows have to tell: the same rows, though other tasks give them in another order, are
-the same batch. Each row is hashed by all that a record of it would hold; the digest is their number
-and the sum of their hashes. Times that the sink gives to rows without one do not count, since they
-differ from run to run.
+be read, and of a batch write with ``txnAppId``, the rows have to tell: the same rows, though other
+tasks give them in another order, are the same batch. Each row is hashed by all that a record of it
+would hold; the digest is their number and the sum of their hashes. Times that the sink gives to
+rows without one do not count, since they differ from run to run.
 
 Values count by their length and Kafka's murmur2 of 32 bits. That is no proof against somebody who
 looks for two batches with one digest: whoever may choose rows has better ways to spoil a log.
@@ -26,11 +26,12 @@ from kafkalog.streaming.sink.identity import DIGEST_OF_ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RowDigest"]
+__all__ = ["RowDigest", "RowHashes", "row_hashes"]
 
-_Hashes = NDArray[np.uint64]
+RowHashes = NDArray[np.uint64]
 
-_COLUMNS: Final = ("topic", "partition", "key", "value", "headers", "timestamp", "offset")
+_PLACE: Final = ("topic",)
+_COLUMNS: Final = ("partition", "key", "value", "headers", "timestamp", "offset")
 
 _MASK: Final = 2**64 - 1
 _STEP: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -51,13 +52,12 @@ class RowDigest:
     @classmethod
     def of(cls, batch: pa.RecordBatch) -> Self:
         """Take the rows of one Arrow batch; columns that the sink does not know do not count."""
-        hashes = np.zeros(batch.num_rows, np.uint64)
-        for name in _COLUMNS:
-            if name in batch.schema.names:
-                hashes = _mixed(hashes + _hashes_of(batch.column(name)))
-            else:
-                hashes = _mixed(hashes)
-        return cls(batch.num_rows, int(hashes.sum(dtype=np.uint64)))
+        return cls.of_hashes(row_hashes(batch, with_topic=True))
+
+    @classmethod
+    def of_hashes(cls, hashes: RowHashes) -> Self:
+        """Take rows by their hashes."""
+        return cls(len(hashes), int(hashes.sum(dtype=np.uint64)))
 
     @classmethod
     def sum(cls, digests: Iterable[RowDigest]) -> Self:
@@ -72,14 +72,25 @@ class RowDigest:
         return f"{DIGEST_OF_ROWS}{self.rows} {self.total:016x}"
 
 
-def _mixed(hashes: _Hashes) -> _Hashes:
+def row_hashes(batch: pa.RecordBatch, *, with_topic: bool) -> RowHashes:
+    """Hash each row of an Arrow batch, with or without the topic that it names: uint64[rows]."""
+    hashes = np.zeros(batch.num_rows, np.uint64)
+    for name in (*_PLACE, *_COLUMNS) if with_topic else _COLUMNS:
+        if name in batch.schema.names:
+            hashes = _mixed(hashes + _hashes_of(batch.column(name)))
+        else:
+            hashes = _mixed(hashes)
+    return hashes
+
+
+def _mixed(hashes: RowHashes) -> RowHashes:
     hashes = hashes + _STEP
     hashes = (hashes ^ (hashes >> np.uint64(30))) * _FIRST
     hashes = (hashes ^ (hashes >> np.uint64(27))) * _SECOND
     return hashes ^ (hashes >> np.uint64(31))
 
 
-def _hashes_of(column: pa.Array) -> _Hashes:
+def _hashes_of(column: pa.Array) -> RowHashes:
     """Hash n values, each by itself: uint64[n]."""
     if pa.types.is_null(column.type):
         return np.full(len(column), _NULL)
@@ -94,7 +105,7 @@ def _hashes_of(column: pa.Array) -> _Hashes:
     return np.where(np.asarray(column.is_null()), _NULL, hashes)
 
 
-def _hashes_of_headers(column: pa.Array) -> _Hashes:
+def _hashes_of_headers(column: pa.Array) -> RowHashes:
     """Hash lists of headers, whose order matters; a null list is an empty one."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
     keys, values = column.flatten().flatten()  # leaves out what lies behind null lists

@@ -137,10 +137,12 @@ class StagedRun:
 class TaskOutput:
     """All that one attempt of a task has staged, runs of one partition in their order.
 
-    ``digest`` is that of the rows, where the plan asks for it.
+    ``digest`` is that of the rows, where the plan asks for it. ``digests``, of a write with
+    ``txnAppId``, are those of each topic's rows.
     """
 
     identity: BatchIdentity
     query_id: str
     runs: tuple[StagedRun, ...]
     digest: RowDigest | None = None
+    digests: tuple[tuple[str, RowDigest], ...] = ()

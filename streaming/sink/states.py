@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.streaming.sink.identity import remember
+from kafkalog.streaming.sink.versions import note_versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,17 +34,17 @@ def next_state(
     clock put back and right again, it would be forgotten at once, and its last batch taken for new.
     """
     writers = {key: last for key, last in state.writers.items() if not last.is_expired(now_ms)}
+    topics = _topics(state.topics, appends)
     if identity.is_remembered:
         last = state.writers.get(identity.writer)
         expiration_ms = options.transactional_id_expiration_ms
         noted_ms = max(now_ms, *(known.time_ms for known in state.writers.values()), 0)
-        writers[identity.writer] = remember(identity, last, noted_ms, expiration_ms)
-    return replace(
-        state,
-        sequence=state.sequence + 1,
-        topics=_topics(state.topics, appends),
-        writers=writers,
-    )
+        if identity.is_versioned:
+            noted = remember(identity, None, noted_ms, expiration_ms)
+            topics = note_versions(topics, identity, noted)
+        else:
+            writers[identity.writer] = remember(identity, last, noted_ms, expiration_ms)
+    return replace(state, sequence=state.sequence + 1, topics=topics, writers=writers)
 
 
 def _topics(
@@ -57,7 +58,9 @@ def _topics(
         if topic.key not in marks:
             before = topics.get(topic.key, TopicState(topic.name, {}))
             marks[topic.key] = dict(before.high_watermarks)
-            topics[topic.key] = TopicState(topic.name, marks[topic.key], topic.settings)
+            topics[topic.key] = replace(
+                before, name=topic.name, high_watermarks=marks[topic.key], settings=topic.settings
+            )
         marks[topic.key][each.plan.topic_partition.partition] = each.plan.end_offset
     written = {each.topic.name: each.topic.key for each in appends}
     # A topic that was deleted and made anew has another key; the old one's offsets mean nothing.

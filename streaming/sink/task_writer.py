@@ -18,13 +18,13 @@ from kafkalog.errors import LogDirectoryError, RowError
 from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
 from kafkalog.streaming.sink.partitioner import KeyHashes
 from kafkalog.streaming.sink.row_columns import Rows
-from kafkalog.streaming.sink.row_digest import RowDigest
+from kafkalog.streaming.sink.row_digest import RowDigest, row_hashes
 from kafkalog.streaming.sink.staged_run import TaskOutput
 from kafkalog.streaming.sink.staging import Home, StagingArea
 from kafkalog.streaming.sink.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,6 +64,7 @@ class TaskWriter:
             )
         self._topics: dict[str, OpenTopic] = {}
         self._digest = RowDigest() if plan.digests_rows else None
+        self._digests: dict[str, RowDigest] = {}
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Stage all rows; what was staged is removed again if anything fails.
@@ -90,7 +91,8 @@ class TaskWriter:
         except BaseException:
             staging.discard()
             raise
-        return TaskOutput(self._identity, self._query_id, runs, self._digest)
+        digests = tuple(self._digests.items())
+        return TaskOutput(self._identity, self._query_id, runs, self._digest, digests)
 
     def _counted(self, run: StagedRun) -> StagedRun:
         """Note among how many partitions rows were placed: a commit holds it against the topic."""
@@ -106,12 +108,24 @@ class TaskWriter:
         )
         if self._digest is not None:
             self._digest = RowDigest.sum([self._digest, RowDigest.of(batch)])
-        for topic, partition, members in self._placed(rows):
+        by_topic = list(self._by_topic(rows))
+        if self._identity.is_versioned:
+            self._digest_each(batch, by_topic)
+        for topic, partition, members in self._placed(rows, by_topic):
             opened = topic.partition(partition)
             full = opened.append(rows, members)
             if full:
                 self._write_out(opened, full, staging)
         self._keep_to_budget(staging)
+
+    def _digest_each(
+        self, batch: pa.RecordBatch, by_topic: Sequence[tuple[OpenTopic, Integers]]
+    ) -> None:
+        hashes = row_hashes(batch, with_topic=False)
+        for opened, members in by_topic:
+            name = opened.topic.name
+            before = self._digests.get(name, RowDigest())
+            self._digests[name] = RowDigest.sum([before, RowDigest.of_hashes(hashes[members])])
 
     def _write_out(
         self, partition: OpenPartition, batches: list[EncodedBatch], staging: StagingArea
@@ -139,10 +153,12 @@ class TaskWriter:
 
     # Placing rows
 
-    def _placed(self, rows: Rows) -> Iterator[tuple[OpenTopic, int, Integers]]:
+    def _placed(
+        self, rows: Rows, by_topic: Iterable[tuple[OpenTopic, Integers]]
+    ) -> Iterator[tuple[OpenTopic, int, Integers]]:
         """Group rows by topic and partition: int64[m] of ascending rows for each."""
         hashes = KeyHashes(rows.key, len(rows))
-        for topic, members in self._by_topic(rows):
+        for topic, members in by_topic:
             placed = topic.place(rows, members, hashes)
             for partition, group in _groups(placed[members]):
                 yield topic, partition, members[group]

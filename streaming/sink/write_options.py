@@ -111,7 +111,9 @@ class WriteOptions(Options):
         "txnVersion",
         integer(minimum=0),
         default=None,
-        doc="of a batch write: one whose version is not above the last one of txnAppId is skipped",
+        doc="of a batch write: counts for each topic by itself, with or without gaps. A write "
+        "whose version is not above the topic's last one of txnAppId is skipped; the last one "
+        "again with other rows is refused",
     )
     allow_broker_directory: bool = option(
         "allowBrokerDirectory",

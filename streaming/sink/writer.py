@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from kafkalog.errors import CommitError, OptionError
 from kafkalog.streaming.options import warn_ignored
-from kafkalog.streaming.sink.identity import BatchIdentity
+from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.sink.log_set import ensure_set
 from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.sink.row_digest import RowDigest
@@ -100,7 +100,8 @@ def make_batch_writer(
     if given.txn_app_id is None or given.txn_version is None:
         identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
     else:
-        identity = BatchIdentity(f"app:{given.txn_app_id}", given.txn_version)
+        writer = f"{APP_PREFIX}{given.txn_app_id}"
+        identity = BatchIdentity(writer, given.txn_version, topic=given.topic)
     return LogBatchWriter(plan, identity)
 
 
@@ -189,8 +190,11 @@ class LogBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the rows."""
         from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
+        from kafkalog.streaming.sink.versions import with_digests  # noqa: PLC0415
 
-        Committer(self._plan, self._identity).commit(_runs(_outputs(messages)))
+        outputs = _outputs(messages)
+        identity = with_digests(self._identity, outputs, self._plan.options.topic)
+        Committer(self._plan, identity).commit(_runs(outputs))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""

@@ -79,14 +79,6 @@ def test_a_query_may_start_anywhere_under_a_name_that_its_user_chose() -> None:
     assert judge(of_query(57, named=True), None) is Verdict.APPEND
 
 
-def test_versions_of_an_application_grow_with_gaps() -> None:
-    last = WriterState("", 5, None, 0)
-    assert judge(BatchIdentity("app:x", 9), last) is Verdict.APPEND
-    assert judge(BatchIdentity("app:x", 5), last) is Verdict.SKIP
-    assert judge(BatchIdentity("app:x", 4), last) is Verdict.SKIP
-    assert judge(BatchIdentity("app:x", 0), None) is Verdict.APPEND
-
-
 def test_two_jobs_are_never_the_same() -> None:
     assert judge(BatchIdentity("job:x", 0), None) is Verdict.APPEND
     assert not BatchIdentity("job:x", 0).is_remembered
