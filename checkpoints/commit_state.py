@@ -11,14 +11,16 @@ half: what a commit in progress is about to do.
     line 2       {"sequence":7,"set":"…","member":"…","members":["…","…"]}
     a topic      {"topic":"flights","key":"<topic id>","settings":{"compression.type":"lz4"},
                   "highWatermarks":{"0":120,"1":98},
-                  "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}}}
+                  "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
+                  "query":"query:<transactional id>"}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
                   "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
 
 A release that does not know a field passes over it, and leaves it out of what it writes: a new
 version is for what may not be passed over. A writer without ``expiration`` has Kafka's default.
-``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
-``app:<txnAppId>``, of an earlier release, counts for all topics.
+``expired`` is when a commit has first found that it has expired. ``versions`` are the last ones of
+batch writes, which count for each topic by itself; a writer ``app:<txnAppId>``, of an earlier
+release, counts for all topics. ``query`` is the streaming query that wrote to the topic last.
 
 Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
 offsets; one that has no ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
@@ -83,22 +85,25 @@ def topic_key(topic: str, topic_id: str | None) -> str:
 class TopicState:
     """A topic: its name, the settings given to it, and per partition the next offset to commit.
 
-    ``versions`` has the last version that each ``txnAppId`` has written of it.
+    ``versions`` has the last version that each ``txnAppId`` has written of it, ``last_query`` the
+    writer key of the streaming query that has written to it last.
     """
 
     name: str
     high_watermarks: Mapping[int, int]
     settings: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     versions: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
+    last_query: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
     """The last batch of one writer.
 
-    ``digest`` identifies the batch's content beyond its number (what the query's checkpoint planned,
-    or its rows), None where nothing told. ``fenced`` are runs that a newer one has replaced. It
-    may be forgotten once it is ``expiration_ms`` older than ``time_ms``.
+    ``digest`` identifies the batch's content beyond its number (what the query's checkpoint has
+    planned, or its rows), None where nothing told. ``fenced`` are runs that a newer one has
+    replaced. It has expired once it is ``expiration_ms`` older than ``time_ms``, by whatever clock;
+    ``expired_ms`` is when a commit has found that first.
     """
 
     run_id: str
@@ -107,6 +112,7 @@ class WriterState:
     time_ms: int
     fenced: tuple[str, ...] = ()
     expiration_ms: int = DEFAULT_EXPIRATION_MS
+    expired_ms: int | None = None
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether it has been silent for longer than it asked to be remembered."""
@@ -154,6 +160,8 @@ class CommitState:
             if topic.versions:
                 versions = sorted(topic.versions.items())
                 line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
+            if topic.last_query is not None:
+                line["query"] = topic.last_query
             yield line
         for key, writer in sorted(self.writers.items()):
             yield {
@@ -165,12 +173,13 @@ class CommitState:
 
 
 def _batch_fields(writer: WriterState) -> JsonObject:
-    return {
+    fields: JsonObject = {
         "batch": writer.batch_id,
         "digest": writer.digest,
         "time": writer.time_ms,
         "expiration": writer.expiration_ms,
     }
+    return fields if writer.expired_ms is None else fields | {"expired": writer.expired_ms}
 
 
 def load_state(directory: Path) -> CommitState | None:
@@ -224,6 +233,7 @@ def _parse_topic(line: JsonObject) -> TopicState:
             _text(app_id): _parse_writer({"run": "", "fenced": [], **fields})
             for app_id, fields in line.get("versions", {}).items()
         },
+        last_query=_text(line["query"]) if "query" in line else None,
     )
 
 
@@ -235,6 +245,7 @@ def _parse_writer(line: JsonObject) -> WriterState:
         time_ms=_natural(line["time"]),
         fenced=tuple(_text(run) for run in line["fenced"]),
         expiration_ms=_natural(line.get("expiration", DEFAULT_EXPIRATION_MS)),
+        expired_ms=_natural(line["expired"]) if "expired" in line else None,
     )
 
 

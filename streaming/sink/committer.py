@@ -31,10 +31,12 @@ from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
 from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, sweep, write_ends
+from kafkalog.streaming.sink.forgetting import tell_forgotten
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
 from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.newcomers import tell_newcomer
 from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
@@ -110,16 +112,21 @@ class Committer:
         with self._locks() as locks:
             log_set = LogSet.open(self._plan.directories, self._options)
             last = log_set.state.writers.get(self._identity.writer)
-            verdict = judge(self._identity, last)
+            verdict = judge(
+                self._identity, last, allows_unknown=self._options.allow_unknown_checkpoint
+            )
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
                 return self._skip(log_set, locks)
             left = self._still_to_write(log_set, runs)
             if left is None:
                 return self._leave(log_set)
-            tails = self._tails.begin(log_set.state)
+            before = log_set.state
+            tails = self._tails.begin(before)
             appends = self._append(log_set, locks, left, tails)
             self._finish(log_set, appends, tails)
+            tell_forgotten(before, log_set.state)
+            tell_newcomer(self._identity, before, [each.topic for each in appends])
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
             return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
 

@@ -13,6 +13,7 @@ A writer is known to the commit state by a key:
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -38,6 +39,8 @@ DIGEST_OF_ROWS: Final = "rows "
 
 _FENCED_RUNS_KEPT: Final = 32
 
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
 
 def staging_hash(writer: str) -> str:
     """Give what stands for a writer in file names: an id from outside never becomes a path."""
@@ -49,8 +52,7 @@ class BatchIdentity:
     """One batch of one writer.
 
     ``run_id`` changes each time a query is started. ``digest`` says what the batch was planned to
-    hold, or which rows it has; None where nothing is known about that. ``named`` tells that the
-    writer's id was chosen by the user.
+    hold, or which rows it has; None where nothing is known about that.
 
     A write with ``txnAppId`` has ``topic``, if all of its rows go to that one, and ``digests``: for
     each topic what tells the rows that go there.
@@ -60,7 +62,6 @@ class BatchIdentity:
     batch_id: int
     run_id: str = ""
     digest: str | None = None
-    named: bool = False
     topic: str | None = None
     digests: tuple[tuple[str, str], ...] = ()
 
@@ -68,6 +69,11 @@ class BatchIdentity:
     def is_remembered(self) -> bool:
         """Whether the commit state keeps the last batch of this writer."""
         return not self.writer.startswith("job:")
+
+    @property
+    def is_query(self) -> bool:
+        """Whether it is a micro-batch of a streaming query."""
+        return self.writer.startswith("query:")
 
     @property
     def is_versioned(self) -> bool:
@@ -103,9 +109,12 @@ class Verdict(Enum):
     """It is committed already."""
 
 
-def judge(identity: BatchIdentity, last: WriterState | None) -> Verdict:
+def judge(
+    identity: BatchIdentity, last: WriterState | None, *, allows_unknown: bool = False
+) -> Verdict:
     """Decide whether a batch is new or committed already; ``last`` is its writer's last one.
 
+    ``allows_unknown`` is the option ``allowUnknownCheckpoint``.
     What cannot be proved to be either is refused and never dropped. Batch writes are all new here.
 
     Raises:
@@ -115,7 +124,7 @@ def judge(identity: BatchIdentity, last: WriterState | None) -> Verdict:
     if not identity.is_remembered or identity.is_versioned:
         return Verdict.APPEND
     if last is None:
-        return _judge_first(identity)
+        return _judge_first(identity, allows_unknown=allows_unknown)
     if identity.run_id in last.fenced:
         raise FencedWriterError(
             f"{identity}: its run {identity.run_id} was replaced by run {last.run_id}, which has "
@@ -133,19 +142,28 @@ def judge(identity: BatchIdentity, last: WriterState | None) -> Verdict:
 
 
 _WAY_OUT: Final = (
-    "To go on, restore the checkpoint that belongs to these log directories; or decide which rows "
-    "are already there, and start the query with an option transactional.id that is new to them"
+    "To continue, restore the checkpoint that belongs to these log directories; or decide which "
+    "rows are there already, and start the query with an option transactional.id that is new to "
+    "them, and with allowUnknownCheckpoint=true unless its next batch is batch 0"
 )
 
 
-def _judge_first(identity: BatchIdentity) -> Verdict:
-    if identity.batch_id == 0 or identity.named:
+def _judge_first(identity: BatchIdentity, *, allows_unknown: bool) -> Verdict:
+    if identity.batch_id == 0:
+        return Verdict.APPEND
+    if allows_unknown:
+        _LOG.warning(
+            "%s is the first that these log directories know of: allowUnknownCheckpoint=true lets "
+            "the query begin with it. Take the option away again, or a missing mount goes unseen",
+            identity,
+        )
         return Verdict.APPEND
     raise BatchIdentityError(
         f"{identity} is not its first, yet the log directories know nothing of the batches before "
-        "it: they may not be the ones that the query wrote to (a missing mount, a restored copy), "
-        "the query came from another sink, or it stood still for longer than "
-        f"transactional.id.expiration.ms. Nothing was written. {_WAY_OUT}"
+        "it. Are they the ones that the query wrote to (a missing mount, an empty folder in its "
+        "place, a restored copy)? If they are, and the query has a new transactional.id, comes "
+        "from another sink, or stood still for longer than transactional.id.expiration.ms, start "
+        "it with allowUnknownCheckpoint=true: it begins with this batch. Nothing was written"
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.streaming.sink.forgetting import still_known
 from kafkalog.streaming.sink.identity import remember
 from kafkalog.streaming.sink.versions import note_versions
 
@@ -29,26 +30,29 @@ def next_state(
 ) -> CommitState:
     """Give the state that publishes ``appends`` and remembers their batch.
 
-    Writers whose last batch is older than their own ``transactional.id.expiration.ms`` was are
-    forgotten, whatever this one says. No writer is noted as older than those before it: were the
-    clock put back and right again, it would be forgotten at once, and its last batch taken for new.
+    Writers that have been silent for long are forgotten, each by its own
+    ``transactional.id.expiration.ms``: see :mod:`~kafkalog.streaming.sink.forgetting`.
     """
-    writers = {key: last for key, last in state.writers.items() if not last.is_expired(now_ms)}
-    topics = _topics(state.topics, appends)
+    writers = still_known(state.writers, now_ms)
+    topics = {
+        key: replace(topic, versions=still_known(topic.versions, now_ms))
+        if topic.versions
+        else topic
+        for key, topic in _topics(state.topics, appends, identity).items()
+    }
     if identity.is_remembered:
         last = state.writers.get(identity.writer)
         expiration_ms = options.transactional_id_expiration_ms
-        noted_ms = max(now_ms, *(known.time_ms for known in state.writers.values()), 0)
+        noted = remember(identity, last, max(now_ms, 0), expiration_ms)
         if identity.is_versioned:
-            noted = remember(identity, None, noted_ms, expiration_ms)
             topics = note_versions(topics, identity, noted)
         else:
-            writers[identity.writer] = remember(identity, last, noted_ms, expiration_ms)
+            writers[identity.writer] = noted
     return replace(state, sequence=state.sequence + 1, topics=topics, writers=writers)
 
 
 def _topics(
-    known: Mapping[str, TopicState], appends: Sequence[PartitionAppend]
+    known: Mapping[str, TopicState], appends: Sequence[PartitionAppend], identity: BatchIdentity
 ) -> dict[str, TopicState]:
     """Move the ends of what was appended; settings given now replace those given before."""
     topics = dict(known)
@@ -59,7 +63,11 @@ def _topics(
             before = topics.get(topic.key, TopicState(topic.name, {}))
             marks[topic.key] = dict(before.high_watermarks)
             topics[topic.key] = replace(
-                before, name=topic.name, high_watermarks=marks[topic.key], settings=topic.settings
+                before,
+                name=topic.name,
+                high_watermarks=marks[topic.key],
+                settings=topic.settings,
+                last_query=identity.writer if identity.is_query else before.last_query,
             )
         marks[topic.key][each.plan.topic_partition.partition] = each.plan.end_offset
     written = {each.topic.name: each.topic.key for each in appends}

@@ -102,7 +102,16 @@ class WriteOptions(Options):
         default=DEFAULT_EXPIRATION_MS,
         unit="ms",
         kafka=True,
-        doc="how long the last batch of this writer is remembered after it was written",
+        doc="how long the last batch of this writer is remembered at least; it is forgotten once a "
+        "commit has found it that old, and a later one finds that it has been for as long again",
+    )
+    allow_unknown_checkpoint: bool = option(
+        "allowUnknownCheckpoint",
+        BOOLEAN,
+        default=False,
+        doc="let a streaming query begin above batch 0 though the log directories do not know its "
+        "id: with a new transactional.id, from another sink, after it was forgotten. Without it "
+        "such a batch is refused, since an empty folder in place of a missing mount looks the same",
     )
     txn_app_id: str | None = option(
         "txnAppId", TEXT, default=None, doc="of a batch write: the name that txnVersion counts for"

@@ -133,7 +133,6 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             writer=f"query:{named or query_id}",
             batch_id=int(batch_id),
             run_id=context.getLocalProperty(_RUN_ID) or "",
-            named=named is not None,
         )
         return _stage(self._plan, identity, iterator, query_id)
 

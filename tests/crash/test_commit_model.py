@@ -81,10 +81,10 @@ def always_next(*_: object, **__: object) -> Verdict:
 def unchecked_run(judge: Callable[..., Verdict]) -> Callable[..., Verdict]:
     """Forget which runs were replaced, and which batch comes next."""
 
-    def judged(identity: Any, last: Any) -> Verdict:
+    def judged(identity: Any, last: Any, **options: bool) -> Verdict:
         if last is not None and identity.run_id in last.fenced:
             return Verdict.APPEND
-        return judge(identity, last)
+        return judge(identity, last, **options)
 
     return judged
 

@@ -105,13 +105,18 @@ def test_a_checkpoint_that_was_lost_is_refused_when_its_name_is_kept(stage: Stag
     assert stage.values() == {0: ["a"]}
 
 
-def test_a_query_on_other_directories_than_before_is_refused(stage: Stage) -> None:
+@pytest.mark.parametrize("name", [{}, {"transactional__id": "mine"}], ids=["unnamed", "named"])
+def test_a_query_on_other_directories_than_before_is_refused_unless_allowed(
+    stage: Stage, name: dict[str, str]
+) -> None:
     stage.arrive(["a"])
-    stage.run(topic="t")
+    stage.run(topic="t", **name)
     stage.arrive(["b"])
     stage.log.rename(stage.log.with_name("away"))
-    with pytest.raises(StreamingQueryException, match="a missing mount"):
-        stage.run(topic="t")
+    with pytest.raises(StreamingQueryException, match=r"a missing mount.*allowUnknownCheckpoint"):
+        stage.run(topic="t", **name)
+    stage.run(topic="t", allowUnknownCheckpoint="true", **name)
+    assert stage.values() == {0: ["b"]}
 
 
 def test_rows_of_one_micro_batch_go_to_several_topics_and_partitions(stage: Stage) -> None:
@@ -175,10 +180,41 @@ def test_batch_writes_append_and_the_source_reads_back_all_columns(
 
 
 def test_a_version_that_was_written_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
-    for version, value in ((1, "a"), (1, "b"), (2, "c"), (0, "d")):
+    for version, value in ((1, "a"), (1, "a"), (2, "c"), (0, "d")):
         frame = spark.createDataFrame([(value,)], "value STRING")
         save(frame, tmp_path, topic="t", txnAppId="job", txnVersion=str(version))
     assert values_of([tmp_path], "t") == {0: ["a", "c"]}
+    other = spark.createDataFrame([("b",)], "value STRING")
+    with pytest.raises(PySparkException, match="in topic 't' already, with other rows"):
+        save(other, tmp_path, topic="t", txnAppId="job", txnVersion="2")
+
+
+def test_a_foreach_batch_writes_to_several_topics_under_one_version(stage: Stage) -> None:
+    stage.arrive(["a", "b"])
+    fails = [True]
+
+    def route(frame: DataFrame, batch_id: int) -> None:
+        given = {"txnAppId": "route", "txnVersion": str(batch_id)}
+        save(frame, stage.log, topic="all", **given)
+        if fails.pop():
+            raise RuntimeError("between two writes")
+        save(frame.where("value = 'b'"), stage.log, topic="some", **given)
+        both = frame.withColumn("topic", F.concat(F.lit("by-"), "value"))
+        save(both, stage.log, **given)
+
+    writer = stage.stream().writeStream.foreachBatch(route).trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", str(stage.checkpoint))
+    with pytest.raises(StreamingQueryException, match="between two writes"):
+        writer.start().awaitTermination(120)
+    fails += [False]
+    writer.start().awaitTermination(120)
+    written = {name: stage.values(name) for name in ("all", "some", "by-a", "by-b")}
+    assert written == {
+        "all": {0: ["a", "b"]},
+        "some": {0: ["b"]},
+        "by-a": {0: ["a"]},
+        "by-b": {0: ["b"]},
+    }
 
 
 def test_two_writes_of_one_foreach_batch_are_two_writes(stage: Stage) -> None:

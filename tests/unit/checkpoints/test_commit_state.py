@@ -37,7 +37,12 @@ STATE = CommitState(
     member_ids=("a", "b"),
     topics={
         "tFGqkIFMSr2WgOzrHH8Hrg": TopicState("flights", {0: 120, 1: 98}, {"segment.bytes": "1024"}),
-        ":old": TopicState("old", {0: 3}),
+        ":old": TopicState(
+            "old",
+            {0: 3},
+            versions={"nightly": WriterState("", 3, "rows 1 0a", 1, expired_ms=9)},
+            last_query="query:4711",
+        ),
     },
     writers={
         "query:4711": WriterState("run-2", 12, "abc", 1_700_000_000_000, ("run-1",)),

@@ -180,7 +180,7 @@ def test_a_writer_that_was_forgotten_is_refused_when_it_comes_back(tmp_path: Pat
     other.write(1, rows(["c"]))
     with pytest.raises(BatchIdentityError, match=r"transactional\.id\.expiration\.ms"):
         forgotten.write(1, rows(["d"]))
-    with pytest.raises(BatchIdentityError, match="start the query with an option transactional"):
+    with pytest.raises(BatchIdentityError, match="start it with allowUnknownCheckpoint=true"):
         forgotten.write(1, rows(["d"]))
     Writer(tmp_path, name="new name", topic="t").write(0, rows(["d"]))
     assert values_of([tmp_path], "t") == {0: ["a", "b", "c", "d"]}

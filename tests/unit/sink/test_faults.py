@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +16,11 @@ from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog import append
 from kafkalog.checkpoints.broker import RECOVERY_POINT, read_offset_checkpoint
-from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.errors import BatchIdentityError, CommitError, KafkaLogError, LogDirectoryError
 from kafkalog.streaming.sink.committer import Committer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 BEFORE = {0: ["a"], 1: ["b"]}
 AFTER = {0: ["a", "c"], 1: ["b", "d"]}
@@ -157,6 +158,64 @@ def test_a_batch_of_a_time_when_the_clock_was_wrong_is_not_forgotten_when_it_is_
     first.write(1, rows(["c"]))
     assert not second.write(0, rows(["b"])).appended
     assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+
+
+@contextmanager
+def clock_ahead(patch: pytest.MonkeyPatch, days: float) -> Iterator[None]:
+    """Let the clock be wrong, and right again."""
+    ahead_ns = int(days * 86_400_000_000_000)
+    real = time.time_ns
+    with patch.context() as inner:
+        inner.setattr(time, "time_ns", lambda: real() + ahead_ns)
+        yield
+
+
+def test_commits_while_the_clock_is_far_ahead_forget_nobody_and_say_who_seems_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (Writer(tmp_path, name=name, topic="t") for name in ("first", "second"))
+    first.write(0, rows(["a"]))
+    version = {"transactional_id": "job", "version": 7}
+    append(tmp_path, "t", pa.table({"value": ["b"]}), **version)
+    for batch_id, days in enumerate((20_000, 20_000.5, 20_089)):
+        with clock_ahead(monkeypatch, days):
+            second.write(batch_id, rows([str(batch_id)]))
+    told = [text for text in caplog.messages if "silent for longer" in text]
+    assert len(told) == 1
+    assert "query:first, app:job in topic 't'. They will be forgotten" in told[0]
+    assert "by the clock of this machine: if that is wrong, set it right" in told[0]
+    assert not first.write(0, rows(["a"])).appended
+    assert not append(tmp_path, "t", pa.table({"value": ["b"]}), **version).appended
+    first.write(1, rows(["c"]))
+    second.write(3, rows(["3"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "0", "1", "2", "c", "3"]}
+
+
+def test_a_clock_that_is_right_again_takes_back_what_a_wrong_one_has_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (Writer(tmp_path, name=name, topic="t") for name in ("first", "second"))
+    first.write(0, rows(["a"]))
+    for batch_id, days in enumerate((20_000, 0, 30_000, 0, 40_000, 0)):
+        with clock_ahead(monkeypatch, days):
+            second.write(batch_id, rows([str(batch_id)]))
+    assert not first.write(0, rows(["a"])).appended
+
+
+def test_who_is_silent_for_twice_the_time_is_forgotten_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (Writer(tmp_path, name=name, topic="t") for name in ("first", "second"))
+    first.write(0, rows(["a"]))
+    append(tmp_path, "t", pa.table({"value": ["b"]}), transactional_id="job", version=7)
+    for batch_id, days in enumerate((1, 60, 91, 170, 182)):
+        with clock_ahead(monkeypatch, days):
+            second.write(batch_id, rows([str(batch_id)]))
+    told = [text for text in caplog.messages if text.startswith("forgotten")]
+    assert len(told) == 1
+    assert "query:first, app:job in topic 't'. A query that comes back is refused" in told[0]
+    with pytest.raises(BatchIdentityError, match="allowUnknownCheckpoint=true"):
+        first.write(1, rows(["c"]))
 
 
 @pytest.mark.parametrize(

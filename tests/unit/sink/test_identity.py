@@ -10,9 +10,9 @@ LAST = WriterState("run-2", 7, "digest", 0, fenced=("run-1",))
 
 
 def of_query(
-    batch_id: int, *, run_id: str = "run-2", digest: str | None = "digest", named: bool = False
+    batch_id: int, *, run_id: str = "run-2", digest: str | None = "digest"
 ) -> BatchIdentity:
-    return BatchIdentity("query:4711", batch_id, run_id, digest, named)
+    return BatchIdentity("query:4711", batch_id, run_id, digest)
 
 
 def test_the_next_batch_is_appended() -> None:
@@ -60,7 +60,9 @@ def test_a_batch_that_is_told_by_its_rows_is_skipped_too() -> None:
 
 @pytest.mark.parametrize("batch_id", [0, 6, 9, 100])
 def test_any_other_number_is_refused_with_the_way_out(batch_id: int) -> None:
-    with pytest.raises(BatchIdentityError, match=r"does not follow batch 7.*transactional\.id"):
+    with pytest.raises(
+        BatchIdentityError, match=r"does not follow batch 7.*transactional\.id.*allowUnk"
+    ):
         judge(of_query(batch_id), LAST)
 
 
@@ -71,12 +73,20 @@ def test_a_run_that_was_replaced_is_told_so() -> None:
 
 def test_a_query_starts_with_batch_0() -> None:
     assert judge(of_query(0), None) is Verdict.APPEND
-    with pytest.raises(BatchIdentityError, match="a missing mount"):
+    with pytest.raises(BatchIdentityError, match=r"a missing mount.*allowUnknownCheckpoint=true"):
         judge(of_query(1), None)
 
 
-def test_a_query_may_start_anywhere_under_a_name_that_its_user_chose() -> None:
-    assert judge(of_query(57, named=True), None) is Verdict.APPEND
+def test_a_query_may_start_anywhere_where_its_user_says_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert judge(of_query(57), None, allows_unknown=True) is Verdict.APPEND
+    assert "allowUnknownCheckpoint=true lets the query begin with it. Take" in caplog.text
+
+
+def test_what_its_user_allows_lets_no_other_batch_of_a_known_query_pass() -> None:
+    with pytest.raises(BatchIdentityError, match="does not follow batch 7"):
+        judge(of_query(57), LAST, allows_unknown=True)
 
 
 def test_two_jobs_are_never_the_same() -> None:
