@@ -60,6 +60,7 @@ __all__ = [
     "RECOVERY_POINT",
     "LeaderEpoch",
     "broker_holds",
+    "find_offset_checkpoint",
     "has_clean_shutdown_marker",
     "is_locked",
     "is_topic_id",
@@ -99,11 +100,20 @@ def read_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
     Raises:
         CheckpointError: the file breaks the format.
     """
+    return find_offset_checkpoint(directory, name) or {}
+
+
+def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, int] | None:
+    """Read one of the offset checkpoints of a log directory; None if there is no such file.
+
+    Raises:
+        CheckpointError: the file breaks the format.
+    """
     path = directory / name
     try:
         entries = read_checkpoint(path, fields=3)
     except FileNotFoundError:
-        return {}
+        return None
     return {
         TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
             offset, 64, path, line

@@ -275,9 +275,10 @@ class Committed:
        since may lie in folders that were not there yet;
     4. per partition the committed end is :meth:`high_watermark`, or the checkpoint's where that is
        larger; of a partition that is :meth:`in_progress` the checkpoint counts up to where that
-       commit begins. Where neither knows it and it is not in progress,
-       it is the log end by walking the log; after the walk, :func:`load_committed` again, and if
-       the sequence numbers differ from before, once more from step 1.
+       commit begins. The checkpoint of a directory says of a partition there that it does not
+       name that nothing is committed. Where neither knows it (there is no such file) and it is not
+       in progress, it is the log end by walking the log; after the walk, :func:`load_committed`
+       again, and if the sequence numbers differ from before, once more from step 1.
 
     A partition in progress that the state does not know has no committed records: its end is its
     log start. No end lies beyond the log end.

@@ -75,7 +75,14 @@ class InvalidTopicError(KafkaLogError, ValueError):
 
 
 class UnknownTopicOrPartitionError(KafkaLogError):
-    """A topic or partition that none of the log directories holds."""
+    """A topic or partition that none of the log directories holds.
+
+    ``offset`` is the next one that was to be read when its folder was found gone; -1 elsewhere.
+    """
+
+    def __init__(self, message: str, *, offset: int = -1) -> None:
+        super().__init__(message)
+        self.offset = offset
 
 
 class LogDirectoryError(KafkaLogError):

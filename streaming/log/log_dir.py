@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.broker import read_offset_checkpoint
+from kafkalog.checkpoints.broker import find_offset_checkpoint
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 __all__ = ["LogDirs", "PartitionDirectory", "choose_directory", "entries_of"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
+
+_RESTS_SECONDS: Final = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
+"""Between listings. A broker makes one rename durable before it does the next."""
 
 
 class PartitionDirectory(NamedTuple):
@@ -60,6 +64,10 @@ class LogDirs:
         Left out: what awaits deletion (``-delete``), moves between directories (``-future``) or
         belongs nowhere (``-stray``), KRaft's own log, and every folder that is no partition's.
 
+        A broker that moves a replica renames first the folder in the new directory and then that in
+        the old one: several directories are listed until two listings agree, and for some seconds
+        as long as a partition has two folders.
+
         Raises:
             LogDirectoryError: a path that is no folder or cannot be read, or a partition that lives
                 in two of them.
@@ -67,31 +75,39 @@ class LogDirs:
         Returns:
             their folders. The very same dictionary comes again as long as these are the same.
         """
-        listed = {path: _listing_of(path, self._listed.get(path)) for path in self.paths}
-        if [*map(id, listed.values())] != [*map(id, self._listed.values())]:
-            self._found = self._joined(listed.values())
-            self._listed = listed
+        for rest in (*_RESTS_SECONDS, None):
+            listed = self._list(self._listed)
+            if _is_same(listed, self._listed):
+                break
+            agrees = len(listed) == 1 or _is_same(listed, self._list(listed))
+            found, twice = _joined(listed.values())
+            if rest is not None and (twice or not agrees):
+                time.sleep(rest)
+                continue
+            if twice:
+                raise LogDirectoryError(
+                    f"{twice[0].topic_partition} lives in {twice[0].path} and in {twice[1].path}: "
+                    "a partition has one folder; move one of them away"
+                )
+            self._found, self._listed = found, listed
+            break
         return self._found
 
-    def _joined(self, listed: Iterable[_Listing]) -> dict[TopicPartition, PartitionDirectory]:
-        found: dict[TopicPartition, PartitionDirectory] = {}
-        for listing in listed:
-            for here in listing.partitions:
-                other = found.setdefault(here.topic_partition, here)
-                if other is not here and not other.path.samefile(here.path):
-                    raise LogDirectoryError(
-                        f"{here.topic_partition} lives in {other.path} and in {here.path}: a "
-                        "partition has one folder; move one of them away"
-                    )
-        return dict(sorted(found.items()))
+    def _list(self, known: Mapping[Path, _Listing]) -> dict[Path, _Listing]:
+        return {path: _listing_of(path, known.get(path)) for path in self.paths}
 
     def checkpoint(
-        self, name: str, partitions: Iterable[PartitionDirectory]
+        self,
+        name: str,
+        partitions: Iterable[PartitionDirectory],
+        *,
+        unnamed: int | None = None,
     ) -> dict[TopicPartition, int]:
         """Read an offset checkpoint of all directories, for the partitions that live beside it.
 
         Lines about partitions that live elsewhere, or nowhere, are left over and not given. An
-        unreadable file counts as empty, with a warning, as it does for a broker.
+        unreadable file counts as missing, with a warning. A partition that the file of its
+        directory does not name gets ``unnamed``, if that is given; without the file, nothing.
         """
         offsets: dict[TopicPartition, int] = {}
         by_directory: dict[Path, list[TopicPartition]] = {}
@@ -99,10 +115,14 @@ class LogDirs:
             by_directory.setdefault(partition.log_dir, []).append(partition.topic_partition)
         for directory, living in by_directory.items():
             try:
-                known = read_offset_checkpoint(directory, name)
+                known = find_offset_checkpoint(directory, name)
             except CheckpointError as error:
-                _LOGGER.warning("not used, as if it were empty: %s", error)
+                _LOGGER.warning("not used, as if it were missing: %s", error)
                 continue
+            if known is None:
+                continue
+            if unnamed is not None:
+                known = dict.fromkeys(living, unnamed) | known
             offsets |= {key: known[key] for key in living if key in known}
         return offsets
 
@@ -129,6 +149,30 @@ class _Listing(NamedTuple):
 
     folders: Mapping[str, int]
     partitions: Sequence[PartitionDirectory]
+
+
+def _is_same(listed: Mapping[Path, _Listing], known: Mapping[Path, _Listing]) -> bool:
+    return [*map(id, listed.values())] == [*map(id, known.values())]
+
+
+def _joined(
+    listed: Iterable[_Listing],
+) -> tuple[dict[TopicPartition, PartitionDirectory], tuple[PartitionDirectory, ...]]:
+    """Join what several paths hold; gives the two folders of a partition too, if it has two."""
+    found: dict[TopicPartition, PartitionDirectory] = {}
+    for listing in listed:
+        for here in listing.partitions:
+            other = found.setdefault(here.topic_partition, here)
+            if other is not here and not _is_one_folder(other.path, here.path):
+                return found, (other, here)
+    return dict(sorted(found.items())), ()
+
+
+def _is_one_folder(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except FileNotFoundError:  # moved since it was listed
+        return False
 
 
 def _listing_of(path: Path, known: _Listing | None) -> _Listing:

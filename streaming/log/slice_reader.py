@@ -19,6 +19,7 @@ from kafkalog.errors import (
     KafkaLogError,
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from kafkalog.streaming.log.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.log_walk import is_same_file, leaps_into_follower
@@ -97,6 +98,7 @@ def read_slice(
             transaction that the slice has records of.
         CorruptRecordError: bytes that are no batch, a wrong checksum, offsets that do not ascend.
         TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
+        UnknownTopicOrPartitionError: the folder is gone; holds the next offset.
     """
     aborted = (
         AbortedTransactions(as_path(planned.path).parent, around_damage=salvage is not None)
@@ -140,6 +142,8 @@ class _SliceReader:
             yield from self._all_batches()
         except TimestampOutOfRangeError as error:
             raise TimestampOutOfRangeError(f"{self._topic_partition}: {error}") from error
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(str(error), offset=self._next) from error
 
     def _all_batches(self) -> Iterator[pa.RecordBatch]:
         try:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.transactions import StableOffset
 from kafkalog.streaming.source.watch import Watch, stamp_of, watchable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from kafkalog.checkpoints.remote_path import RemotePath
     from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -74,6 +76,13 @@ class PartitionTail:
             self.settled_at = None
         return not self._is_read
 
+    def expect_more(self) -> bool:
+        """Have the log read again at the next look if its files have changed; tells whether."""
+        if self._directory.changed() or stamp_of(self._active) != self._stamp:
+            self._is_read = False
+            self.settled_at = None
+        return not self._is_read
+
     def refresh(self, verify_from: Callable[[PartitionTail], int | None]) -> None:
         """Find the log end again if need be.
 
@@ -105,7 +114,21 @@ class PartitionTail:
         # stamps come before what they vouch for: a change in between shows at the next look
         self._directory.changed()
         folder = self.where.path
-        self.topic_id = read_topic_id(folder)
+        self._is_read = False
+        self._take_id(read_topic_id(folder))
+        self._read_log(folder, verify_from)
+        if read_topic_id(folder) != self.topic_id:
+            # the folder of another topic by now, or one that had its id after the first read
+            raise UnknownTopicOrPartitionError(f"{folder} was made again while it was read")
+        self._is_read = True
+
+    def _take_id(self, topic_id: str | None) -> None:
+        if topic_id != self.topic_id:
+            self.topic_id = topic_id
+            self.log_end = 0  # whatever was verified, was of another topic's log
+            self._stable = self._stable_ends = None
+
+    def _read_log(self, folder: Path, verify_from: Callable[[PartitionTail], int | None]) -> None:
         with PartitionLog(folder, self.where.topic_partition) as log:
             # a folder that has no segment yet will have one soon, and is read until then
             self._active = watchable(log.segments[-1].path) if log.segments else ""
@@ -117,4 +140,3 @@ class PartitionTail:
                 unverified = max(unverified, self.log_end)
             end = log.log_end(verify_from=unverified, behind_damage=not self._as_recovered)
             self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn
-        self._is_read = True

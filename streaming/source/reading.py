@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,11 +12,13 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import (
     DataLossError,
+    LogDirectoryError,
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
 from kafkalog.streaming.log.slice_reader import read_slice
+from kafkalog.streaming.log.storage import as_path
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.loss import LossPolicy
 
@@ -71,6 +72,7 @@ def read_split(
     reader = _Reader(
         topic_partition=split.topic_partition,
         decoder=maker.decoder,
+        paths=options.paths,
         policy=LossPolicy(fail=options.fail_on_data_loss),
         committed_only=options.committed_only,
         salvage=salvage,
@@ -119,6 +121,7 @@ class _Reader:
 
     topic_partition: TopicPartition
     decoder: Decoder
+    paths: tuple[str, ...]
     policy: LossPolicy
     committed_only: bool
     salvage: Salvage | None
@@ -140,14 +143,50 @@ class _Reader:
             self._lost(error.offset, log_start, error)
             if log_start < end:
                 yield from self.read(planned._replace(start_offset=log_start))
-        except (DataLossError, UnknownTopicOrPartitionError) as error:
+        except UnknownTopicOrPartitionError as error:
+            rest = planned._replace(start_offset=max(error.offset, planned.start_offset))
+            yield from self._read_elsewhere(rest, error)
+        except DataLossError as error:
             self._lost(planned.start_offset, planned.end_offset, error)
+
+    def _read_elsewhere(
+        self, rest: SegmentSlice, error: UnknownTopicOrPartitionError
+    ) -> Iterator[pa.RecordBatch]:
+        """Read on where a broker has moved the log to, if it lives in another directory now."""
+        try:
+            pieces = self._find_elsewhere(rest)
+        except OffsetOutOfRangeError as out_of_range:
+            end = min(out_of_range.log_start_offset, rest.end_offset)
+            self._lost(rest.start_offset, end, out_of_range)
+            if end < rest.end_offset:
+                yield from self._read_elsewhere(rest._replace(start_offset=end), error)
+            return
+        if pieces is None:
+            self._lost(rest.start_offset, rest.end_offset, error)
+        for piece in pieces or []:
+            yield from self.read(piece)
+
+    def _find_elsewhere(self, rest: SegmentSlice) -> list[SegmentSlice] | None:
+        from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
+        from kafkalog.streaming.log.partition_log import PartitionLog  # noqa: PLC0415
+
+        try:
+            found = LogDirs(self.paths).partitions().get(self.topic_partition)
+        except LogDirectoryError:  # gone with all that is around it
+            return None
+        if found is None or found.path == as_path(rest.path).parent:
+            return None
+        try:
+            with PartitionLog(found.path, self.topic_partition) as log:
+                return log.slices(rest.start_offset, rest.end_offset)
+        except UnknownTopicOrPartitionError:
+            return None
 
     def _check_topic(self, planned: SegmentSlice) -> None:
         """Refuse to read the offsets of another topic of the same name."""
         if self.topic_id is None:
             return
-        folder = Path(str(planned.path)).parent
+        folder = as_path(planned.path).parent
         found = read_topic_id(folder)
         topic = self.topic_partition.topic
         if (

@@ -61,6 +61,7 @@ class TopicIds:
         self._folder = None if location is None else Path(location)
         self._known = {} if self._folder is None else load_topic_ids(self._folder)
         self._adopted: Mapping[TopicPartition, str | None] | None = None
+        self._adopted_at: Mapping[TopicPartition, int] | None = None
 
     @property
     def are_kept(self) -> bool:
@@ -103,20 +104,27 @@ class TopicIds:
         }
 
     def adopt(
-        self, now: Mapping[TopicPartition, str | None], *, but: Collection[TopicPartition] = ()
+        self,
+        start: Mapping[TopicPartition, int],
+        now: Mapping[TopicPartition, str | None],
+        *,
+        but: Collection[TopicPartition] = (),
     ) -> None:
         """Take over the ids that offsets are counted in from now on, and keep them.
 
-        ``but`` are partitions whose offsets are still those of another topic.
+        ``start`` are the offsets that the checkpoint has: a partition that has left them is
+        forgotten, and one that comes again is a new one. ``but`` are partitions whose offsets are
+        still those of another topic.
 
         Raises:
             CheckpointError: they cannot be kept.
         """
-        if now is self._adopted:
+        if now is self._adopted and start is self._adopted_at:
             return
-        ids = {key: found for key, found in now.items() if found is not None and key not in but}
-        if not ids.items() <= self._known.items():
-            self._known |= ids
+        known = {key: found for key, found in self._known.items() if key in start}
+        known |= {key: found for key, found in now.items() if found is not None and key not in but}
+        if known != self._known:
+            self._known = known
             if self._folder is not None:
-                save_topic_ids(self._folder, self._known)
-        self._adopted = None if but else now
+                save_topic_ids(self._folder, known)
+        self._adopted, self._adopted_at = None if but else now, start

@@ -22,6 +22,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from kafkalog.errors import DataLossError
 from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.byte_limit import ByteLimit
 from kafkalog.streaming.source.group_start import starting_positions
@@ -86,6 +87,7 @@ class StreamControl:
         self._initial: PartitionOffsets | None = None
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
+        self._held: PartitionOffsets = {}
         self._asked = False
         self._replayed = False
         """Whether the run began with a batch that an earlier one has logged."""
@@ -102,7 +104,7 @@ class StreamControl:
             OptionError: the start names other partitions than are read.
         """
         if self._initial is None:
-            ends = self._look()
+            ends = self._look({})
             self._subscription.require_topics(self._tail.existing(), self._options.paths)
             self._initial = resolve_start(
                 self._start,
@@ -148,7 +150,7 @@ class StreamControl:
             self._ids.start_anew()
         ends = self._ends_after(start, is_fresh=is_fresh)
         anew = {} if is_fresh else self._restarts(start, ends)
-        self._ids.adopt(self._tail.topic_ids(), but=anew)
+        self._ids.adopt(start, self._tail.topic_ids(), but=anew)
         if is_fresh and self._start.moves and not take_all:
             return start  # an empty batch keeps a start that may mean other offsets later
         if not ends:
@@ -172,6 +174,8 @@ class StreamControl:
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
         """Cut a batch into splits. May be called more than once for the same batch.
 
+        What seems lost is looked at again before it counts.
+
         Raises:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
@@ -183,15 +187,29 @@ class StreamControl:
             # The first batch again, after a failure: the start is resolved anew and may lie
             # behind the end that was kept, or name partitions that are new since.
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
-        available = self._tail.look()
+        is_target = self._targets is not None and not replayed
+        for _ in range(self._options.fetch_retries - 1):
+            try:
+                return self._plan(start, end, LossPolicy(fail=True), is_target=is_target)
+            except DataLossError:
+                time.sleep(self._options.fetch_retry_interval_ms / 1000)
+        return self._plan(start, end, self._policy, is_target=is_target)
+
+    def _plan(
+        self, start: PartitionOffsets, end: PartitionOffsets, policy: LossPolicy, *, is_target: bool
+    ) -> list[LogSplit]:
+        available = self._tail.look(end)
+        planned = self._waiting(end, available)
+        stable = {key: at for key, at in planned.items() if self._tail.is_stable(key, at)}
+        available = {**available, **stable}
         gone = self._made_anew(start, end)
-        if self._targets is not None and not replayed:
+        if is_target:
             refuse_lost_targets(end, available, gone)
         for key, offset in gone.items():
-            self._policy.range_not_readable(key, offset, end[key], "its topic was made anew")
-        start = {key: end[key] if key in gone else offset for key, offset in start.items()}
-        ranges = readable_ranges(start, end, available, self._tail, self._policy)
-        return plan_splits(ranges, self._options, self._tail, self._policy)
+            policy.range_not_readable(key, offset, end[key], "its topic was made anew")
+        start = {**start, **{key: end[key] for key in gone}}
+        ranges = readable_ranges(start, end, available, self._tail, policy)
+        return plan_splits(ranges, self._options, self._tail, policy)
 
     def _goes_on(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint goes on, whatever the options say."""
@@ -216,13 +234,13 @@ class StreamControl:
         """Give the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
-        ends = self._look()
+        ends = self._look(start)
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
             if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            ends = self._look()
+            ends = self._look(start)
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             if not is_fresh:
                 self._restarts(start, ends)
@@ -259,17 +277,40 @@ class StreamControl:
         return log_starts
 
     def _made_anew(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
-        """Find offsets to read whose topic has been made anew since the batch was decided on."""
+        """Find offsets to read whose topic has been made anew since the batch was decided on.
+
+        Those of partitions that the batch adds count from 0.
+        """
         ids = self._tail.topic_ids()
         return {
-            key: offset
-            for key, offset in start.items()
-            if offset < end.get(key, offset) and self._ids.is_other(key, ids.get(key))
+            key: start.get(key, 0)
+            for key, offset in end.items()
+            if start.get(key, 0) < offset and self._ids.is_other(key, ids.get(key))
         }
 
-    def _look(self) -> PartitionOffsets:
+    def _look(self, start: PartitionOffsets) -> PartitionOffsets:
+        """Give the ends as of now, or ``start`` where the query waits for its end to come up."""
         first = not self.latest
-        self.latest = self._tail.look()
+        self.latest = self._tail.look(start)
         if first:
             self._tail.report()
-        return self.latest
+        waiting = self._waiting(start, self.latest)
+        if waiting.keys() - self._held.keys():
+            _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
+        self._held = waiting
+        return {**self.latest, **waiting} if waiting else self.latest
+
+    def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Find offsets above what is known to be committed that the log of the same topic has.
+
+        A broker tells on disk seconds late what is committed, and tells less for a while after it
+        has moved a replica or started. Spark's Kafka source had its offsets from the broker itself.
+        Options may let less be seen than before (``readUpTo``). None of it is a loss.
+        """
+        short = [key for key, offset in reached.items() if ends.get(key, offset) < offset]
+        ids = self._tail.topic_ids() if short else {}
+        return {
+            key: reached[key]
+            for key in short
+            if self._tail.reaches(key, reached[key]) and not self._ids.is_other(key, ids.get(key))
+        }

@@ -2,11 +2,13 @@
 
 The end is the committed one: the larger of what our own commit state and a broker's
 ``replication-offset-checkpoint`` say, never beyond the log end. Of a partition that an unfinished
-commit names, only the commit state counts. Where nobody knows the partition (a bare copy of its
-folder), and with ``readUpTo=logEnd``, it is the log end, found by walking the active segment from
-its last index entry. With ``logEnd`` the walk starts from the committed end or a broker's recovery
-point, if that is earlier: the first bytes behind it that are no valid batch are the end of the log,
-as for a broker that recovers; below the committed end, only zeros are.
+commit names, only the commit state counts. Of one that the ``replication-offset-checkpoint`` of its
+directory does not name, nothing is committed yet, as for a broker: on a live one it is a new one.
+Where nobody knows the partition (a bare copy of its folder), and with ``readUpTo=logEnd``, it is
+the log end, found by walking the active segment from its last index entry. With ``logEnd`` the walk
+starts from the committed end or a broker's recovery point, if that is earlier: the first bytes
+behind it that are no valid batch are the end of the log, as for a broker that recovers; below the
+committed end, only zeros are.
 
 Of a query that reads committed records, the end is the last stable offset below that. What lies
 between belongs to open transactions, and is neither unread nor missing.
@@ -121,8 +123,11 @@ class LogTail:
         self.unread: dict[TopicPartition, OffsetGap] = {}
         """As of the last look: offsets that lie in the log above the committed end."""
 
-    def look(self) -> PartitionOffsets:
+    def look(self, reached: PartitionOffsets | None = None) -> PartitionOffsets:
         """Find the ends of the partitions now, in order of the partitions.
+
+        ``reached`` are offsets that a query has come to already: a log that did not go so far when
+        it was last read is read again, if it has changed, for :meth:`reaches` to tell.
 
         Raises:
             LogDirectoryError: a log directory cannot be listed, or is of another set.
@@ -130,26 +135,68 @@ class LogTail:
             CorruptRecordError: bytes of the log that cannot be walked over.
         """
         for _ in range(_ATTEMPTS):
-            if self._read_files():
-                self._ends_found = None
-            before = self._commit_sequence()
-            if not self._stirred() and self._ends_found is not None:
-                return self._ends_found
-            self._ends_found = None
-            try:
-                ends, walked = self._ends()
-            except UnknownTopicOrPartitionError:  # deleted since it was listed
-                self._listing.forget()
+            ends = self._ends_now()
+            if ends is None:
                 continue
-            if walked:
-                self._committed.refresh()
-            if not walked or self._commit_sequence() == before:
-                self._ends_found = ends
+            if not (reached and self._read_again(reached, ends)):
                 return ends
+            reached = None
         raise LogDirectoryError(
             "commits and deletions follow each other so fast that no moment between them was found "
             f"in {_ATTEMPTS} looks at {', '.join(map(str, self._log_dirs.paths))}"
         )
+
+    def _ends_now(self) -> PartitionOffsets | None:
+        """Find the ends; None where a commit or a deletion got in between."""
+        if self._read_files():
+            self._ends_found = None
+        before = self._commit_sequence()
+        if not self._stirred() and self._ends_found is not None:
+            return self._ends_found
+        self._ends_found = None
+        try:
+            ends, walked = self._ends()
+        except UnknownTopicOrPartitionError:  # deleted since it was listed
+            self._listing.forget()
+            return None
+        if walked:
+            self._committed.refresh()
+        if walked and self._commit_sequence() != before:
+            return None
+        self._ends_found = ends
+        return ends
+
+    def _read_again(self, reached: PartitionOffsets, ends: PartitionOffsets) -> bool:
+        """Have logs read again that were not seen to reach an offset; gives whether any is."""
+        short = [key for key, offset in reached.items() if ends.get(key, offset) < offset]
+        found = [
+            partition.expect_more()
+            for key in short
+            if (partition := self._partitions[key]).log_end < reached[key]
+        ]
+        if any(found):
+            self._ends_found = None
+        return any(found)
+
+    def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether a log goes up to an offset, be it known to be committed or not.
+
+        As of the last look, at the very files that its ends are of. What an unfinished commit has
+        appended may be taken back, and counts as not there.
+        """
+        partition = self._partitions.get(topic_partition)
+        if partition is None:
+            return False
+        if self._committed.value.in_progress(*topic_partition):
+            return offset <= min(partition.log_end, self._end_before_commit(topic_partition))
+        return offset <= partition.log_end
+
+    def is_stable(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether no transaction is open below an offset that a log reaches, if that matters."""
+        if not self._committed_only:
+            return True
+        partition = self._partitions[topic_partition]
+        return partition.last_stable(offset, around_damage=self._around_damage) >= offset
 
     def report(self) -> None:
         """Say in numbers what the last look found beside the ends, where there is something."""
@@ -302,7 +349,7 @@ class LogTail:
 
     def _watch_directories(self) -> None:
         self._log_starts = self._watched_checkpoint(LOG_START_OFFSET)
-        self._high_watermarks = self._watched_checkpoint(HIGH_WATERMARK)
+        self._high_watermarks = self._watched_checkpoint(HIGH_WATERMARK, unnamed=0)
         self._recovery_points = self._watched_checkpoint(RECOVERY_POINT)
         files = [folder / name for folder in self._directories for name in _COMMIT_FILES]
         self._committed = Watched(files, self._load_committed)
@@ -310,10 +357,12 @@ class LogTail:
     def _checkpointed_start(self, topic_partition: TopicPartition) -> int:
         return 0 if self._every_batch else self._log_starts.value.get(topic_partition, 0)
 
-    def _watched_checkpoint(self, name: str) -> Watched[PartitionOffsets]:
+    def _watched_checkpoint(
+        self, name: str, unnamed: int | None = None
+    ) -> Watched[PartitionOffsets]:
         return Watched(
             [directory / name for directory in self._directories],
-            lambda: self._log_dirs.checkpoint(name, self._listing.value.values()),
+            lambda: self._log_dirs.checkpoint(name, self._listing.value.values(), unnamed=unnamed),
         )
 
     def _load_committed(self) -> Committed:
@@ -423,8 +472,9 @@ class LogTail:
             partition.look_for(committed)
         if committed > partition.log_end:
             return self._end_without_tail(partition, committed)
-        if committed < partition.log_end:
-            gap = OffsetGap(committed, partition.log_end)
+        start = max(committed, self._start(partition))
+        if start < partition.log_end:
+            gap = OffsetGap(start, partition.log_end)
             self.unread[partition.where.topic_partition] = gap
         return committed
 

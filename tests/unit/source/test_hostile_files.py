@@ -230,11 +230,19 @@ def test_an_empty_file_beside_a_segment_is_no_obstacle(suffix: str, log: Path) -
 
 
 def test_empty_segments_and_checkpoints_are_no_obstacle(log: Path) -> None:
-    for name in (f"t-0/{15:020d}.log", HIGH_WATERMARK, LOG_START_OFFSET):
+    for name in (f"t-0/{15:020d}.log", LOG_START_OFFSET):
         (log / name).write_bytes(b"")
     assert offsets(log) == list(range(15))
     (log / "t-0" / LOG).write_bytes(b"")
     assert offsets(log) == list(range(10, 15))
+
+
+def test_a_checkpoint_of_high_watermarks_without_a_line_says_that_nothing_is_committed(
+    log: Path,
+) -> None:
+    (log / HIGH_WATERMARK).write_bytes(b"")  # as a broker makes it when it first starts
+    assert offsets(log) == []
+    assert offsets(log, readUpTo="logEnd") == list(range(15))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from tests.support.logs import append_batch, write_checkpoint
 from tests.support.transactions import ABORT, COMMIT, BrokerLog, marker, producer_batch
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
+from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.batch_plan import plan_batch
@@ -131,6 +132,20 @@ def test_the_end_moves_when_the_oldest_transaction_ends(to_log_end: bool, tmp_pa
     assert tail.look() == {T0: 6}
     append_batch(folder / f"{0:020d}.log", marker(8, 9, ABORT))
     assert tail.look() == {T0: 9}
+
+
+def test_a_query_that_has_read_into_an_open_transaction_waits_there_for_its_end(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "t-0"
+    broker = BrokerLog(folder)
+    broker.play([("plain", 8), ("send", 7), ("plain", 8)])  # open from offset 2 on
+    stream = StreamControl(options(tmp_path))
+    assert stream.next_end({T0: 5}, take_all=False) == {T0: 5}
+    with pytest.raises(DataLossError, match=r"\[2, 5\) cannot be read"):
+        stream.plan({T0: 1}, {T0: 5})
+    append_batch(folder / f"{0:020d}.log", marker(6, 7, COMMIT))
+    assert stream.next_end({T0: 5}, take_all=False) == {T0: 7}
 
 
 def test_the_high_watermark_bounds_the_last_stable_offset(tmp_path: Path) -> None:
