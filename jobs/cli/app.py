@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, report_upkeep
+from kafkalog.jobs.cli.salvage import salvage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ __all__ = [
     "main",
     "offsets",
     "recover",
+    "salvage",
     "takeover",
     "topics",
     "verify",
@@ -206,6 +208,9 @@ def lag(
         rows = list_lag(paths, offsets)
     print_rows(rows, as_json=as_json)
     exit_if(row["lag"] is None for row in rows)
+
+
+app.command()(salvage)
 
 
 def main() -> None:

@@ -396,6 +396,30 @@ def test_verify_finds_a_damaged_commit_state(log: Path) -> None:
     assert "kafkalog.commit" in objects(text)[-2]["problem"]
 
 
+def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
+    Writer(log, topic="t").write(1, rows(["d"]))
+    segment = log / "t-0" / f"{0:020d}.log"
+    assert call("salvage", log) == (0, "nothing is damaged\n")
+    data = bytearray(segment.read_bytes())
+    data[65] ^= 1
+    segment.write_bytes(data)
+    name = f"t-0/{segment.name}:0"
+    for words in ((log,), (log, "t-0")):
+        code, text = call("salvage", *words, "--json")
+        (place,) = objects(text)
+        assert (code, place["place"], place["start"], place["end"]) == (1, name, 0, 3)
+        assert (place["records"], place["done"]) == (3, None)
+    assert call("salvage", log, "u-0")[0] == 2
+    assert call("salvage", log, "--drop", "t-0@3")[0] == 2
+    (place,) = call_json("salvage", log, "--drop", name)
+    assert (place["done"], place["kept"]) == (
+        "dropped",
+        [str(log / f".kafkalog.salvaged.t-0.{segment.name}.0")],
+    )
+    assert call_json("salvage", log) == []
+    assert call("verify", log)[0] == 0
+
+
 def test_the_command_starts_without_spark_numba_or_arrow() -> None:
     script = """
 import sys

@@ -1,0 +1,82 @@
+"""The command ``kafkalog salvage``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+
+if TYPE_CHECKING:
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.sink.salvage import DamagedPlace
+
+__all__ = ["salvage"]
+
+_PLACE: Final = "t-0@120, or t-0/00000000000000000000.log:4711; may be repeated."
+
+
+def salvage(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH… [TOPIC-PARTITION…]",
+            help="The log directories that belong together, then partitions, all of them if none.",
+        ),
+    ],
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLACE", help=f"Leave out the damage there: {_PLACE}"),
+    ] = None,
+    cut: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLACE", help=f"Let the log end there: {_PLACE}"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+) -> None:
+    """Show what is damaged and which offsets are lost; drop it, or cut the log there."""
+    with one_line_errors():
+        from kafkalog.streaming.sink.salvage import salvage as act  # noqa: PLC0415
+
+        paths, partitions = _told_apart(words)
+        done = act(paths, partitions, drop=drop or (), cut=cut or ())
+    print_rows([_row(place) for place in done.places], as_json=as_json)
+    for note in done.notes:
+        typer.echo(f"note: {note}", err=True)
+    if not done.places and not as_json:
+        typer.echo("nothing is damaged")
+    exit_if(place.done is None for place in done.places)
+
+
+def _told_apart(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
+    """Take the first word as a path, and any later one without a slash as a partition, if it is."""
+    from kafkalog.streaming.log.files import parse_partition_directory  # noqa: PLC0415
+
+    paths, partitions = words[:1], []
+    for word in words[1:]:
+        key = None if "/" in word else parse_partition_directory(word)
+        if key is None:
+            paths.append(word)
+        else:
+            partitions.append(key)
+    return paths, partitions
+
+
+def _row(place: DamagedPlace) -> dict[str, Any]:
+    from kafkalog.streaming.sink.places import place_name  # noqa: PLC0415
+
+    damage = place.damage
+    return {
+        "place": place_name(place.topic_partition, damage),
+        "topic": place.topic_partition.topic,
+        "partition": place.topic_partition.partition,
+        "path": str(place.folder),
+        "bytes": damage.size,
+        "start": damage.start,
+        "end": damage.end,
+        "records": damage.records,
+        "done": place.done,
+        "kept": [str(path) for path in place.kept],
+        "reason": damage.reason,
+    }
