@@ -23,7 +23,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.verification import SegmentCheck, check_segment
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
@@ -338,7 +338,7 @@ def _partitions(
     """
     log_dirs, found = _log_dirs(paths), {}
     for key, where in log_dirs.partitions().items():
-        if list_segments(where.path):
+        if LogSegments.of(where.path):
             found[key] = where
         else:
             _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)

@@ -32,9 +32,10 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, DataLossError, LogDirectoryError
 from kafkalog.streaming.log.files import TXN_INDEX
-from kafkalog.streaming.log.log_walk import following_segment, walk_batches
+from kafkalog.streaming.log.log_walk import walk_batches
 from kafkalog.streaming.log.open_file import FileIdentity
 from kafkalog.streaming.log.salvage import Salvage
+from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.transactions import OpenTransactions, snapshot_transactions
 from kafkalog.streaming.log.txn_index import TxnIndex
 
@@ -211,7 +212,7 @@ class _IndexSource:
                 except CorruptIndexError as error:  # cut since it was checked
                     _warn(index.path, error)
                     raise _InconclusiveError(None) from error
-            segment = following_segment(segment)
+            segment = LogSegments.of(segment.directory).higher(segment.base_offset)
         raise _InconclusiveError(None)
 
 

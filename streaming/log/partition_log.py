@@ -6,7 +6,7 @@ Source: Kafka ``UnifiedLog``, ``LocalLog``, ``LogSegments``.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from kafkalog.streaming.log.log_end import (
 )
 from kafkalog.streaming.log.salvage import Salvage
 from kafkalog.streaming.log.segment import Chunk, LogSegment
-from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.segments import LogSegments, retrying
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.log.slices import SegmentSlice, slice_segment, split_slice
 from kafkalog.streaming.log.timestamps import find_by_timestamp, find_max_timestamp
@@ -28,7 +28,7 @@ from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.time_index import TimestampOffset
 
 __all__ = ["LogEnd", "PartitionLog"]
-
-_T = TypeVar("_T")
-
-_ATTEMPTS = 5
-"""Listing and opening race with cleaners and retention: each attempt starts from a new listing."""
 
 
 class LogEnd(NamedTuple):
@@ -97,7 +92,7 @@ class PartitionLog:
         self._around_damage = around_damage
         self._max_decompressed_bytes = max_decompressed_bytes
         self._may_overlap = may_overlap
-        self._segments: list[LogSegment] | None = None
+        self._segments: LogSegments | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -112,8 +107,8 @@ class PartitionLog:
 
     def close(self) -> None:
         """Close the files of all segments."""
-        for segment in self._segments or []:
-            segment.close()
+        if self._segments is not None:
+            self._segments.close()
 
     def refresh(self) -> None:
         """Forget the listing: segments roll, are swapped and deleted."""
@@ -121,14 +116,14 @@ class PartitionLog:
         self._segments = None
 
     @property
-    def segments(self) -> list[LogSegment]:
+    def segments(self) -> LogSegments:
         """The segments, in order of their base offsets; the last one is the active one.
 
         Raises:
             UnknownTopicOrPartitionError: the folder is gone.
         """
         if self._segments is None:
-            self._segments = list_segments(self.directory)
+            self._segments = LogSegments.of(self.directory)
         return self._segments
 
     @property
@@ -166,8 +161,9 @@ class PartitionLog:
         Raises:
             CorruptRecordError: bytes below ``committed_end`` that are no valid batch.
         """
-        return self._retrying(
-            lambda: self._walk_to_end(verify_from, committed_end, behind_damage=behind_damage)
+        return retrying(
+            lambda: self._walk_to_end(verify_from, committed_end, behind_damage=behind_damage),
+            self.refresh,
         )
 
     def _walk_to_end(
@@ -175,7 +171,7 @@ class PartitionLog:
     ) -> LogEnd:
         offset, base, position = self.log_start_offset, -1, 0
         start = MAX_OFFSET if verify_from is None else verify_from
-        for segment in self.segments[self._floor(start) :]:
+        for segment in self.segments.from_floor(start):
             with segment:
                 base = segment.base_offset
                 end = find_valid_end(segment, segment.floor_position(start))
@@ -187,7 +183,7 @@ class PartitionLog:
                 if committed_end is not None and offset < committed_end:
                     raise end.problem
                 is_damage = not ends_in_zeros(segment, position) and (
-                    segment is not self.segments[-1] or is_followed(segment, position)
+                    segment is not self.segments.active or is_followed(segment, position)
                 )
                 return LogEnd(offset, base, position, is_damage, is_torn=True)
         return LogEnd(offset, base, position)
@@ -204,7 +200,7 @@ class PartitionLog:
         """
         if start >= end:
             return []
-        return self._retrying(lambda: self._slice(start, end))
+        return retrying(lambda: self._slice(start, end), self.refresh)
 
     def _slice(self, start: int, end: int) -> list[SegmentSlice]:
         if start < self.log_start_offset:
@@ -216,9 +212,9 @@ class PartitionLog:
             )
         found = []
         done = start
-        for number, segment in enumerate(self.segments):
+        for segment in self.segments:
             with segment:
-                behind = self._behind(number) if end > segment.base_offset else None
+                behind = self._behind(segment) if end > segment.base_offset else None
                 limit = end if behind is None else min(end, behind)
                 first = max(done, segment.base_offset)
                 if first >= limit:
@@ -229,16 +225,17 @@ class PartitionLog:
                 done = limit
         return found
 
-    def _behind(self, number: int) -> int | None:
-        """Give the offset behind those of a segment, by its number; None of the last one."""
-        if number + 1 == len(self.segments):
+    def _behind(self, segment: LogSegment) -> int | None:
+        """Give the first offset after those of a segment; None for the active one."""
+        higher = self.segments.higher(segment.base_offset)
+        if higher is None:
             return None
-        segment, behind = self.segments[number], self.segments[number + 1].base_offset
+        behind = higher.base_offset
         if self._may_overlap:
             headers = segment.headers(segment.floor_position(MAX_OFFSET))
             last = next(iter(deque(headers, maxlen=1)), None)
             if last is not None and last.last_offset >= behind:
-                with self.segments[self._floor(last.last_offset)] as other:
+                with self.segments.from_floor(last.last_offset)[0] as other:
                     if other.holds(last.offset, last.last_offset):
                         return last.last_offset + 1
         return behind
@@ -278,7 +275,7 @@ class PartitionLog:
             CorruptRecordError: bytes on the way that are no batch.
         """
         for planned in self.slices(start, end):
-            with self.segments[self._floor(planned.base_offset)] as segment:
+            with self.segments.from_floor(planned.base_offset)[0] as segment:
                 position = segment.translate_offset(max(start, planned.start_offset))
                 if position is not None:
                     return _read_some(segment, position, end, max_bytes, min_one_message)
@@ -301,7 +298,7 @@ class PartitionLog:
             CorruptRecordError: bytes on the way that are no valid batch, unless they are passed
                 over; a batch that decompresses to more than it may.
         """
-        return self._retrying(lambda: self._find_by_timestamp(timestamp, end_offset))
+        return retrying(lambda: self._find_by_timestamp(timestamp, end_offset), self.refresh)
 
     def _find_by_timestamp(self, timestamp: int, end_offset: int) -> TimestampOffset | None:
         limit = self._max_decompressed_bytes
@@ -326,25 +323,9 @@ class PartitionLog:
             CorruptRecordError: bytes on the way that are no valid batch.
         """
         limit = self._max_decompressed_bytes
-        return self._retrying(
-            lambda: find_max_timestamp(self.segments, max_decompressed_bytes=limit)
+        return retrying(
+            lambda: find_max_timestamp(self.segments, max_decompressed_bytes=limit), self.refresh
         )
-
-    # Help
-
-    def _floor(self, offset: int) -> int:
-        """Find the slot of the segment that holds ``offset``; 0 if it lies before all of them."""
-        bases = [segment.base_offset for segment in self.segments]
-        return max(0, int(np.searchsorted(bases, offset, side="right")) - 1)
-
-    def _retrying(self, action: Callable[[], _T]) -> _T:
-        """Act on the listing, and again on a new one if a file in it is gone."""
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return action()
-            except FileNotFoundError:
-                self.refresh()
-        return action()
 
 
 def _read_some(

@@ -15,9 +15,9 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET
-from kafkalog.streaming.log.log_walk import leaps_into_follower
 from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
+from kafkalog.streaming.log.segments import leaps_into_higher
 from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
@@ -163,7 +163,7 @@ class Salvage:
             if end < segment.size:
                 header = segment.header_at(end)
                 behind = MAX_OFFSET if header is None else header.offset
-            elif leaps_into_follower(segment, table[-1:]):
+            elif leaps_into_higher(segment, table[-1:]):
                 behind = int(table.last_offset[-1])
         return misplaced(table, self._last_offset, behind)
 

@@ -1,25 +1,13 @@
-"""Which segments a partition's folder holds, at a moment at which others may change them.
-
-A cleaner replaces segments by renames: it writes ``.cleaned`` files, renames them to ``.swap`` once
-they are whole, the highest base offset first, renames the old ones to ``.deleted``, and the
-``.swap`` files to their final names. A broker that was killed on the way finishes that when it
-starts: a ``.swap`` file that no ``.cleaned`` one, of a log or an index, lies at or below is the
-truth for its range of offsets. So it is for readers; otherwise what it replaced would be missing,
-or there twice. The files of a segment are renamed one by one, its log first.
-
-Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader.removeTempFilesAndCollectSwapFiles``.
-"""
+"""The names of the segments in a partition's folder, at one moment, though others rename them."""
 
 from __future__ import annotations
 
 import os
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
-from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import (
     CLEANED,
     LOG,
@@ -29,18 +17,15 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     parse_base_offset,
 )
-from kafkalog.streaming.log.log_end import find_valid_end
-from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["list_base_offsets", "list_segments"]
+__all__ = ["CLEANED_KINDS", "base_offsets_of", "list_base_offsets", "segment_names"]
 
-_CLEANED_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
-_KINDS: Final = (LOG, LOG + SWAP, *(kind + CLEANED for kind in _CLEANED_KINDS))
-
-_ATTEMPTS: Final = 5
+CLEANED_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+"""The files that a cleaner writes of a segment."""
+_KINDS: Final = (LOG, LOG + SWAP, *(kind + CLEANED for kind in CLEANED_KINDS))
 
 _SETTLED_NS: Final = 100_000_000
 """A folder that has not changed for so long did not change while it was listed: its clock may tick
@@ -56,53 +41,23 @@ def list_base_offsets(directory: Path) -> list[int]:
     Raises:
         UnknownTopicOrPartitionError: the folder is gone.
     """
-    return _bases(_names(directory), "")
+    return base_offsets_of(segment_names(directory), "")
 
 
-def list_segments(directory: Path) -> list[LogSegment]:
-    """List a partition's segments in the order of their base offsets, none of them open.
-
-    They are listed again where a cleaner that was about to swap segments has done so meanwhile.
-
-    Raises:
-        UnknownTopicOrPartitionError: the folder is gone.
-        FileNotFoundError: cleaners swap so often that each listing was outdated at once.
-    """
-    for _ in range(_ATTEMPTS - 1):
-        with suppress(FileNotFoundError):
-            return _listed(directory)
-    return _listed(directory)
-
-
-def _listed(directory: Path) -> list[LogSegment]:
-    names = _names(directory)
-    cleaned = [base for kind in _CLEANED_KINDS for base in _bases(names, CLEANED, kind)]
-    swaps = [base for base in _bases(names, SWAP) if base < min(cleaned, default=MAX_OFFSET)]
-    swapped = [LogSegment(directory, base, SWAP) for base in swaps]
-    end = max((_next_offset(segment) for segment in swapped), default=0)
-    live = [
-        LogSegment(directory, base)
-        for base in _bases(names, "")
-        if not swaps or not (swaps[0] <= base < end or base in swaps)
-    ]
-    return sorted(live + swapped, key=lambda segment: segment.base_offset)
-
-
-def _next_offset(segment: LogSegment) -> int:
-    with segment:
-        return find_valid_end(segment, segment.floor_position(MAX_OFFSET)).next_offset
-
-
-def _bases(names: list[str], suffix: str, kind: str = LOG) -> list[int]:
+def base_offsets_of(names: list[str], suffix: str, kind: str = LOG) -> list[int]:
     """Collect the base offsets of the files of a kind with a suffix, ascending."""
     stems = (name.removesuffix(suffix) for name in names if name.endswith(suffix))
     return sorted(base for stem in stems if (base := parse_base_offset(stem, kind)) is not None)
 
 
-def _names(directory: Path) -> list[str]:
-    """List the ``.log`` files of a folder at one moment, those of an unfinished swap among them.
+def segment_names(directory: Path) -> list[str]:
+    """List the ``.log`` files of a folder at one moment, and the files of an unfinished swap.
 
     A file that is renamed meanwhile may be in no listing at all: list until two agree.
+
+    Raises:
+        UnknownTopicOrPartitionError: the folder is gone.
+        LogDirectoryError: no two listings agree.
     """
     try:
         if isinstance(directory, RemotePath):  # a listing of a store is of one moment

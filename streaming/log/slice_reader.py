@@ -9,7 +9,7 @@ early, only a following segment proves that no offsets are missing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
@@ -22,9 +22,8 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.streaming.log.aborted_transactions import AbortedTransactions
-from kafkalog.streaming.log.log_walk import is_same_file, leaps_into_follower
 from kafkalog.streaming.log.offset_order import ends_with_gap
-from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 from kafkalog.streaming.log.slices import open_planned
 from kafkalog.streaming.log.storage import as_path
 
@@ -43,9 +42,6 @@ if TYPE_CHECKING:
 __all__ = ["Decoder", "read_slice"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
-
-_ATTEMPTS: Final = 5
-"""Listing and opening race with cleaners and retention: each attempt starts from a new listing."""
 
 
 class Decoder(Protocol):
@@ -171,27 +167,28 @@ class _SliceReader:
 
     def _seek(self) -> _Place:
         """Find where the next offset is now: a cleaner may have put another file there."""
-        for _ in range(_ATTEMPTS):
-            segment = self._floor_segment()
-            try:
-                if self._salvage is not None:
-                    return _Place(segment, segment.floor_position(self._next), None)
-                position = segment.translate_offset(self._next)
-                return _Place(segment, segment.size if position is None else position, None)
-            except FileNotFoundError:
-                continue
-            except CorruptRecordError as error:
-                raise self._located(error) from error
-        raise OffsetOutOfRangeError(
-            f"{self._topic_partition}: the segments in {self._directory} are deleted faster than "
-            f"they can be opened; offset {self._next} was looked for {_ATTEMPTS} times",
-            offset=self._next,
-        )
+        try:
+            return retrying(self._open_floor)
+        except FileNotFoundError as error:
+            raise OffsetOutOfRangeError(
+                f"{self._topic_partition}: the segments in {self._directory} are deleted faster "
+                f"than they can be opened, while offset {self._next} is looked for",
+                offset=self._next,
+            ) from error
+        except CorruptRecordError as error:
+            raise self._located(error) from error
+
+    def _open_floor(self) -> _Place:
+        segment = self._floor_segment()
+        if self._salvage is not None:
+            return _Place(segment, segment.floor_position(self._next), None)
+        position = segment.translate_offset(self._next)
+        return _Place(segment, segment.size if position is None else position, None)
 
     def _floor_segment(self) -> LogSegment:
-        segments = list_segments(self._directory)
-        below = [segment for segment in segments if segment.base_offset <= self._next]
-        if not below:
+        segments = LogSegments.of(self._directory)
+        floor = segments.floor(self._next)
+        if floor is None:
             start = segments[0].base_offset if segments else -1
             raise OffsetOutOfRangeError(
                 f"{self._topic_partition}: offset {self._next} is gone from {self._directory}: "
@@ -199,7 +196,7 @@ class _SliceReader:
                 offset=self._next,
                 log_start_offset=start,
             )
-        return below[-1]
+        return floor
 
     def _behind(self, segment: LogSegment) -> _Place | None:
         """Find where to go on when an open segment was read to its end; None if that was all.
@@ -208,16 +205,16 @@ class _SliceReader:
         offsets missing at the end were compacted away. If a cleaner has put another one there, that
         one knows. If retention has deleted it, it was whole when it was opened.
         """
-        segments = list_segments(self._directory)
-        replaced = not any(is_same_file(segment, other) for other in segments)
+        segments = LogSegments.of(self._directory)
+        replaced = not segments.has(segment)
         if replaced and segments and segments[0].base_offset <= self._next:
             return self._seek()
-        later = [s.base_offset for s in segments if s.base_offset > segment.base_offset]
-        if not later and not replaced:
+        higher = segments.higher(segment.base_offset)
+        if higher is None and not replaced:
             self._end_of_log(segment)
-        if not later or later[0] >= self._end:
+        if higher is None or higher.base_offset >= self._end:
             return None
-        self._next = max(self._next, later[0])
+        self._next = max(self._next, higher.base_offset)
         return self._seek()
 
     def _end_of_log(self, segment: LogSegment) -> None:
@@ -288,7 +285,7 @@ class _SliceReader:
             return False
         if not ends_with_gap(chunk.table, self._next - 1):
             return False
-        return leaps_into_follower(segment, chunk.table[-1:])
+        return leaps_into_higher(segment, chunk.table[-1:])
 
     def _salvage_segment(
         self, salvage: Salvage, segment: LogSegment, position: int, end_position: int | None

@@ -9,7 +9,7 @@ import pytest
 
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log import segment_files
-from kafkalog.streaming.log.segment_files import list_base_offsets, list_segments
+from kafkalog.streaming.log.segment_files import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,37 +24,13 @@ def test_only_live_logs_are_segments(tmp_path: Path) -> None:
     _touch(tmp_path, f"{5:020d}.log", f"{0:020d}.log", f"{7:020d}.log.deleted")
     _touch(tmp_path, f"{8:020d}.log.cleaned", f"{9:020d}.index", "9.log", "log")
     assert list_base_offsets(tmp_path) == [0, 5]
-    assert [segment.base_offset for segment in list_segments(tmp_path)] == [0, 5]
 
 
 def test_a_folder_that_is_gone_is_an_unknown_partition(tmp_path: Path) -> None:
     _touch(tmp_path, "file")
     for missing in ("missing", "file"):
         with pytest.raises(UnknownTopicOrPartitionError, match=missing):
-            list_segments(tmp_path / missing)
-
-
-def test_an_empty_swap_takes_the_place_of_its_own_base_only(tmp_path: Path) -> None:
-    _touch(tmp_path, f"{0:020d}.log", f"{0:020d}.log.swap", f"{5:020d}.log")
-    segments = list_segments(tmp_path)
-    assert [segment.path.name for segment in segments] == [
-        f"{0:020d}.log.swap",
-        f"{5:020d}.log",
-    ]
-
-
-@pytest.mark.parametrize("kind", ["log", "index", "timeindex", "txnindex"])
-def test_a_swap_counts_once_no_file_at_or_below_it_is_cleaned_only(
-    kind: str, tmp_path: Path
-) -> None:
-    """A broker that is killed while it renames a segment's files goes back to what was before."""
-    _touch(tmp_path, *(f"{base:020d}.log" for base in (0, 5, 9)))
-    _touch(tmp_path, f"{5:020d}.log.swap", f"{5:020d}.{kind}.cleaned")
-    names = [segment.path.name for segment in list_segments(tmp_path)]
-    assert names == [f"{base:020d}.log" for base in (0, 5, 9)]
-    (tmp_path / f"{5:020d}.{kind}.cleaned").rename(tmp_path / f"{9:020d}.{kind}.cleaned")
-    names = [segment.path.name for segment in list_segments(tmp_path)]
-    assert names == [f"{0:020d}.log", f"{5:020d}.log.swap", f"{9:020d}.log"]
+            list_base_offsets(tmp_path / missing)
 
 
 def test_a_folder_that_changes_is_listed_until_two_listings_agree(

@@ -14,7 +14,7 @@ from tests.support.message_sets import gzip_stream, message
 
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.verification import check_segment
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def test_nothing_is_wrong_with_what_brokers_left_in_order(name: str, tmp_path: P
     case = UnpackedCase(name, tmp_path)
     count = 0
     for found in LogDirs(case.path.split(",")).partitions().values():
-        segments = list_segments(found.path)
+        segments = LogSegments.of(found.path)
         for segment, follower in zip_longest(segments, segments[1:]):
             count += 1
             assert find_problems(segment, follower and follower.base_offset) == []

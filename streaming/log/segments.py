@@ -1,0 +1,158 @@
+"""The segments of a partition, in the order of their base offsets.
+
+A cleaner replaces segments by renames: it writes ``.cleaned`` files, renames them to ``.swap`` once
+they are whole, the highest base offset first, renames the old ones to ``.deleted``, and the
+``.swap`` files to their final names. A broker that was killed on the way finishes that when it
+starts: a ``.swap`` file that no ``.cleaned`` one, of a log or an index, lies at or below is the
+truth for its range of offsets. So it is for readers; otherwise what it replaced would be missing,
+or there twice. The files of a segment are renamed one by one, its log first.
+
+Source: Kafka ``LogSegments``, ``LocalLog.replaceSegments``,
+``LogLoader.removeTempFilesAndCollectSwapFiles``.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
+
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.files import CLEANED, SWAP
+from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_files import CLEANED_KINDS, base_offsets_of, segment_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = ["LogSegments", "leaps_into_higher", "retrying"]
+
+_T = TypeVar("_T")
+
+_ATTEMPTS: Final = 5
+
+
+def retrying(action: Callable[[], _T], again: Callable[[], object] = lambda: None) -> _T:
+    """Act on a listing of segments, and again on a new one where a file in it is gone.
+
+    Cleaners and retention rename and delete files between a listing and the moment at which one is
+    opened. ``action`` lists, or ``again`` is called before each further attempt and does.
+
+    Raises:
+        FileNotFoundError: files go so fast that each attempt met one that was gone.
+    """
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return action()
+        except FileNotFoundError:
+            again()
+    return action()
+
+
+class LogSegments(Sequence[LogSegment]):
+    """Segments ascending by base offset, none of them open at first; the last is the active one.
+
+    The listing is of one moment and never changes. Not thread safe: the segments are shared.
+    """
+
+    def __init__(self, segments: Iterable[LogSegment] = ()) -> None:
+        self._segments = sorted(segments, key=lambda segment: segment.base_offset)
+
+    @classmethod
+    def of(cls, directory: Path) -> Self:
+        """List a partition's folder.
+
+        Raises:
+            UnknownTopicOrPartitionError: the folder is gone.
+            FileNotFoundError: cleaners swap so often that each listing was outdated at once.
+        """
+        return retrying(lambda: cls(_listed(directory)))
+
+    @overload
+    def __getitem__(self, slot: int) -> LogSegment: ...
+    @overload
+    def __getitem__(self, slot: slice) -> Self: ...
+    def __getitem__(self, slot: int | slice) -> LogSegment | Self:
+        if isinstance(slot, slice):
+            return type(self)(self._segments[slot])
+        return self._segments[slot]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    @property
+    def active(self) -> LogSegment | None:
+        """The segment that is appended to; None without any."""
+        return self._segments[-1] if self._segments else None
+
+    def floor(self, offset: int) -> LogSegment | None:
+        """Give the segment that holds ``offset``; None if it lies before all of them."""
+        slot = self._after(offset) - 1
+        return self._segments[slot] if slot >= 0 else None
+
+    def from_floor(self, offset: int) -> Self:
+        """Give the segment that holds ``offset``, and those after; all if it lies before them."""
+        return self[max(0, self._after(offset) - 1) :]
+
+    def higher(self, offset: int) -> LogSegment | None:
+        """Give the first segment whose base offset is above ``offset``; None without one."""
+        slot = self._after(offset)
+        return self._segments[slot] if slot < len(self) else None
+
+    def has(self, segment: LogSegment) -> bool:
+        """Tell whether the file of an open segment is the one that has its name here."""
+        named = self.floor(segment.base_offset)
+        if named is None or named.base_offset != segment.base_offset:
+            return False
+        with suppress(FileNotFoundError), named:
+            return segment.identity == named.identity
+        return False
+
+    def close(self) -> None:
+        """Close the files of all segments."""
+        for segment in self._segments:
+            segment.close()
+
+    def _after(self, offset: int) -> int:
+        return bisect_right(self._segments, offset, key=lambda segment: segment.base_offset)
+
+
+def leaps_into_higher(segment: LogSegment, batch: BatchTable) -> bool:
+    """Tell whether the last batch of an open file, a table of one, has offsets of later segments.
+
+    Not so where the segment of these offsets has the batch as well: a copy that took a while may
+    have what a cleaner joined, and what it was joined of. Nor of a file that was replaced since.
+    """
+    first, last = int(batch.base_offset[0]), int(batch.last_offset[0])
+    listed = LogSegments.of(segment.directory)
+    other = listed.floor(last)
+    if other is not None and other.base_offset > segment.base_offset and listed.has(segment):
+        with suppress(FileNotFoundError), other:
+            return not other.holds(first, last)
+    return False
+
+
+def _listed(directory: Path) -> list[LogSegment]:
+    names = segment_names(directory)
+    cleaned = [base for kind in CLEANED_KINDS for base in base_offsets_of(names, CLEANED, kind)]
+    swaps = [
+        base for base in base_offsets_of(names, SWAP) if base < min(cleaned, default=MAX_OFFSET)
+    ]
+    swapped = [LogSegment(directory, base, SWAP) for base in swaps]
+    end = max((_next_offset(segment) for segment in swapped), default=0)
+    live = [
+        LogSegment(directory, base)
+        for base in base_offsets_of(names, "")
+        if not swaps or not (swaps[0] <= base < end or base in swaps)
+    ]
+    return live + swapped
+
+
+def _next_offset(segment: LogSegment) -> int:
+    with segment:
+        return find_valid_end(segment, segment.floor_position(MAX_OFFSET)).next_offset
