@@ -20,7 +20,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.log_end import ends_in_zeros, valid_chunks
-from kafkalog.streaming.log.segment_files import list_segments
+from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.batch_search import find_valid_batch
 
@@ -78,7 +78,7 @@ def look_for_damage(folder: Path, kept_end: int, flushed_end: int = 0) -> LogDam
         UnknownTopicOrPartitionError: the folder is gone.
     """
     found = LogDamage()
-    segments = list_segments(folder)
+    segments = LogSegments.of(folder)
     for segment, follower in zip_longest(segments, segments[1:]):
         with segment:
             walk = _Walk(segment, max(found.end, segment.base_offset))
