@@ -107,10 +107,12 @@ def hand_over(
 def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
     """Let our sink go on behind a broker that has stopped, or was killed.
 
-    Torn tails are cut off as the broker would; the commit state moves to the log ends. A directory
-    that only brokers have written to becomes a set of ours. Where a problem was found, such as a
-    transaction that is still open, the state of that partition is left as it was. Partitions that
-    are gone are forgotten, with a warning: the broker has moved or removed them.
+    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
+    commit state moves to the log ends. A directory that only brokers have written to becomes a set
+    of ours. A high watermark above the end of a whole log is lowered, with a warning. Where a
+    problem was found, such as a transaction that is still open, the state of that partition is left
+    as it was. Partitions that are gone are forgotten, with a warning: the broker has moved or
+    removed them.
 
     Raises:
         LogDirectoryError: the broker is still running.
@@ -121,10 +123,12 @@ def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
     check_given(directories)
     with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms):
         log_set = LogSet.open(directories, options)
-        done = put_in_order(log_set)
+        done = put_in_order(log_set, takes_over=True)
         state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
         if state != log_set.state:
             log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
+        for folder in log_set.directories:
+            _lower_high_watermarks(folder, done.partitions)
     done.set_id = log_set.state.set_id
     return done
 
@@ -256,6 +260,18 @@ def _without_lost(state: CommitState, log_set: LogSet) -> CommitState:
         kept = {p: end for p, end in topic.high_watermarks.items() if p not in lost}
         topics[key] = replace(topic, high_watermarks=kept)
     return replace(state, topics=topics)
+
+
+def _lower_high_watermarks(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
+    """Let high watermarks say no more than the logs that were taken over hold."""
+    known = read_offset_checkpoint(folder, HIGH_WATERMARK)
+    lowered = {
+        each.topic_partition: each.end
+        for each in partitions
+        if each.where.log_dir == folder and known.get(each.topic_partition, 0) > each.end
+    }
+    if lowered:
+        write_offset_checkpoint(folder, HIGH_WATERMARK, lowered)
 
 
 def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:

@@ -345,7 +345,7 @@ def _check_may_join(folder: Path, options: WriteOptions, *, joins: bool) -> None
         raise CheckpointError(
             f"log directory {folder} holds {len(partitions)} partitions ({next(iter(partitions))}, "
             f"…) and no {STATE_FILE}: its commit state was lost, or others made them. Restore it; "
-            "or, to go on from what the logs hold, write with allowBrokerDirectory=true"
+            "or, to continue from what the logs hold, run `kafkalog takeover`"
         )
 
 

@@ -14,6 +14,7 @@ from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.sink.append import PartitionAppend
+from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.kept_offsets import in_offset_order
 from kafkalog.streaming.sink.late_encoding import LateEncoding, must_wait
@@ -122,6 +123,7 @@ class _Planner:
         committed = Committed(log_set.state, None)
         self._catalog = TopicCatalog(self._partitions, committed, plan.options, tails.topic_id)
         self._counts = self._dirs.partition_counts()
+        self._marks = BrokerMarks()
 
     @cached_property
     def _log_starts(self) -> Mapping[TopicPartition, int]:
@@ -193,6 +195,7 @@ class _Planner:
                 now_ms=self._now_ms,
                 topic_id=topic.topic_id,
                 committed_end=committed_end,
+                marks=self._marks,
                 first_offset=min((run.first_offset for run in kept), default=0),
             )
             if found is not None:

@@ -16,7 +16,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.atomic_file import TEMPORARY_SUFFIX
-from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    RECOVERY_POINT,
+)
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.checkpoints.regular_file import fsync_directory
@@ -25,6 +30,7 @@ from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.recovery import cut_segment, remove_segment, start_segment
+from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, write_ends
 from kafkalog.streaming.sink.file_systems import is_shared
 from kafkalog.streaming.sink.parallel import for_each
@@ -48,13 +54,15 @@ def take_back(log_set: LogSet, *, durable: bool) -> None:
     The caller holds the locks. Costs nothing where the last commit came to its end.
 
     Raises:
-        LogDirectoryError: something that is not ours lies where an intent's bytes should be.
+        LogDirectoryError: something that is not ours lies where an intent's bytes should be, or
+            what it names was committed.
         CheckpointError: an intent that cannot be read or does not belong here.
     """
     unfinished = log_set.unfinished()
+    marks = BrokerMarks()
     for intent in unfinished:
         _check_belongs(log_set, intent)
-        for_each(lambda each: _check_partition(log_set, each), intent.partitions)
+        for_each(lambda each: _check_partition(log_set, each, marks), intent.partitions)
         for_each(lambda each: _take_back_partition(log_set, each), intent.partitions)
         if durable:
             _sync_parents(log_set, intent)
@@ -115,13 +123,33 @@ def _folder(log_set: LogSet, intended: IntendedPartition) -> Path:
     return log_set.members[intended.member_id] / name
 
 
-def _check_partition(log_set: LogSet, intended: IntendedPartition) -> None:
+def _check_partition(log_set: LogSet, intended: IntendedPartition, marks: BrokerMarks) -> None:
     """Prove what is to go, in all partitions before the first one is touched."""
     folder = _folder(log_set, intended)
     if folder.is_dir():
+        if not intended.created:  # of a new one, the marks are of an earlier topic
+            _check_not_acknowledged(folder, intended, marks)
         check_ours(log_set, intended, folder)
     else:
         _check_absent(folder, intended)
+
+
+def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: BrokerMarks) -> None:
+    """Refuse to take back what was published: the state is older than that."""
+    flushed = marks.recovery_point(folder, intended.topic_partition)
+    acknowledged = max(
+        marks.high_watermark(folder, intended.topic_partition),
+        flushed if flushed <= intended.end_offset else 0,
+    )
+    if acknowledged > intended.start_offset:
+        raise LogDirectoryError(
+            f"{folder}: a commit that was cut off began at offset {intended.start_offset}, yet "
+            f"{HIGH_WATERMARK} or {RECOVERY_POINT} says that offsets up to {acknowledged - 1} "
+            "were committed: the commit state is older than the log. Nothing was changed. Restore "
+            "all log directories of the set from one backup. Or, to keep the records that are "
+            f"there, remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories, and "
+            "run `kafkalog takeover`"
+        )
 
 
 def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:

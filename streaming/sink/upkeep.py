@@ -20,6 +20,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import correct_indexes
+from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
@@ -115,8 +116,13 @@ def opened_set(
         yield LogSet.open(directories, options)
 
 
-def put_in_order(log_set: LogSet, *, resets_log_start: bool = False) -> Upkeep:
+def put_in_order(
+    log_set: LogSet, *, takes_over: bool = False, resets_log_start: bool = False
+) -> Upkeep:
     """Take unfinished commits back, then look at the end of each log; the caller holds the locks.
+
+    ``takes_over``: the logs are the truth as they are, see
+    :func:`~kafkalog.streaming.sink.foreign_tail.open_appender`.
 
     Raises:
         KafkaLogError: an unfinished commit cannot be taken back; nothing else was done then.
@@ -129,12 +135,13 @@ def put_in_order(log_set: LogSet, *, resets_log_start: bool = False) -> Upkeep:
     log_dirs = LogDirs(log_set.directories)
     partitions = log_dirs.partitions()
     log_starts = log_dirs.checkpoint(LOG_START_OFFSET, partitions.values())
+    marks = BrokerMarks()
     for key, found in partitions.items():
         if key.topic in INTERNAL_TOPICS and read_topic_id(found.path) not in log_set.state.topics:
             done.skipped.append(found)
             continue
         try:
-            end = _put_partition_in_order(log_set, key, found)
+            end = _put_partition_in_order(log_set, key, found, marks, takes_over=takes_over)
             start = log_starts.get(key, 0)
             if resets_log_start and start > end.end:
                 forget_log_start(found)
@@ -156,7 +163,12 @@ def report_lost(log_set: LogSet, done: Upkeep) -> None:
 
 
 def _put_partition_in_order(
-    log_set: LogSet, key: TopicPartition, found: PartitionDirectory
+    log_set: LogSet,
+    key: TopicPartition,
+    found: PartitionDirectory,
+    marks: BrokerMarks,
+    *,
+    takes_over: bool,
 ) -> PartitionEnd:
     topic_id = read_topic_id(found.path)
     known = log_set.state.topics.get(topic_key(key.topic, topic_id))
@@ -168,6 +180,8 @@ def _put_partition_in_order(
         now_ms=time.time_ns() // 1_000_000,
         topic_id=topic_id,
         committed_end=log_set.state.high_watermark(key.topic, topic_id, key.partition),
+        marks=marks,
+        takes_over=takes_over,
     )
     corrected: list[Path] = []
     with PartitionLog(found.path, key) as log:

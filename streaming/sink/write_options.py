@@ -128,7 +128,7 @@ class WriteOptions(Options):
         "allowBrokerDirectory",
         BOOLEAN,
         default=False,
-        doc="write also where a broker lived, or where partitions lie that the sink has not made",
+        doc="write also where a broker lived (it left a `meta.properties`)",
     )
     allow_internal_topics: bool = option(
         "allowInternalTopics",

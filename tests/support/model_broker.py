@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.support.logs import Row, batch_bytes
 
+from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
+    META_PROPERTIES,
     RECOVERY_POINT,
     has_clean_shutdown_marker,
     remove_clean_shutdown_marker,
@@ -40,6 +42,7 @@ def run_broker(log_dir: Path, value: str, *, clean: bool) -> None:
 
     Then stop (``clean``), or be killed in the middle of another append.
     """
+    write_atomically(log_dir / META_PROPERTIES, b"version=1\nnode.id=1\ncluster.id=x\n")
     partitions = LogDirs([log_dir]).partitions()
     if not has_clean_shutdown_marker(log_dir):
         for key, found in partitions.items():

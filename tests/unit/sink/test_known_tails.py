@@ -8,7 +8,12 @@ import pytest
 from tests.support.logs import Row, append_batch, batch_bytes
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
-from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs, write_leader_epochs
+from kafkalog.checkpoints.broker import (
+    META_PROPERTIES,
+    LeaderEpoch,
+    read_leader_epochs,
+    write_leader_epochs,
+)
 from kafkalog.streaming.sink import planning
 from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.log_set import LogSet
@@ -82,7 +87,8 @@ def test_what_another_writer_committed_is_gone_on_behind(tmp_path: Path, opened:
 
 
 def test_what_a_broker_appended_is_gone_on_behind(tmp_path: Path) -> None:
-    writer = Writer(tmp_path, topic="t")
+    writer = Writer(tmp_path, topic="t", allowBrokerDirectory="true")
+    (tmp_path / META_PROPERTIES).write_text("version=1\n")
     writer.write(0, rows(["a"]))
     append_batch(tmp_path / "t-0" / f"{0:020d}.log", batch_bytes(1, [Row(b"b")]))
     writer.write(1, rows(["c"]))

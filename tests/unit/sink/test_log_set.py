@@ -155,14 +155,23 @@ def test_the_newest_copy_of_the_state_counts(tmp_path: Path) -> None:
 def test_a_lost_state_is_refused_and_says_what_to_do(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     (tmp_path / STATE_FILE).unlink()
-    with pytest.raises(CheckpointError, match="allowBrokerDirectory=true"):
+    with pytest.raises(CheckpointError, match="kafkalog takeover"):
         Writer(tmp_path, topic="t").write(1, rows(["b"]))
 
 
-def test_directories_of_others_are_gone_on_with_when_that_is_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["a takeover", "an option, where a broker lived"])
+def test_directories_of_others_are_continued_when_that_is_asked_for(
+    tmp_path: Path, by: str
+) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
     (tmp_path / STATE_FILE).unlink()
     writer = Writer(tmp_path, name="new", topic="t", allowBrokerDirectory="true")
+    if by == "a takeover":
+        with pytest.raises(CommitError, match="kafkalog takeover"):
+            writer.write(0, rows(["c"]))
+        take_over([str(tmp_path)])
+    else:
+        (tmp_path / META_PROPERTIES).write_text("version=1\n")
     writer.write(0, rows(["c"]))
     assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
 

@@ -20,6 +20,7 @@ from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.committer import Committer
+from kafkalog.streaming.sink.handover import take_over
 from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.task_writer import TaskWriter
@@ -117,6 +118,27 @@ def test_a_batch_that_another_writer_put_in_the_place_of_ours_is_kept_too(cut_of
     with pytest.raises(LogDirectoryError, match="did not write"):
         go_on(cut_off)
     assert segments(cut_off) == before
+
+
+def test_what_was_acknowledged_is_not_taken_back_with_an_older_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    older = (tmp_path / STATE_FILE).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.streaming.sink.committer.clear_away", _cut_off)
+        with pytest.raises(PowerCutError):
+            writer.write(1, rows(["b"]))
+    (tmp_path / STATE_FILE).write_bytes(older)
+    before = segments(tmp_path)
+    with pytest.raises(LogDirectoryError, match=r"offsets up to 1 were committed.*takeover"):
+        go_on(tmp_path)
+    assert segments(tmp_path) == before
+    (tmp_path / INTENT_FILE).unlink()
+    (tmp_path / UNFINISHED_FOLDER).rmdir()
+    assert take_over([str(tmp_path)]).problems == []
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
 
 
 def test_a_segment_that_another_writer_made_is_kept_too(cut_off: Path) -> None:
