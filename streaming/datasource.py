@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from kafkalog.errors import KafkaLogError
+from kafkalog.streaming.border import crosses_border, without_history
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -41,6 +42,7 @@ class KafkaLogDataSource(DataSource):
         """Give the short name of the format."""
         return "kafkalog"
 
+    @crosses_border
     def schema(self) -> StructType:
         """Give the columns of Spark's Kafka source, or of a view, after checking the options.
 
@@ -59,6 +61,7 @@ class KafkaLogDataSource(DataSource):
             return view_schema(options)
         return source_schema(include_headers=options.include_headers)
 
+    @crosses_border
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make the reader of a batch query."""
         from kafkalog.streaming.source.batch_reader import LogBatchReader  # noqa: PLC0415
@@ -86,14 +89,16 @@ class KafkaLogDataSource(DataSource):
                 RefusedStreamReader,
             )
 
-            return RefusedStreamReader(error)
+            return RefusedStreamReader(without_history(error))
 
+    @crosses_border
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Make the writer of a batch query."""
         from kafkalog.streaming.sink.writer import make_batch_writer  # noqa: PLC0415
 
         return make_batch_writer(self.options, schema, overwrite)
 
+    @crosses_border
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamWriter:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
+from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["Outcome", "Paths", "append", "read", "tail"]
@@ -46,6 +48,7 @@ _OF_APPEND: Final = frozenset(
 _OF_READ: Final = frozenset({"path", "subscribe", "subscribepattern", "assign"})
 
 
+@crosses_border
 def append(
     path: Paths,
     topic: str | None,
@@ -99,6 +102,7 @@ def append(
     return Committer(plan, identity, tails=PROCESS_TAILS).commit_or_abort(staged.runs)
 
 
+@crosses_border
 def read(
     path: Paths,
     topic: str | Sequence[str],
@@ -129,14 +133,15 @@ def read(
         KafkaLogError: topics that do not exist, directories that cannot be read.
     """
     from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
-    from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+    from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
-    splits = plan_batch(parsed)
-    batches = (batch for split in splits for batch in read_split(split, parsed, rows))
-    return pa.RecordBatchReader.from_batches(rows.to_arrow(), batches)
+    with naming_way_out(parsed):
+        splits = plan_batch(parsed)
+    return pa.RecordBatchReader.from_batches(rows.to_arrow(), _rows_of(splits, parsed, rows))
 
 
+@crosses_border
 def tail(
     path: Paths,
     topic: str | Sequence[str],
@@ -162,21 +167,35 @@ def tail(
     Raises:
         OptionError, KafkaLogError: as in :func:`read`; raised when the first batch is asked for.
     """
+    from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
     from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
     control = StreamControl(parsed)
-    position = control.initial()
+    with naming_way_out(parsed):
+        position = control.initial()
     last_seen = time.monotonic()
     while True:
-        end = control.next_end(position, take_all=True)
+        with naming_way_out(parsed):
+            end = control.next_end(position, take_all=True)
+            splits = control.plan(position, end) if end != position else ()
         if end != position:
-            for split in control.plan(position, end):
+            for split in splits:
                 yield from read_split(split, parsed, rows)
             position, last_seen = end, time.monotonic()
         elif idle_timeout is not None and time.monotonic() - last_seen >= idle_timeout:
             return
+
+
+@crosses_border
+def _rows_of(
+    splits: Iterable[LogSplit], options: ReadOptions, rows: RowSchema
+) -> Iterator[pa.RecordBatch]:
+    from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+
+    for split in splits:
+        yield from read_split(split, options, rows)
 
 
 def _reading(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import gc
 import logging
+import os
+import sys
 
 from pyspark import TaskContext
 
-__all__ = ["settle_worker", "show_log_lines"]
+__all__ = ["end_if_spark_has_gone", "settle_worker", "show_log_lines"]
 
 
 @functools.cache
@@ -24,6 +26,26 @@ def settle_worker() -> None:
         return
     gc.collect()
     gc.freeze()
+
+
+def end_if_spark_has_gone() -> None:
+    """End this process, if a streaming reader is stopped because Spark has closed its pipe.
+
+    That is how Spark ends a query: it never says so. pyspark's runner takes the end of its input
+    for an error, reports it into the closed pipe, and each of the three attempts to write shows as
+    a traceback with ``BrokenPipeError`` between the lines of a query that has ended well.
+    """
+    error = sys.exc_info()[1]
+    if not isinstance(error, EOFError | ConnectionError) or error.__traceback__ is None:
+        return
+    frame = error.__traceback__
+    while frame.tb_next is not None:
+        frame = frame.tb_next
+    if frame.tb_frame.f_globals.get("__name__") != "pyspark.serializers":
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # as the daemon that forked it would, once the report has failed
 
 
 def show_log_lines() -> None:

@@ -237,6 +237,12 @@ def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
         with os.scandir(path) as entries:
             return list(entries)
     except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise LogDirectoryError(
+                f"log directory {path} does not exist: a first write makes it; a stream with "
+                "subscribePattern waits for topics in an empty one. Where several machines work, "
+                "it must be mounted on each"
+            ) from error
         raise LogDirectoryError(
             f"log directory {path} cannot be listed: {error.strerror or error}; where several "
             "machines work, it must be mounted on each"

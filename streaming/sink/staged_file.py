@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from kafkalog.checkpoints.regular_file import create_exclusive, write_all
-from kafkalog.errors import CommitError
+from kafkalog.errors import CommitError, what_to_do
 from kafkalog.streaming.records.batch import MAGIC_POSITION
 from kafkalog.streaming.sink.staged_run import StagedRun
 
@@ -132,7 +132,9 @@ class StagedFile:
         os.close(self._descriptor)
 
     def _failed(self, what: str, error: OSError) -> CommitError:
-        return CommitError(f"the staged file {self.path} cannot be {what}: {error.strerror}")
+        return CommitError(
+            f"the staged file {self.path} cannot be {what}: {error.strerror}{what_to_do(error)}"
+        )
 
 
 def _pieces(batches: Sequence[EncodedBatch]) -> list[bytes]:

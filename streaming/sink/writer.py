@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 )
 
 from kafkalog.errors import CommitError, OptionError
+from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.sink.log_set import ensure_set
@@ -94,7 +95,10 @@ def make_batch_writer(
         LogDirectoryError, CheckpointError: directories that may not be written.
     """
     if overwrite:
-        raise OptionError('a log is only appended to: write with mode("append")')
+        raise OptionError(
+            'a log is only appended to: write with mode("append"); a stream in update mode does so '
+            "in foreachBatch"
+        )
     plan = _plan(options, schema)
     given = plan.options
     if given.txn_app_id is None or given.txn_version is None:
@@ -121,6 +125,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, plan: WritePlan) -> None:
         self._plan = plan
 
+    @crosses_border
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task."""
         context = _task_context()
@@ -136,6 +141,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         )
         return _stage(self._plan, identity, iterator, query_id)
 
+    @crosses_border
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
         from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
@@ -170,6 +176,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         _warn_of_unread_checkpoint(query_id, location)
         return f"{RowDigest.sum(digests)} of query {query_id}"
 
+    @crosses_border
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Drop what was staged; the rest, of tasks that sent no message, is swept later."""
         _abort(self._plan, _outputs(messages))
@@ -182,10 +189,12 @@ class LogBatchWriter(DataSourceArrowWriter):
         self._plan = plan
         self._identity = identity
 
+    @crosses_border
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         """Stage the rows of one task."""
         return _stage(self._plan, self._identity, iterator, "")
 
+    @crosses_border
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the rows."""
         from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
@@ -195,6 +204,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         identity = with_digests(self._identity, outputs, self._plan.options.topic)
         Committer(self._plan, identity).commit(_runs(outputs))
 
+    @crosses_border
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""
         _abort(self._plan, _outputs(messages))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.worker import settle_worker
 
@@ -28,20 +29,24 @@ class LogBatchReader(DataSourceReader):
         self._options = options
         self._rows = rows
 
+    @crosses_border
     def partitions(self) -> list[InputPartition]:
         """Resolve the bounds as of now, cut what lies between, and give each task its splits."""
         return self._plan()
 
     def _plan(self, selection: Selection | None = None) -> list[InputPartition]:
         from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
+        from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
         from kafkalog.streaming.source.packing import pack_batch  # noqa: PLC0415
 
         warn_ignored(self._options.ignored)
-        splits = plan_batch(self._options, selection)
+        with naming_way_out(self._options):
+            splits = plan_batch(self._options, selection)
         if self._options.cuts_by_offsets:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(pack) for pack in pack_batch(splits, self._options.split_bytes)]
 
+    @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.log.intervals import EVERYTHING
 from kafkalog.streaming.log.time_pruning import thin_slice
 from kafkalog.streaming.source.batch_reader import LogBatchReader
@@ -47,15 +48,18 @@ class PushdownReader(LogBatchReader):
         self._names = dict(zip(rows.names, rows.columns, strict=True))
         self._selection = Selection()
 
+    @crosses_border
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Take what filters say into account, and give those back that Spark has to apply."""
         return [entry for entry in filters if not self._selection.add(entry, self._names)]
 
+    @crosses_border
     def partitions(self) -> list[InputPartition]:
         """Cut what may hold rows of the selection into splits."""
         _warn_of_other_uses()
         return self._plan(self._selection)
 
+    @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
         times = self._selection.timestamps

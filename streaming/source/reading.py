@@ -20,6 +20,7 @@ from kafkalog.errors import (
 from kafkalog.streaming.log.slice_reader import read_slice
 from kafkalog.streaming.log.storage import as_path
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.loss import LossPolicy
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def read_split(
     )
     for planned in split.slices:
         try:
-            for batch in reader.read(planned):
-                yield maker.rows_of(batch)
+            with naming_way_out(options):
+                for batch in reader.read(planned):
+                    yield maker.rows_of(batch)
         except TimestampOutOfRangeError as error:
             raise TimestampOutOfRangeError(
                 f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {error}; to show null instead, set "

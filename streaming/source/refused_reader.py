@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from kafkalog.errors import KafkaLogError
     from kafkalog.streaming.source.offsets import OffsetJson
 
 __all__ = ["RefusedStreamReader"]
@@ -24,7 +23,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     has not got: the last line that the user sees is then an error of its own, about a variable.
     """
 
-    def __init__(self, reason: KafkaLogError) -> None:
+    def __init__(self, reason: Exception) -> None:
         self._reason = reason
 
     def prepareForTriggerAvailableNow(self) -> NoReturn:  # noqa: N802

@@ -15,10 +15,12 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.packing import pack_micro_batch
-from kafkalog.streaming.worker import settle_worker, show_log_lines
+from kafkalog.streaming.worker import end_if_spark_has_gone, settle_worker, show_log_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,9 +73,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._positions = self._make_position_writer(self._options)
         return self._control
 
+    @crosses_border
     def initialOffset(self) -> OffsetJson:  # noqa: N802
         """Give where a query without a checkpoint starts."""
-        return self._to_json(self.control.initial())
+        with naming_way_out(self._options):
+            return self._to_json(self.control.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Give a limit that tells the triggers apart: only ``Once`` asks for all available.
@@ -88,26 +92,34 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.max_bytes_per_trigger)
         return ReadMaxRows(MAX_OFFSET)
 
+    @crosses_border
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to the ends that the first look finds, and then end."""
         self.control.freeze_targets()
 
+    @crosses_border
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
         """Give the end of the next batch."""
         take_all = isinstance(limit, ReadAllAvailable)
-        return self._to_json(self.control.next_end(self._from_json(start), take_all=take_all))
+        with naming_way_out(self._options):
+            end = self.control.next_end(self._from_json(start), take_all=take_all)
+        return self._to_json(end)
 
+    @crosses_border
     def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
         """Give the ends as of the last look, for the query's progress."""
         return self._to_json(self.control.latest) or None
 
+    @crosses_border
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """Cut a batch into splits, and give each task one, or several of few bytes."""
-        splits = self.control.plan(self._from_json(start), self._from_json(end))
+        with naming_way_out(self._options):
+            splits = self.control.plan(self._from_json(start), self._from_json(end))
         if self._options.cuts_by_offsets:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(p) for p in pack_micro_batch(splits, self._options.split_bytes)]
 
+    @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the splits of one task."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
@@ -116,6 +128,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_split(split, self._options, self._rows)
         settle_worker()
 
+    @crosses_border
     def commit(self, end: OffsetJson) -> None:
         """Write the positions of the query's group, if asked to; Spark keeps the offsets."""
         self.control.batch_ran()
@@ -123,7 +136,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._positions.try_to_commit(self._from_json(end))
 
     def stop(self) -> None:
-        """Nothing is held open between calls."""
+        """End the process without a word, if Spark has gone; nothing is held open between calls."""
+        end_if_spark_has_gone()
 
     def _from_json(self, found: OffsetJson) -> PartitionOffsets:
         """Parse offsets; an idle query comes with the same ones again and again."""

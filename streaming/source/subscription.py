@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Subscription"]
 
 
+_NAMED: Final = 10
+
 _DECODED_TOPICS: Final = {
     "offsets": "__consumer_offsets",
     "transactions": "__transaction_state",
@@ -93,11 +95,23 @@ class Subscription:
         Raises:
             UnknownTopicOrPartitionError: none of its partitions is among those that exist.
         """
-        missing = self.topics - {topic for topic, _ in existing}
+        topics = {topic for topic, _ in existing}
+        missing = self.topics - topics
         if missing:
             raise UnknownTopicOrPartitionError(
                 f"no partition of topic {', '.join(sorted(missing))} is in {', '.join(paths)}"
+                f"{_holding(topics)}; a topic comes with its first write, and a stream "
+                "with subscribePattern waits for it"
             )
+
+
+def _holding(topics: Iterable[str]) -> str:
+    """Give the part of a sentence that says which topics there are, ten of them by name."""
+    names = sorted(set(topics) - INTERNAL_TOPICS)
+    if not names:
+        return ", which holds no topic"
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f", which holds {', '.join(names[:_NAMED])}{more}"
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -1,0 +1,72 @@
+"""The border to Spark and to callers: what went wrong crosses it as one sentence.
+
+Spark shows the whole traceback of a Python worker, causes first, and a reader looks for the end of
+it. An error that we raise on purpose locates itself: the way that it came through our modules, and
+what it was made of, says no more to a user. So it leaves without them. They are logged at level
+DEBUG, by ``kafkalog.border``. What nobody expected keeps its traceback: that is a fault of ours.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import os
+from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+
+from kafkalog.errors import KafkaLogError, LogDirectoryError, what_to_do
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["crosses_border", "without_history"]
+
+_LOGGER = logging.getLogger("kafkalog.border")
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+
+
+def crosses_border(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
+    """Let errors leave a function, or what a generator function gives, as one sentence."""
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def crossing_step_by_step(*given: _Given.args, **named: _Given.kwargs) -> Iterator[object]:
+            try:
+                yield from cast("Iterator[object]", function(*given, **named))
+            except (KafkaLogError, OSError) as error:
+                raise without_history(error) from None
+
+        return cast("Callable[_Given, _Result]", crossing_step_by_step)
+
+    @functools.wraps(function)
+    def crossing(*given: _Given.args, **named: _Given.kwargs) -> _Result:
+        try:
+            return function(*given, **named)
+        except (KafkaLogError, OSError) as error:
+            raise without_history(error) from None
+
+    return crossing
+
+
+def without_history(error: KafkaLogError | OSError) -> KafkaLogError | OSError:
+    """Give the error without traceback and cause; what a file system said, as a sentence.
+
+    An error of a socket (a task that Spark has stopped) names no file and stays what it is.
+    """
+    if isinstance(error, OSError):
+        if error.filename is None and not what_to_do(error):
+            return error
+        given: KafkaLogError = LogDirectoryError(_sentence(error))
+    else:
+        given = error
+    _LOGGER.debug("%s", given, exc_info=error)
+    given.__cause__ = given.__context__ = None
+    return given.with_traceback(None)
+
+
+def _sentence(error: OSError) -> str:
+    files = [os.fsdecode(each) for each in (error.filename, error.filename2) if each is not None]
+    where = f"{' and '.join(files)}: " if files else ""
+    return f"{where}{error.strerror or error}{what_to_do(error)}"
