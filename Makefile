@@ -49,7 +49,7 @@ differential: env ## Hold all pairs of options against Spark's Kafka source (10 
 
 stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 	$(if $(SEED),KAFKALOG_STRESS_SEED=$(SEED)) \
-	    KAFKALOG_STRESS_SECONDS=$$(( $(or $(SECONDS),3600) / 2 )) \
+	    KAFKALOG_STRESS_SECONDS=$$(( $(or $(SECONDS),3600) / 3 )) \
 	    $(RUN) python -m pytest -q -s tests/interop/test_stress.py
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory

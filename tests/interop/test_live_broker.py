@@ -6,6 +6,7 @@ Lasts ``KAFKALOG_LIVE_SECONDS``, 20 unless it is set; ``make live`` lets it run 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ import pytest
 from tests.support.broker_load import SETTINGS, TOPICS, Load, Place
 from tests.support.kafka import Broker
 from tests.support.spark import small_session
+from tests.support.stress_grounds import LiveGround
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,6 +27,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark]
 
 SECONDS: Final = int(os.environ.get("KAFKALOG_LIVE_SECONDS", "20"))
 CATCH_UP_SECONDS: Final = 180
+ROWS: Final = "topic STRING, partition INT, offset BIGINT, value STRING"
 
 
 @pytest.fixture
@@ -113,6 +116,47 @@ def test_a_live_directory_gives_every_committed_record_once(broker: Broker, tmp_
         seen = {key: ("compacted", 0, offset) for offset, key in compacted}
         assert seen == load.newest
         check_final_read(broker, read(spark, path), load)
+
+
+def test_new_partitions_and_moved_replicas_give_every_row_once_under_a_broker_as_it_comes(
+    tmp_path: Path,
+) -> None:
+    """High watermarks are on disk every five seconds; loss fails the query, as by default."""
+    log_dirs = [tmp_path / "one", tmp_path / "two"]
+    streamed: list[tuple[str, int, int, str]] = []
+    rng = random.Random(SECONDS)
+    with Broker(tmp_path / "broker", log_dirs=log_dirs) as broker, small_session() as spark:
+        ground = LiveGround(broker)
+        ground.add_topic(rng)
+        given = {"subscribePattern": "^s", "startingOffsets": "earliest"}
+        reader = spark.readStream.format("kafkalog").options(**given)
+        frame = reader.schema(ROWS).load(",".join(map(str, log_dirs)))
+
+        def take(frame: DataFrame, _: int) -> None:
+            streamed.extend(map(tuple, frame.collect()))
+
+        query = frame.writeStream.foreachBatch(take).start()
+        try:
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                steps = ground.harmless_steps()
+                (step,) = rng.choices(list(steps), list(steps.values()))
+                step(rng)
+                assert query.isActive, query.exception()
+            sent = {
+                (life.name, *place, value)
+                for life in ground.lives
+                for value, place in life.sent.items()
+                if place is not None
+            }
+            deadline = time.monotonic() + CATCH_UP_SECONDS
+            while not sent <= set(streamed):
+                assert query.isActive, query.exception()
+                assert time.monotonic() < deadline, sorted(sent - set(streamed))[:20]
+                time.sleep(0.2)
+        finally:
+            query.stop()
+    assert sorted(streamed) == sorted(sent)
 
 
 def check_final_read(broker: Broker, rows: list[Any], load: Load) -> None:

@@ -1,7 +1,7 @@
 """A query over directories where anything may happen, for as long as one likes.
 
 ``make stress`` runs it for an hour; ``KAFKALOG_STRESS_SECONDS`` and ``KAFKALOG_STRESS_SEED`` say
-for how long each of the two, and which steps.
+for how long each of the three, and which steps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.kafka import Broker
 from tests.support.peer_topics import BROKER_SETTINGS
 from tests.support.spark import end_jvm, small_session, stderr_to
 from tests.support.stress import StressQuery, missing_values, run_steps, wait_until_read
-from tests.support.stress_grounds import BrokerGround, OwnGround
+from tests.support.stress_grounds import BrokerGround, LiveGround, OwnGround
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +52,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         yield Engine(spark, log)
 
 
-def stress(engine: Engine, ground: StressGround, work: Path) -> None:
+def stress(engine: Engine, ground: StressGround, work: Path, *, fails: bool = False) -> None:
     print(f"KAFKALOG_STRESS_SEED={SEED} KAFKALOG_STRESS_SECONDS={SECONDS:g}")  # noqa: T201
-    query = StressQuery(engine.spark, ground, work)
+    query = StressQuery(engine.spark, ground, work, fails=fails)
     begin = engine.log.stat().st_size
     try:
         done = run_steps(ground, query, random.Random(SEED), SECONDS)
@@ -63,9 +63,10 @@ def stress(engine: Engine, ground: StressGround, work: Path) -> None:
         query.stop()
     sent = sum(len(life.sent) for life in ground.lives)
     missing = missing_values(ground, query.rows())
-    print(f"{sent} rows, {len(missing)} gone unread, {query.starts} runs; {dict(done)}")  # noqa: T201
+    query_ran = f"{query.starts} runs, {query.losses} losses"
+    print(f"{sent} rows, {len(missing)} gone unread, {query_ran}; {dict(done)}")  # noqa: T201
     said = engine.log.read_bytes()[begin:].decode(errors="replace")
-    assert not missing or "[KAFKA_DATA_LOSS." in said
+    assert fails or not missing or "[KAFKA_DATA_LOSS." in said
 
 
 def test_every_row_of_a_brokers_directory_is_read_once_whatever_happens_there(
@@ -73,6 +74,15 @@ def test_every_row_of_a_brokers_directory_is_read_once_whatever_happens_there(
 ) -> None:
     with Broker(tmp_path / "broker", settings=BROKER_SETTINGS) as broker:
         stress(engine, BrokerGround(broker), tmp_path)
+
+
+def test_every_row_is_read_once_under_a_broker_as_it_comes_and_losses_fail_the_query(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """High watermarks are on disk every five seconds; topics come again, replicas move."""
+    log_dirs = [tmp_path / "one", tmp_path / "two"]
+    with Broker(tmp_path / "broker", log_dirs=log_dirs) as broker:
+        stress(engine, LiveGround(broker), tmp_path, fails=True)
 
 
 def test_every_row_of_our_own_directory_is_read_once_whatever_happens_there(

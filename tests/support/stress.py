@@ -9,6 +9,7 @@ started again; its checkpoint and its rows stay. :func:`run_steps` does random s
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import time
 from collections import Counter
@@ -20,10 +21,11 @@ from pyspark import SparkContext
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
     from pyspark.sql.streaming.query import StreamingQuery
 
 __all__ = ["Life", "StressGround", "StressQuery", "missing_values", "run_steps", "wait_until_read"]
@@ -63,8 +65,8 @@ class StressGround(Protocol):
     lives: list[Life]
 
     @property
-    def path(self) -> Path:
-        """The log directory."""
+    def paths(self) -> Sequence[Path]:
+        """The log directories."""
 
     def steps(self) -> Mapping[Callable[[random.Random], None], int]:
         """Give what can be done, and how often in proportion."""
@@ -74,14 +76,22 @@ class StressGround(Protocol):
 
 
 class StressQuery:
-    """A query from all topics into Parquet files, which Spark's sink writes exactly once."""
+    """A query from all topics into Parquet files, which Spark's sink writes exactly once.
 
-    def __init__(self, spark: SparkSession, ground: StressGround, work: Path) -> None:
+    With ``fails``, offsets that are gone fail it, as they do unless a query wants otherwise. If
+    topics that were deleted are all that it says, it reads on without them and runs on as before.
+    """
+
+    def __init__(
+        self, spark: SparkSession, ground: StressGround, work: Path, *, fails: bool = False
+    ) -> None:
         self._spark = spark
         self._ground = ground
         self._work = work
         self._query: StreamingQuery | None = None
         self._forgiven = 0
+        self._fails = fails
+        self.losses = 0
         self.starts = 0
 
     def rows(self) -> list[tuple[str, int, int, str]]:
@@ -97,19 +107,22 @@ class StressQuery:
         if self._query is not None and self._query.isActive:
             return
         self.stop()
+        self._query = self._writer(fails=self._fails).start()
+        self.starts += 1
+
+    def _writer(self, *, fails: bool) -> DataStreamWriter:
         options = {
             "subscribePattern": "^s[0-9]",
             "startingOffsets": "earliest",
-            "failOnDataLoss": "false",
+            "failOnDataLoss": str(fails),
             "fetchOffset.retryIntervalMs": "100",
             "maxOffsetsPerTrigger": "500",
             "stateLocation": str(self._work / "state"),
         }
         reader = self._spark.readStream.format("kafkalog").options(**options)
-        frame = reader.schema(_SCHEMA).load(str(self._ground.path))
+        frame = reader.schema(_SCHEMA).load(",".join(map(str, self._ground.paths)))
         writer = frame.writeStream.format("parquet").option("path", str(self._work / "rows"))
-        self._query = writer.option("checkpointLocation", str(self._work / "checkpoint")).start()
-        self.starts += 1
+        return writer.option("checkpointLocation", str(self._work / "checkpoint"))
 
     def stop(self) -> None:
         """Stop it, wherever it is; raise what it failed of, unless that may be a kill.
@@ -122,10 +135,23 @@ class StressQuery:
             return
         failure = query.exception() if not query.isActive else None
         query.stop()
-        if failure is not None:
-            if not self._forgiven:
-                raise failure
-            self._forgiven -= 1
+        if failure is None:
+            return
+        if self._fails and self._tells_of_deleted_topics(str(failure)):
+            self.losses += 1
+            past = self._writer(fails=False).trigger(availableNow=True).start()
+            assert past.awaitTermination(_IDLE_SECONDS)
+            return
+        if not self._forgiven:
+            raise failure
+        self._forgiven -= 1
+
+    def _tells_of_deleted_topics(self, message: str) -> bool:
+        """Whether all partitions that a loss names are of topics that were deleted once."""
+        loss = re.search(r"\[KAFKA_DATA_LOSS\..*", message)
+        named = set(re.findall(r"\b(s\d+)-\d+\b", loss[0])) if loss else set()
+        deleted = {life.name for life in self._ground.lives if not life.alive}
+        return bool(named) and named <= deleted
 
     def kill_query(self, rng: random.Random) -> None:
         """Kill a process that the query needs: that of its offsets, or one of its tasks."""

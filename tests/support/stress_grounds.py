@@ -1,4 +1,4 @@
-"""The two grounds of the stress run: a real broker's directory, and one that our sink writes."""
+"""The grounds of the stress run: a real broker's directories, and one that our sink writes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 from tests.support.kafka import Topic
 from tests.support.killing import run_and_kill
+from tests.support.replica_moves import move_replicas
 from tests.support.sinking import Writer, rows
 from tests.support.stress import Life
+
+from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     import random
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.support.kafka import Broker
 
-__all__ = ["BrokerGround", "OwnGround"]
+__all__ = ["BrokerGround", "LiveGround", "OwnGround"]
 
 _SEGMENTS: Final = {"internal.segment.bytes": "2000", "file.delete.delay.ms": "500"}
 _KINDS: Final = {
@@ -73,9 +76,9 @@ class BrokerGround(_Topics):
         self._broker = broker
 
     @property
-    def path(self) -> Path:
-        """The broker's log directory."""
-        return self._broker.log_dirs[0]
+    def paths(self) -> list[Path]:
+        """The broker's log directories."""
+        return self._broker.log_dirs
 
     def steps(self) -> Steps:
         """Give what can be done, and how often in proportion."""
@@ -173,12 +176,67 @@ class BrokerGround(_Topics):
         assert producer.flush(_WAIT_SECONDS) == 0
 
 
+class LiveGround(BrokerGround):
+    """Topics of a broker as it comes: they are added, grow and are made again, replicas move.
+
+    Nothing is retained or compacted: whatever a query does not read is there.
+    """
+
+    def steps(self) -> Steps:
+        """Give what can be done, and how often in proportion."""
+        return {**self.harmless_steps(), self.make_again: 2, self.restart: 1, self.kill: 1}
+
+    def harmless_steps(self) -> Steps:
+        """Give what takes nothing away that a query has read, or has still to read."""
+        return {
+            self.add_topic: 4 if self.living else 1000,
+            self.add_partitions: 6,
+            self.append: 30,
+            self.roll: 4,
+            self.move: 12,
+        }
+
+    def add_topic(self, rng: random.Random) -> None:
+        """Create a topic, and send it something at once."""
+        life = self.begin(rng, {"plain": {}})
+        if life is not None:
+            self._create(life, rng)
+
+    def add_partitions(self, rng: random.Random) -> None:
+        """Add a partition to a topic, and send it something at once."""
+        super().add_partitions(rng)
+        self.append(rng)
+
+    def make_again(self, rng: random.Random) -> None:
+        """Delete a topic, and create one of that name."""
+        life = rng.choice(self.living)
+        life.alive = False
+        admin = self._admin()
+        admin.delete_topics([life.name])[life.name].result()
+        number = sum(earlier.name == life.name for earlier in self.lives)
+        self._create(Life(life.name, number, partitions=rng.randint(1, 3)), rng)
+
+    def move(self, rng: random.Random) -> None:
+        """Move some replicas of a topic to any of the log directories, while it is written."""
+        life = rng.choice(self.living)
+        chosen = rng.sample(range(life.partitions), rng.randint(1, life.partitions))
+        keys = [TopicPartition(life.name, partition) for partition in chosen]
+        move_replicas(self._broker, {key: rng.choice(self._broker.log_dirs) for key in keys})
+        self._send(life, rng.randint(1, 20), rng)
+
+    def _create(self, life: Life, rng: random.Random) -> None:
+        self._broker.create_topics(Topic(life.name, life.partitions, _SEGMENTS))
+        self.lives.append(life)
+        self._send(life, rng.randint(1, 40), rng)
+
+
 class OwnGround(_Topics):
     """Topics of our sink, whose commits are killed at any of their calls and then done again."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
+        self.paths = [path]
         path.mkdir()
         self._batch_id = 0
         self.outcomes: Counter[str] = Counter()
