@@ -14,6 +14,7 @@ from tests.support.reader_model import look_during_commits
 
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.streaming.sink import committer
+from kafkalog.streaming.sink.clearing import clear_away
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.identity import Verdict
 from kafkalog.streaming.sink.log_set import LogSet
@@ -29,6 +30,7 @@ SMALL_SEARCHES: Final = (
     (("a",), Bounds(batches=2, kills=0, brokers=1, zombies=1, losses=1)),
     (("a",), Bounds(batches=1, kills=1, brokers=1, zombies=0, losses=0)),
     (("a",), Bounds(batches=1, kills=1, brokers=0, zombies=1, losses=0)),
+    (("a",), Bounds(batches=2, kills=0, brokers=1, zombies=0, losses=0, interrupts=1)),
 )
 LARGE_SEARCHES: Final = (
     (("a",), Bounds(batches=1, kills=2, brokers=0, zombies=0, losses=0)),
@@ -37,6 +39,8 @@ LARGE_SEARCHES: Final = (
     (("a",), Bounds(batches=1, kills=1, brokers=2, zombies=0, losses=0)),
     (("a", "b"), Bounds(batches=1, kills=1, brokers=1, zombies=0, losses=0)),
     (("a", "b"), Bounds(batches=1, kills=0, brokers=1, zombies=2, losses=0)),
+    (("a", "b"), Bounds(batches=1, kills=0, brokers=0, zombies=0, losses=0, interrupts=2)),
+    (("a",), Bounds(batches=2, kills=1, brokers=0, zombies=0, losses=0, interrupts=1)),
 )
 
 
@@ -109,8 +113,23 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
             patch.setattr(committer, "clear_away", nothing)
         case "no guard":
             patch.setattr(committer, "_make_guard", nothing)
+        case "what is interrupted forgets its intent":
+            patch.setattr(Committer, "_append", forgetting_intent(Committer._append))
         case "the mark of a clean shutdown stays":
             patch.setattr(committer, "remove_clean_shutdown_marker", nothing)
+
+
+def forgetting_intent(append: Callable[..., Any]) -> Callable[..., Any]:
+    """Clean up what tells that there is something to take back."""
+
+    def forgetting(self: Committer, log_set: LogSet, *arguments: Any) -> Any:
+        try:
+            return append(self, log_set, *arguments)
+        except BaseException:
+            clear_away(log_set, durable=False)
+            raise
+
+    return forgetting
 
 
 def all_intents(self: LogSet) -> list[Any]:
@@ -126,6 +145,7 @@ BUGS: Final = {
     "no recovery": SMALL_SEARCHES[1],
     "finished intents are acted on": SMALL_SEARCHES[0],
     "no guard": SMALL_SEARCHES[1],
+    "what is interrupted forgets its intent": SMALL_SEARCHES[3],
     "the mark of a clean shutdown stays": SMALL_SEARCHES[0],
 }
 

@@ -4,6 +4,8 @@ A *world* is a simulated disk with what queries have in memory and in their chec
 
 - a query stages its next batch, or commits what it has staged; it may be killed at each change of
   a file on the way, and starts again as a new run;
+- a commit is interrupted at each change of a file (Ctrl-C, a time-out by a signal): the process
+  lives on and cleans up, and the query starts again as a new run;
 - a query's driver is replaced while it stands still between staging and committing; the old one
   wakes up at any later time and commits (a zombie);
 - a query's checkpoint is lost: it starts again at batch 0, and plans other rows for it;
@@ -28,6 +30,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from tests.support.disk_calls import MOUNT, Machine, simulated
@@ -44,7 +47,7 @@ from kafkalog.streaming.source.tail import LogTail
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.support.disk import Disk
+    from tests.support.disk import Change, Disk
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
@@ -85,6 +88,7 @@ class Bounds:
     brokers: int = 1
     zombies: int = 1
     losses: int = 1
+    interrupts: int = 0
 
 
 @dataclass(frozen=True)
@@ -173,6 +177,8 @@ def _steps(world: World) -> Iterator[World]:
             yield from _stage(world, slot)
         if query.staged is not None:
             yield from _commit(world, slot)
+            if world.left.interrupts:
+                yield from _interrupted(world, slot)
             if world.left.zombies and query.zombie is None:
                 yield _replace_driver(world, slot)
         if world.left.losses and query.reported:
@@ -212,6 +218,41 @@ def _commit(world: World, slot: int) -> Iterator[World]:
         latest_run=query.run,
     )
     yield _next(world, machine.disk.copy(), slot, after, "commits")
+
+
+def _interrupted(world: World, slot: int) -> Iterator[World]:
+    """Give the worlds in which a commit was interrupted before each change, and cleaned up."""
+    query = world.queries[slot]
+    assert query.staged is not None
+    after = replace(_idle(query), run=query.run + 1)
+    left = replace(world.left, interrupts=world.left.interrupts - 1)
+    for number in count():
+        machine = _machine(world, query.name, query.run, query.batch, query.generation, "commit")
+        machine.before = _Interrupt(number)
+        with simulated(machine):
+            try:
+                _commit_staged(query, query.staged)
+            except KeyboardInterrupt:
+                held = len(machine.locks)
+            except KafkaLogError:
+                return  # what is refused without an interrupt, too
+            else:
+                return  # there are no more changes
+        told = f"is interrupted committing, after {number} changes"
+        _hold(world, not held, f"{query.name} {told} and holds {held} locks")
+        yield replace(_next(world, machine.disk.copy(), slot, after, told), left=left)
+
+
+class _Interrupt:
+    """Interrupts the process once, before a change."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+
+    def __call__(self, _: Change) -> None:
+        self._left -= 1
+        if self._left == -1:
+            raise KeyboardInterrupt
 
 
 def _wake(world: World, slot: int) -> World:
