@@ -133,7 +133,9 @@ class CommitState:
     def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
         """Give the committed end of a partition, None if the state does not know it."""
         known = self.topics.get(topic_key(topic, topic_id))
-        return None if known is None else known.high_watermarks.get(partition)
+        # A folder that was copied under another name carries an id that is not its topic's.
+        is_known = known is not None and known.name == topic
+        return known.high_watermarks.get(partition) if known and is_known else None
 
     def of_member(self, member_id: str) -> Self:
         """Give the copy of this state for another directory of the set."""

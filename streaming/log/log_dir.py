@@ -37,11 +37,15 @@ _RESTS_SECONDS: Final = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
 
 
 class PartitionDirectory(NamedTuple):
-    """The folder of a live partition, and the log directory that it lies in."""
+    """The folder of a live partition, and the log directory that it lies in.
+
+    ``is_link``: the folder itself is somewhere else.
+    """
 
     topic_partition: TopicPartition
     path: Path
     log_dir: Path
+    is_link: bool = False
 
 
 class LogDirs:
@@ -186,7 +190,7 @@ def _listing_of(path: Path, known: _Listing | None) -> _Listing:
     if known is not None and known.folders == folders:
         return known
     found = [
-        PartitionDirectory(topic_partition, path / name, path)
+        PartitionDirectory(topic_partition, path / name, path, _is_link(entry))
         for name, entry in entries.items()
         if (topic_partition := parse_partition_directory(name)) is not None
         and topic_partition.topic != CLUSTER_METADATA_TOPIC
@@ -213,6 +217,10 @@ def _may_be_partition(name: str) -> bool:
 
 def _inode(entry: os.DirEntry[str] | RemoteEntry) -> int:
     return entry.inode() if isinstance(entry, os.DirEntry) else 0
+
+
+def _is_link(entry: os.DirEntry[str] | RemoteEntry) -> bool:
+    return isinstance(entry, os.DirEntry) and entry.is_symlink()
 
 
 def _counts_as_partition(name: str) -> bool:

@@ -40,7 +40,6 @@ from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.lost_partitions import lost_partitions
@@ -162,19 +161,7 @@ def _renamed(
     In between the state knows them by both, so that a crash leaves no folder that nothing is
     committed for. The next attempt goes on, and so does the sink while all folders have one id.
     """
-    known = {each.topic_partition.topic for each in partitions}
-    for name, topic_id in topic_ids.items():
-        if not is_topic_id(topic_id):
-            raise OptionError(
-                f"{topic_id[:40]!r} is no id of topic {name!r}: Kafka's have 22 characters, of "
-                "letters, digits, '-' and '_'"
-            )
-        if list(topic_ids.values()).count(topic_id) > 1:
-            raise OptionError(f"{topic_id} is given to two topics, one of them {name!r}")
-        if name not in known:
-            raise UnknownTopicOrPartitionError(
-                f"topic {name!r} is not in these log directories, which hold {', '.join(known)}"
-            )
+    _check_ids(log_set, partitions, topic_ids)
     changed = {
         name: topic_id
         for name, topic_id in topic_ids.items()
@@ -203,6 +190,29 @@ def _renamed(
             fsync_directory(each.where.path)
     log_set.publish(replace(state, sequence=state.sequence + 2), durable=True)
     return renamed
+
+
+def _check_ids(
+    log_set: LogSet, partitions: Sequence[PartitionEnd], topic_ids: Mapping[str, str]
+) -> None:
+    """Refuse ids that are none, or that would let two topics have one."""
+    known = {each.topic_partition.topic for each in partitions}
+    owners = {each.key: each.topic_partition.topic for each in partitions}
+    owners |= {key: topic.name for key, topic in log_set.state.topics.items()}
+    for name, topic_id in topic_ids.items():
+        if not is_topic_id(topic_id):
+            raise OptionError(
+                f"{topic_id[:40]!r} is no id of topic {name!r}: Kafka's have 22 characters, of "
+                "letters, digits, '-' and '_'"
+            )
+        if list(topic_ids.values()).count(topic_id) > 1:
+            raise OptionError(f"{topic_id} is given to two topics, one of them {name!r}")
+        if name not in known:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} is not in these log directories, which hold {', '.join(known)}"
+            )
+        if (owner := owners.get(topic_id, name)) != name:
+            raise OptionError(f"{topic_id} is the id of topic {owner!r}, and no id of {name!r}")
 
 
 def _note(log_set: LogSet, partitions: Sequence[PartitionEnd], changed: Mapping[str, str]) -> None:
@@ -277,11 +287,10 @@ def _lower_high_watermarks(folder: Path, partitions: Sequence[PartitionEnd]) -> 
 def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
     """Make logs durable, and say so; lines about partitions that are gone are dropped."""
     for each in partitions:
-        with PartitionLog(each.where.path, each.topic_partition) as log:
-            # All of them: with flush=os a sealed segment may not be on the disk either.
-            stems = {f"{segment.base_offset:020d}" for segment in log.segments}
+        # All of them: with flush=os a sealed segment, a producer snapshot or the leader epochs may
+        # not be on the disk either.
         for path in sorted(each.where.path.iterdir()):
-            if path.name.partition(".")[0] in stems:
+            if path.is_file() and not path.is_symlink():
                 fsync_file(path)
         fsync_directory(each.where.path)
     ends = {each.topic_partition: each.end for each in partitions}

@@ -14,6 +14,7 @@ from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, R
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.sink.ownership import TopicOwners, check_no_link
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -102,6 +103,7 @@ class TopicCatalog:
         self._options = options
         self._counts: dict[str, int] = {}
         self._new: set[str] = set()
+        self._owners = TopicOwners(committed.state)
         being_made = {
             intended.topic_partition
             for intended in (committed.unfinished.partitions if committed.unfinished else ())
@@ -166,6 +168,8 @@ class TopicCatalog:
     def _topic_id(self, name: str) -> str | None:
         """Give the id that all partitions of a topic carry."""
         folders = [entry for key, entry in self._partitions.items() if key.topic == name]
+        for entry in folders:
+            check_no_link(entry)
         try:
             ids = {self._read_id(entry.path) for entry in folders}
         except OSError as error:
@@ -173,6 +177,7 @@ class TopicCatalog:
         if len(ids) > 1:
             raise _differing_ids(name, folders)
         topic_id = ids.pop()
+        self._owners.check(name, topic_id)
         if topic_id is None:
             self._check_never_had_id(name, folders)
         return topic_id

@@ -25,6 +25,7 @@ from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.lost_partitions import lost_of_living, lost_text
+from kafkalog.streaming.sink.ownership import TopicOwners
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.stale_lines import check_log_start, forget_log_start
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -136,11 +137,13 @@ def put_in_order(
     partitions = log_dirs.partitions()
     log_starts = log_dirs.checkpoint(LOG_START_OFFSET, partitions.values())
     marks = BrokerMarks()
+    owners = TopicOwners(log_set.state)
     for key, found in partitions.items():
         if key.topic in INTERNAL_TOPICS and read_topic_id(found.path) not in log_set.state.topics:
             done.skipped.append(found)
             continue
         try:
+            owners.check_folder(found)
             end = _put_partition_in_order(log_set, key, found, marks, takes_over=takes_over)
             start = log_starts.get(key, 0)
             if resets_log_start and start > end.end:

@@ -11,7 +11,7 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
-from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
+from kafkalog.streaming.log.log_dir import LogDirs, PartitionDirectory, choose_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_retired_folder_is_read_when_it_is_named_itself(word: str, tmp_path: P
     write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 7})
     found = LogDirs([retired]).partitions()
     key = TopicPartition("t", 0)
-    assert found == {key: (key, retired, retired)}
+    assert found == {key: PartitionDirectory(key, retired, retired)}
     assert LogDirs([retired]).checkpoint(HIGH_WATERMARK, found.values()) == {}
     assert LogDirs([tmp_path]).partitions()[key].path == tmp_path / "t-0"
 
