@@ -2,13 +2,21 @@
 
 =============================  ====================================================================
 local (ext4, XFS, tmpfs, …)    yes
-NFS 4, CephFS, Lustre          yes, where locks reach the server; a takeover from another host
-                               starts new segments, see :mod:`~kafkalog.streaming.sink.recovery`
+NFS 4, CephFS, Lustre,         yes, where locks reach the server or the other nodes; a takeover
+GFS2, GPFS                     from another host starts new segments, see
+                               :mod:`~kafkalog.streaming.sink.recovery`
 NFS 2 and 3, CIFS, 9p, FUSE    no: locks are local to a machine, or none; object stores copy
                                instead of renaming
+BeeGFS, OrangeFS, OCFS2,       no: locks are local to a machine, or none, or are as a setting or a
+GlusterFS                      cluster stack has it, which a mount does not show
 FAT, exFAT, NTFS               no: a loss of power may leave neither the old nor the new name
-anything else                  yes, if a lock of one process keeps another one out
+anything else                  yes, if a lock of one process keeps another one out, as one that
+                               other hosts may share; a warning says that nothing is known of these
 =============================  ====================================================================
+
+Clustered file systems whose locks keep out processes of the same machine pass any trial that one
+machine can make, so they have to be known by their types. Source: Linux ``fs/gfs2/file.c``,
+``fs/ocfs2/inode.c``, ``fs/lustre``; BeeGFS ``tuneUseGlobalFileLocks``, which is off unless set.
 
 The mount that a folder is on is found in ``/proc/self/mountinfo`` (``man 5 proc``). Where there is
 none, as on macOS, every file system counts as one of the last line.
@@ -17,6 +25,7 @@ none, as on macOS, every file system counts as one of the last line.
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import re
 import subprocess
@@ -34,20 +43,35 @@ if TYPE_CHECKING:
 
 __all__ = ["Mount", "check_file_system", "find_mount", "is_shared", "mount_of", "refusal"]
 
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
 _MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 _LOCAL: Final = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2"}
-    | {"overlay", "ramfs", "reiserfs", "tmpfs", "ubifs", "xfs", "zfs"}
+    | {"overlay", "ramfs", "reiserfs", "rootfs", "tmpfs", "ubifs", "xfs", "zfs"}
 )
-_SHARED: Final = frozenset({"nfs4", "ceph", "fuse.ceph", "fuse.ceph-fuse", "lustre"})
+_SHARED: Final = frozenset(
+    {"nfs4", "ceph", "fuse.ceph", "fuse.ceph-fuse", "lustre", "gfs2", "gpfs"}
+)
 _LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.zfs"})
 
 _LOCAL_LOCKS: Final = "its locks keep out writers of this machine only, or none"
 _REFUSED: Final = {
     **dict.fromkeys(
-        ("nfs", "cifs", "smb3", "smbfs", "9p", "virtiofs", "vboxsf", "afs"), _LOCAL_LOCKS
+        {"cifs", "smb3", "smbfs", "9p", "virtiofs", "vboxsf", "vmhgfs", "prl_fs"}
+        | {"afs", "coda", "ncpfs", "orangefs", "pvfs2"},
+        _LOCAL_LOCKS,
     ),
+    **dict.fromkeys(
+        ("beegfs", "fhgfs"),
+        "its locks keep out writers of this machine only, unless every client is set to "
+        "tuneUseGlobalFileLocks=true, which the mount does not show",
+    ),
+    "ocfs2": "whether its locks keep out writers of other machines depends on the cluster stack, "
+    "which the mount does not show; with o2cb they do not",
+    "fuse.glusterfs": "a client that was cut off from its servers has lost its locks, and is not "
+    "told",
     **dict.fromkeys(
         ("vfat", "msdos", "exfat", "ntfs", "ntfs3", "fuseblk"),
         "a renamed file may be gone under both names after a loss of power",
@@ -86,27 +110,38 @@ def _mounts(mountinfo: str) -> Iterable[Mount]:
 
 
 def is_shared(folder: Path) -> bool:
-    """Whether other machines may write to the same files, kept out by nothing but locks."""
+    """Whether other machines may write to the same files, kept out by nothing but locks.
+
+    That counts for file systems that nothing is known of, too.
+    """
     mount = mount_of(folder)
-    return mount is not None and mount.kind in _SHARED
+    return mount is not None and mount.kind not in _LOCAL | _LOCAL_FUSE
 
 
 def refusal(mount: Mount) -> str | None:
     """Say why a mount is not written to; None if nothing speaks against it."""
-    kind, options = mount.kind, mount.options
-    if kind == "nfs":
-        return f"{_LOCAL_LOCKS}; mount it with vers=4"
-    if kind == "nfs4" and any(
-        option.startswith("local_lock=") and option != "local_lock=none" for option in options
-    ):
-        return f"{_LOCAL_LOCKS}; mount it without local_lock"
-    if kind == "lustre" and "flock" not in options:
-        return f"{_LOCAL_LOCKS}; mount it with the option flock"
+    kind = mount.kind
+    remedy = _remedy(kind, mount.options)
+    if remedy is not None:
+        return f"{_LOCAL_LOCKS}; {remedy}"
     if kind in _REFUSED:
         return _REFUSED[kind]
     if kind.startswith("fuse") and kind not in _SHARED | _LOCAL_FUSE:
         return "file systems in user space, such as those over object stores, rarely have locks"
     return None
+
+
+def _remedy(kind: str, options: frozenset[str]) -> str | None:
+    """Say how to mount a file system whose locks are local as it is mounted now."""
+    local = [option for option in options if option.startswith("local_lock=")]
+    found = {
+        "nfs": (True, "mount it with vers=4"),
+        "nfs4": (local not in ([], ["local_lock=none"]), "mount it without local_lock"),
+        "lustre": ("flock" not in options, "mount it with the option flock"),
+        "gfs2": ("localflocks" in options, "mount it without localflocks"),
+    }
+    is_local, remedy = found.get(kind, (False, ""))
+    return remedy if is_local else None
 
 
 def check_file_system(folder: Path) -> None:
@@ -127,6 +162,13 @@ def check_file_system(folder: Path) -> None:
         )
     if mount is None or mount.kind not in _LOCAL:
         _check_locks(folder)
+    if mount is not None and mount.kind not in _LOCAL | _LOCAL_FUSE | _SHARED:
+        _LOG.warning(
+            "log directory %s is on a file system of type %s, and whether its locks keep out "
+            "writers of other machines is not known: let only this machine write to it",
+            folder,
+            mount.kind,
+        )
     _FIT.add(device)
 
 

@@ -82,6 +82,8 @@ def test_lines_that_are_none_are_left_out() -> None:
         ("ceph", "rw"),
         ("fuse.ceph-fuse", "rw"),
         ("lustre", "rw,flock"),
+        ("gfs2", "rw"),
+        ("gpfs", "rw"),
         ("one-that-nobody-knows", "rw"),
     ],
 )
@@ -96,6 +98,11 @@ def test_file_systems_whose_locks_hold_are_written_to(kind: str, options: str) -
         ("nfs4", "rw,local_lock=posix", "without local_lock"),
         ("lustre", "rw,localflock", "option flock"),
         ("9p", "rw", "locks"),
+        ("gfs2", "rw,localflocks", "without localflocks"),
+        ("beegfs", "rw,cfgFile=/etc/beegfs.conf", "this machine only, .*tuneUseGlobalFileLocks"),
+        ("ocfs2", "rw", "cluster stack"),
+        ("orangefs", "rw", "or none"),
+        ("fuse.glusterfs", "rw", "lost its locks, and is not told"),
         ("cifs", "rw", "locks"),
         ("vfat", "rw", "loss of power"),
         ("fuse.s3fs", "rw", "object stores"),
@@ -112,13 +119,28 @@ def test_other_mounts_are_refused_with_type_and_reason(
     assert list((tmp_path / "log").iterdir()) == []
 
 
-def test_on_an_unknown_file_system_a_lock_is_tried_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_on_an_unknown_file_system_a_lock_is_tried_out_and_other_machines_are_thought_of(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pretend(monkeypatch, tmp_path, "one-that-nobody-knows")
     (tmp_path / "log").mkdir()
-    check_file_system(tmp_path / "log")
+    for _ in range(2):
+        check_file_system(tmp_path / "log")
     assert list((tmp_path / "log").iterdir()) == []
+    assert is_shared(tmp_path / "log")
+    (told,) = caplog.messages
+    assert "type one-that-nobody-knows, and whether its locks keep out" in told
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [("ext4", False), ("fuse.zfs", False), ("nfs4", True), ("gfs2", True), ("gpfs", True)],
+)
+def test_what_other_machines_may_write_to_is_known_by_its_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, shared: bool
+) -> None:
+    pretend(monkeypatch, tmp_path, kind)
+    assert is_shared(tmp_path) is shared
 
 
 def test_locks_that_keep_nobody_out_are_noticed(
