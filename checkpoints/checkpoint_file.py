@@ -94,7 +94,16 @@ def parse_integer(text: str, bits: int, path: Path, line: int) -> int:
 def write_checkpoint(
     path: Path, entries: Iterable[Sequence[object]], *, fsync: bool = True
 ) -> None:
-    """Replace the file atomically; the fields of an entry must print without white space."""
+    """Replace the file atomically; the fields of an entry must print without white space.
+
+    Raises:
+        CheckpointError: it would be larger than what is read again; it is left as it was.
+    """
     lines = [" ".join(str(field) for field in entry) for entry in entries]
-    text = "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines])
-    write_atomically(path, (text + "\n").encode(), fsync=fsync)
+    data = "\n".join([str(CHECKPOINT_VERSION), str(len(lines)), *lines, ""]).encode()
+    if len(data) > _MAX_BYTES:
+        raise CheckpointError(
+            f"{path} would have {len(data)} bytes, and more than {_MAX_BYTES} are not read again. "
+            "It was left as it is: spread the topics over several sets of log directories"
+        )
+    write_atomically(path, data, fsync=fsync)

@@ -37,10 +37,21 @@ _RESTORE: Final = (
 
 
 def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) -> bytes:
-    """Give the bytes of a file of ``format_name`` that holds ``lines``."""
+    """Give the bytes of a file of ``format_name`` that holds ``lines``.
+
+    Raises:
+        CheckpointError: they are more than anybody would read again.
+    """
     content = "".join(f"{_compact(line)}\n" for line in lines).encode()
     header = {"format": format_name, "version": version, "crc32c": f"{crc32c(content):08x}"}
-    return f"{_compact(header)}\n".encode() + content
+    data = f"{_compact(header)}\n".encode() + content
+    if len(data) > MAX_BYTES:
+        raise CheckpointError(
+            f"{format_name} would have {len(data)} bytes, and more than {MAX_BYTES} are not read "
+            "again. The file was left as it is. Write fewer topics and partitions at a time, or "
+            "spread the topics over several sets of log directories"
+        )
+    return data
 
 
 def read_sealed(

@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.atomic_file import write_atomically
-from kafkalog.checkpoints.regular_file import make_directory
 from kafkalog.checkpoints.sealed_file import read_sealed, seal
 from kafkalog.errors import CheckpointError
 from kafkalog.model import TopicPartition
@@ -72,9 +71,7 @@ def save_topic_ids(folder: Path, ids: Mapping[TopicPartition, str]) -> None:
     for key in sorted(ids):
         topics.setdefault(key.topic, {})[str(key.partition)] = ids[key]
     try:
-        if not folder.exists():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            make_directory(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / TOPIC_IDS_FILE, seal(_FORMAT, _VERSION, [{"topics": topics}]))
     except OSError as error:
         raise CheckpointError(f"{folder / TOPIC_IDS_FILE} cannot be written: {error}") from error

@@ -78,6 +78,7 @@ class DirectoryLocks:
         with ExitStack() as undo:
             for folder in self._directories:
                 self._take_mutex(folder, deadline, undo)
+                _leave_to_broker(folder)
                 self._wait_for(folder / LOCK_FILE, deadline, undo)
             for folder in self._directories:
                 self._take_from_broker(folder / LOCK, undo)
@@ -199,6 +200,19 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
         DirectoryLocks([folder], holder="a look for a broker", timeout_ms=timeout_ms),
     ):
         return
+
+
+def _leave_to_broker(folder: Path) -> None:
+    """Refuse a directory that a broker holds before anything of ours is made in it.
+
+    The caller has the folder's mutex. A writer of ours makes its own file before it takes Kafka's.
+
+    Raises:
+        LogDirectoryError: a broker holds it, and we have never written there.
+    """
+    ours = folder / LOCK_FILE
+    if not ours.exists() and broker_holds(folder) and not ours.exists():
+        raise _held_by_broker(folder / LOCK)
 
 
 def _held_by_broker(path: Path) -> LogDirectoryError:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
@@ -25,7 +24,7 @@ from kafkalog.checkpoints.commit_state import (
     load_intent,
     load_state,
 )
-from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
+from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -123,8 +122,8 @@ def _make_with_parents(folder: Path) -> None:
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         for each in reversed(missing):
-            with suppress(FileExistsError):
-                make_directory(each)
+            # By the umask: what is around it may be open to everybody, as /tmp is.
+            each.mkdir(exist_ok=True)
             fsync_directory(each.parent)
     except OSError as error:
         raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafkalog.checkpoints import checkpoint_file
 from kafkalog.checkpoints.checkpoint_file import read_checkpoint, write_checkpoint
 from kafkalog.errors import CheckpointError
 
@@ -81,6 +82,18 @@ def test_what_is_written_is_read(
     path = tmp_path_factory.getbasetemp() / "checkpoint"
     write_checkpoint(path, entries, fsync=False)
     assert read_checkpoint(path, fields=3) == [tuple(map(str, entry)) for entry in entries]
+
+
+def test_what_would_be_too_large_to_read_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "checkpoint"
+    entries = [("topic", number, 0) for number in range(9)]
+    write_checkpoint(path, entries)
+    monkeypatch.setattr(checkpoint_file, "_MAX_BYTES", path.stat().st_size)
+    with pytest.raises(CheckpointError, match=r"checkpoint would have 106 bytes, and more than 94"):
+        write_checkpoint(path, [*entries, ("topic", 10, 0)])
+    assert len(read_checkpoint(path, fields=3)) == 9
 
 
 @given(st.binary(max_size=200) | st.text("0123456789 \n-ab", max_size=60).map(str.encode))

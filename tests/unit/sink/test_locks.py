@@ -52,6 +52,18 @@ def test_a_directory_held_by_another_writer_is_refused_naming_the_holder(tmp_pat
         pass
 
 
+def test_nothing_is_left_in_a_directory_that_a_broker_holds(tmp_path: Path) -> None:
+    free, held = tmp_path / "free", tmp_path / "held"
+    for folder in (free, held):
+        folder.mkdir()
+    with held_elsewhere(held / LOCK):
+        with pytest.raises(LogDirectoryError, match="a broker"):
+            locks(free, held).__enter__()
+        with pytest.raises(LogDirectoryError, match="a broker"):
+            check_no_broker(held, timeout_ms=100)
+        assert [path.name for path in held.iterdir()] == [LOCK]
+
+
 def test_a_directory_held_by_a_broker_is_refused_without_waiting(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path / LOCK):
         with pytest.raises(LogDirectoryError, match="a broker"):
@@ -134,6 +146,7 @@ def test_a_look_for_a_broker_takes_and_loses_no_lock(tmp_path: Path) -> None:
 
 
 def test_the_lock_of_a_writer_that_is_dying_is_no_brokers(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).touch()
     with held_elsewhere(tmp_path / LOCK) as process:
         threading.Timer(0.2, process.kill).start()
         with locks(tmp_path):

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
+from kafkalog.checkpoints import sealed_file
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.sink.handover import take_over
-from kafkalog.streaming.sink.log_set import check_given, ensure_set
+from kafkalog.streaming.sink.log_set import LogSet, check_given, ensure_set
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +29,73 @@ def test_folders_that_do_not_exist_are_made(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
     set_id = ensure_set(Writer(folder).options)
     assert ensure_set(Writer(folder).options) == set_id
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
+def test_a_log_directory_has_the_mode_of_the_umask_though_all_may_write_around_it(
+    tmp_path: Path, umask: int
+) -> None:
+    around = tmp_path / "around"
+    around.mkdir()
+    around.chmod(0o1777)
+    before = os.umask(umask)
+    try:
+        Writer(around / "a" / "log", topic="t", numPartitions="2").write(0, rows(["a"]))
+    finally:
+        os.umask(before)
+    made = [around / "a", *(around / "a").rglob("*")]
+    assert len(made) > 10
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in made}
+    assert modes == {(True, 0o777 & ~umask), (False, 0o666 & ~umask)}
+
+
+def test_what_is_made_in_a_log_directory_has_its_mode_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    folder.chmod(0o2770)
+    before = os.umask(0o022)
+    try:
+        Writer(folder, topic="t").write(0, rows(["a"]))
+    finally:
+        os.umask(before)
+    modes = {(path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in folder.rglob("*")}
+    assert modes == {(True, 0o2770), (False, 0o660)}
+
+
+def test_a_state_that_would_be_too_large_to_read_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    publish = LogSet.publish
+
+    def publish_little(*arguments: Any, **options: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sealed_file, "MAX_BYTES", (tmp_path / STATE_FILE).stat().st_size)
+            publish(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", publish_little)
+        with pytest.raises(CheckpointError, match=r"would have [0-9]+ bytes, and more than [0-9]+"):
+            writer.write(1, rows(["b"]), digest="d" * 64)
+    assert sequences(tmp_path) == [1]
+    writer.write(1, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+
+
+def test_an_intent_that_would_be_too_large_to_read_stops_a_commit_before_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    before = (tmp_path / "t-0" / f"{0:020d}.log").read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(sealed_file, "MAX_BYTES", (tmp_path / STATE_FILE).stat().st_size)
+        with pytest.raises(CheckpointError, match=r"kafkalog\.intent would have [0-9]+ bytes"):
+            writer.write(1, rows(["b"]))
+    assert (tmp_path / "t-0" / f"{0:020d}.log").read_bytes() == before
+    writer.write(1, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
 
 
 def test_all_directories_of_a_set_hold_its_state(tmp_path: Path) -> None:
