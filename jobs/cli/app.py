@@ -95,12 +95,18 @@ def handover(
 
 
 @app.command()
-def takeover(paths: Paths, as_json: Json = False) -> None:
+def takeover(
+    paths: Paths,
+    abort_open_transactions: Annotated[
+        bool, typer.Option("--abort-open-transactions", help="End them as aborted.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Let the sink go on behind a broker that has stopped or was killed."""
     with one_line_errors():
         from kafkalog.streaming.sink.handover import take_over  # noqa: PLC0415
 
-        done = take_over(paths)
+        done = take_over(paths, aborts_open=abort_open_transactions)
     report_upkeep(done, as_json=as_json)
 
 

@@ -66,6 +66,7 @@ def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
             "set": done.set_id,
             "takenBack": done.taken_back,
             "reset": done.reset,
+            "aborted": done.aborted,
             "partitions": rows,
             "problems": done.problems,
         }
@@ -75,6 +76,8 @@ def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
             typer.echo(f"taken back: {batch}")
         for line in done.reset:
             typer.echo(f"reset: {line}")
+        for line in done.aborted:
+            typer.echo(f"aborted: {line}")
         print_rows(rows, as_json=False)
         for problem in done.problems:
             typer.echo(f"problem: {problem}", err=True)

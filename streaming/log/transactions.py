@@ -54,6 +54,7 @@ __all__ = [
     "OpenTransactions",
     "StableOffset",
     "last_stable_offset",
+    "open_at",
     "snapshot_transactions",
 ]
 
@@ -184,6 +185,18 @@ def last_stable_offset(log: PartitionLog, high_watermark: int) -> int:
     return min(high_watermark, max(stable, log.log_start_offset))
 
 
+def open_at(directory: Path, high_watermark: int) -> dict[int, int]:
+    """Give the transactions that are open at an offset of a log: producer ids with first offsets.
+
+    Raises:
+        CorruptRecordError: bytes below the offset that are no batch.
+        UnknownTopicOrPartitionError: the folder is gone.
+    """
+    stable = StableOffset(directory)
+    stable.find(high_watermark)
+    return stable.first_offsets
+
+
 class StableOffset:
     """Follows the last stable offset of a growing log: each look reads what is new. Not picklable.
 
@@ -199,6 +212,11 @@ class StableOffset:
         self._next = 0
         self._open = OpenTransactions(salvage=self._salvage)
         self._read_last: tuple[LogSegment, FileIdentity, BatchHeader | None] | None = None
+
+    @property
+    def first_offsets(self) -> dict[int, int]:
+        """The transactions that were open at the last look: producer ids with first offsets."""
+        return dict(self._open.first_offsets)
 
     def find(self, high_watermark: int) -> int:
         """Give the last stable offset, by the batches below ``high_watermark``.

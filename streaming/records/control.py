@@ -25,14 +25,22 @@ Source: Kafka ``ControlRecordType``, ``EndTransactionMarker``, ``ProducerAppendI
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from crc32c import crc32c
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.model import NO_PRODUCER_ID
-from kafkalog.streaming.records.batch import CONTROL_MASK, BatchTable
+from kafkalog.model import NO_PRODUCER_ID, NO_SEQUENCE
+from kafkalog.streaming.records.batch import (
+    CONTROL_MASK,
+    HEADER_SIZE,
+    OVERHEAD,
+    TRANSACTIONAL_MASK,
+    BatchTable,
+)
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
@@ -40,9 +48,25 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-__all__ = ["NO_MARKER", "MarkerReader", "MarkerType", "as_data_batches", "marker_type"]
+__all__ = [
+    "NO_MARKER",
+    "MarkerReader",
+    "MarkerType",
+    "abort_marker",
+    "as_data_batches",
+    "marker_type",
+]
 
 _KEY_BYTES: Final = 4
+_VALUE_BYTES: Final = 6
+
+# A batch of one record: baseOffset, batchLength, partitionLeaderEpoch, magic; crc; attributes,
+# lastOffsetDelta, baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, count.
+_HEAD: Final = struct.Struct(">qiib")
+_CRC: Final = struct.Struct(">I")
+_REST: Final = struct.Struct(">hiqqqhii")
+_MARKER: Final = struct.Struct(">5xhhxhix")
+"""The record: lengths and deltas as varints, which are bytes here; key and value as above."""
 
 NO_MARKER: Final = -1
 """The type of a batch that ends no transaction."""
@@ -64,6 +88,34 @@ def marker_type(key: bytes | None) -> int:
     if key is None or len(key) < _KEY_BYTES:
         raise CorruptRecordError("a control record whose key tells no type")
     return int.from_bytes(key[2:_KEY_BYTES], "big")
+
+
+def abort_marker(
+    offset: int,
+    *,
+    leader_epoch: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    coordinator_epoch: int,
+) -> bytes:
+    """Encode the control batch that ends a producer's transaction as aborted."""
+    record = bytearray(_MARKER.pack(0, MarkerType.ABORT, 0, coordinator_epoch))
+    record[0] = 2 * (len(record) - 1)
+    record[4], record[9] = 2 * _KEY_BYTES, 2 * _VALUE_BYTES
+    rest = _REST.pack(
+        TRANSACTIONAL_MASK | CONTROL_MASK,
+        0,
+        timestamp_ms,
+        timestamp_ms,
+        producer_id,
+        producer_epoch,
+        NO_SEQUENCE,
+        1,
+    )
+    body = rest + record
+    head = _HEAD.pack(offset, len(body) + HEADER_SIZE - OVERHEAD - _REST.size, leader_epoch, 2)
+    return head + _CRC.pack(crc32c(body)) + body
 
 
 def as_data_batches(table: BatchTable) -> BatchTable:

@@ -1,23 +1,29 @@
-"""Find valid batches after bytes that are none, at any byte."""
+"""Find valid batches after bytes that are none, and how far damaged ones reached."""
 
 from __future__ import annotations
 
 import os
+import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kafkalog.checkpoints.regular_file import open_regular
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.log_end import ends_in_zeros
 from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.records.batch import OVERHEAD
 from kafkalog.streaming.sink.proof import is_valid_batch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from kafkalog.streaming.log.log_end import ValidEnd
+    from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
-__all__ = ["candidates", "find_valid_batch"]
+__all__ = ["find_valid_batch", "reach_of"]
 
 _PIECE_BYTES: Final = 1 << 20
 _PREFIX_BYTES: Final = 17
@@ -26,6 +32,8 @@ _SIZE_POSITION: Final = 8
 _SMALLEST_SIZE: Final = 14
 _LAST_MAGIC: Final = 2
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_HEAD: Final = struct.Struct(">qi4xb6xi")
+"""Offset, size and magic of any batch; of one of magic 2 also its last offset delta."""
 
 
 def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
@@ -39,7 +47,7 @@ def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
         size = os.fstat(descriptor).st_size
         for start in range(position, size, _PIECE_BYTES):
             data = read_at(descriptor, start, _PIECE_BYTES + _PREFIX_BYTES)
-            for candidate in candidates(data, next_offset):
+            for candidate in _candidates(data, next_offset):
                 if is_valid_batch(descriptor, start + candidate):
                     return start + candidate
     finally:
@@ -47,7 +55,26 @@ def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
     return None
 
 
-def candidates(data: Bytes, next_offset: int) -> Iterator[int]:
+def reach_of(segment: LogSegment, end: ValidEnd) -> int:
+    """Give where the log ended before the damage, as the headers of damaged batches say.
+
+    It is the largest offset where there are bytes that say nothing. Zeros, and less than a header,
+    are no batch.
+    """
+    position, reach = end.position, end.next_offset
+    while segment.size - position >= _HEAD.size and not ends_in_zeros(segment, position):
+        data = segment.opened.peek(position, _HEAD.size)
+        if not any(True for _ in _candidates(np.frombuffer(data[:_PREFIX_BYTES], np.uint8), reach)):
+            return MAX_OFFSET
+        offset, size, magic, delta = _HEAD.unpack(data)
+        last = offset + delta if magic == _LAST_MAGIC else offset
+        if last < reach:
+            return MAX_OFFSET
+        position, reach = position + OVERHEAD + size, last + 1
+    return reach
+
+
+def _candidates(data: Bytes, next_offset: int) -> Iterator[int]:
     """Give the places where magic, size and offset are those of a batch that could follow."""
     magics = data[_MAGIC_POSITION:]
     sizes = np.zeros(len(magics), np.int64)

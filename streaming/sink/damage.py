@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.log.log_end import ends_in_zeros, valid_chunks
+from kafkalog.streaming.log.log_end import ValidEnd, ends_in_zeros, valid_chunks
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.sink.batch_search import find_valid_batch
+from kafkalog.streaming.sink.batch_search import find_valid_batch, reach_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,7 @@ def look_for_damage(folder: Path, kept_end: int, flushed_end: int = 0) -> LogDam
     Args:
         folder: of the partition.
         kept_end: everything below it was committed, or acknowledged by a broker.
-        flushed_end: everything below it was on the disk, as far as it was written at all.
+        flushed_end: everything below it was on the disk, if damaged batches can have reached it.
 
     Raises:
         UnknownTopicOrPartitionError: the folder is gone.
@@ -88,7 +88,8 @@ def look_for_damage(folder: Path, kept_end: int, flushed_end: int = 0) -> LogDam
                 found.places += walk.gaps_below(follower.base_offset)
                 continue
             tail = walk.tail()
-            end = max(kept_end, flushed_end if tail else 0)
+            flushed = tail is not None and flushed_end <= reach_of(segment, walk.valid_end)
+            end = max(kept_end, flushed_end if flushed else 0)
             if tail and found.end >= end:
                 found.torn = tail.position
             found.places += walk.gaps
@@ -137,6 +138,11 @@ class _Walk:
         if is_whole and ends_in_zeros(self._segment, tail.position):
             return self.gaps
         return [*self.gaps, tail._replace(end=max(tail.start, next_base_offset))]
+
+    @property
+    def valid_end(self) -> ValidEnd:
+        """Where the last sound batch ends."""
+        return ValidEnd(self.next_offset, self._position, None)
 
     def tail(self) -> Damage | None:
         """Give the bytes after the last sound batch; None if there are none."""

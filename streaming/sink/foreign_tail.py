@@ -13,25 +13,18 @@ batch is in the log already. Nothing is appended there.
 from __future__ import annotations
 
 import logging
-import os
-import struct
 from typing import TYPE_CHECKING, Final
-
-import numpy as np
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES, RECOVERY_POINT
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
-from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.appender import PartitionAppender
-from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end
-from kafkalog.streaming.log.page_reader import read_at
+from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import recover_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.transactions import last_stable_offset
-from kafkalog.streaming.records.batch import OVERHEAD
-from kafkalog.streaming.sink.proof import is_valid_batch
+from kafkalog.streaming.sink.batch_search import find_valid_batch, reach_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,22 +33,11 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.log.log_end import ValidEnd
-    from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.sink.broker_marks import BrokerMarks
 
 __all__ = ["open_appender"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
-
-_PIECE_BYTES: Final = 1 << 20
-_PREFIX_BYTES: Final = 17
-_MAGIC_POSITION: Final = 16
-_SIZE_POSITION: Final = 8
-_SMALLEST_SIZE: Final = 14
-_LAST_MAGIC: Final = 2
-_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-_HEAD: Final = struct.Struct(">qi4xb6xi")
-"""Offset, size and magic of any batch; of one of magic 2 also its last offset delta."""
 
 _ACCEPT_LOSS: Final = (
     "If what it holds is all that there is to be, let `kafkalog salvage` continue after the "
@@ -213,7 +195,7 @@ class _ForeignLog:
                     f"{end.next_offset} only, and {what} {offset}: {end.problem}. Nothing was cut "
                     f"off. {_WAY_OUT}"
                 ) from end.problem
-        behind = _valid_batch_behind(segment.path, end.position, end.next_offset)
+        behind = find_valid_batch(segment.path, end.position, end.next_offset)
         if behind is not None:
             raise LogDirectoryError(
                 f"{segment.path}: {end.problem}, but at byte {behind} there is a valid batch "
@@ -226,27 +208,8 @@ class _ForeignLog:
         high_watermark = self._marks.high_watermark(self._folder, self._key)
         yield high_watermark, f"the high watermark in {HIGH_WATERMARK} is"
         flushed = self._marks.recovery_point(self._folder, self._key)
-        if end.next_offset < flushed <= _reach(segment, end):
+        if end.next_offset < flushed <= reach_of(segment, end):
             yield flushed, f"the recovery point in {RECOVERY_POINT} is"
-
-
-def _reach(segment: LogSegment, end: ValidEnd) -> int:
-    """Give where the log ended before the damage, as the headers of damaged batches say.
-
-    It is the largest offset where there are bytes that say nothing. Zeros, and less than a header,
-    are no batch.
-    """
-    position, reach = end.position, end.next_offset
-    while segment.size - position >= _HEAD.size and not ends_in_zeros(segment, position):
-        data = segment.opened.peek(position, _HEAD.size)
-        if not any(True for _ in _candidates(np.frombuffer(data[:_PREFIX_BYTES], np.uint8), reach)):
-            return MAX_OFFSET
-        offset, size, magic, delta = _HEAD.unpack(data)
-        last = offset + delta if magic == _LAST_MAGIC else offset
-        if last < reach:
-            return MAX_OFFSET
-        position, reach = position + OVERHEAD + size, last + 1
-    return reach
 
 
 def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> None:
@@ -257,33 +220,6 @@ def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> N
             f"{folder}: a transaction that began at offset {stable} of {key} is still open at the "
             f"end of the log, offset {end}: what is appended behind it, readers of committed "
             "records would never come to. Let the broker end it first (it aborts it when "
-            "transaction.timeout.ms is over)"
+            "transaction.timeout.ms is over). If none will start again, run `kafkalog takeover "
+            "--abort-open-transactions`"
         )
-
-
-def _valid_batch_behind(path: Path, position: int, next_offset: int) -> int | None:
-    """Search a tail for a valid batch at any byte; give its position."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        size = os.fstat(descriptor).st_size
-        for start in range(position, size, _PIECE_BYTES):
-            data = read_at(descriptor, start, _PIECE_BYTES + _PREFIX_BYTES)
-            for candidate in _candidates(data, next_offset):
-                if is_valid_batch(descriptor, start + candidate):
-                    return start + candidate
-    finally:
-        os.close(descriptor)
-    return None
-
-
-def _candidates(data: Bytes, next_offset: int) -> Iterator[int]:
-    """Give the places where magic, size and offset are those of a batch that could follow."""
-    magics = data[_MAGIC_POSITION:]
-    sizes = np.zeros(len(magics), np.int64)
-    for position in range(_SIZE_POSITION, _SIZE_POSITION + 4):
-        sizes = sizes << 8 | data[position : position + len(magics)]
-    places = np.flatnonzero((magics <= _LAST_MAGIC) & (sizes >= _SMALLEST_SIZE) & (sizes < 1 << 31))
-    words = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view(">i8")[:, 0]
-    offsets = words.astype(np.int64)
-    fits = (offsets >= next_offset) & (offsets - next_offset <= _MAX_RELATIVE_OFFSET)
-    yield from places[fits].tolist()

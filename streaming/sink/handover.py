@@ -43,6 +43,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.lost_partitions import lost_partitions
+from kafkalog.streaming.sink.open_transactions import abort_open_transactions
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -103,7 +104,9 @@ def hand_over(
     return done
 
 
-def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
+def take_over(
+    paths: Sequence[str], *, aborts_open: bool = False, wait_ms: int = _WAIT_MS
+) -> Upkeep:
     """Let our sink go on behind a broker that has stopped, or was killed.
 
     Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
@@ -112,6 +115,9 @@ def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
     problem was found, such as a transaction that is still open, the state of that partition is left
     as it was. Partitions that are gone are forgotten, with a warning: the broker has moved or
     removed them.
+
+    With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
+    that will not start again, and end them.
 
     Raises:
         LogDirectoryError: the broker is still running.
@@ -123,6 +129,10 @@ def take_over(paths: Sequence[str], *, wait_ms: int = _WAIT_MS) -> Upkeep:
     with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms):
         log_set = LogSet.open(directories, options)
         done = put_in_order(log_set, takes_over=True)
+        if aborts_open and (aborted := abort_open_transactions(log_set)):
+            taken_back = done.taken_back
+            done = put_in_order(log_set, takes_over=True)
+            done.aborted, done.taken_back = aborted, taken_back
         state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
         if state != log_set.state:
             log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)

@@ -64,7 +64,8 @@ class Upkeep:
 
     ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
-    it recovers itself. ``reset`` says which log starts were taken out of their checkpoint.
+    it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
+    ``aborted`` which open transactions were ended.
     """
 
     set_id: str = ""
@@ -73,6 +74,7 @@ class Upkeep:
     skipped: list[PartitionDirectory] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     reset: list[str] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
 
 
 def recover(

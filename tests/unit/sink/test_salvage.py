@@ -238,10 +238,10 @@ def test_an_old_copy_that_ends_below_a_brokers_high_watermark(tmp_path: Path, ch
 def test_damage_at_the_end_below_the_recovery_point_is_no_torn_tail(tmp_path: Path) -> None:
     broker_log(tmp_path)
     flip(segment_of(tmp_path), segment_of(tmp_path).stat().st_size - 1)
-    (place,) = salvage([str(tmp_path)]).places
-    assert (place.damage.start, place.damage.end) == (2, 9)
-    write_checkpoint(tmp_path, RECOVERY_POINT, {"t-0": 2})
-    assert salvage([str(tmp_path)]).places == []
+    for point, places in ((3, [(2, 3)]), (2, []), (9, [])):  # no batch reached offset 9
+        write_checkpoint(tmp_path, RECOVERY_POINT, {"t-0": point})
+        found = salvage([str(tmp_path)]).places
+        assert [(place.damage.start, place.damage.end) for place in found] == places
 
 
 def test_what_was_aborted_stays_so_and_lost_markers_are_said(tmp_path: Path) -> None:
