@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,7 +103,7 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
 def _size(log: PartitionLog) -> int:
     size = 0
     for segment in log.segments:
-        with segment:  # not all of them open at once
+        with suppress(FileNotFoundError), segment:  # deleted since; not all of them open at once
             size += segment.size
     return size
 
@@ -303,6 +304,8 @@ def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | 
 def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
     try:
         return check_segment(segment, None if follower is None else follower.base_offset)
+    except FileNotFoundError:  # deleted since it was listed, as retention does
+        return SegmentCheck([], 0, 0)
     except (KafkaLogError, OSError) as error:
         return SegmentCheck([str(error)], 0, 0)
 

@@ -274,7 +274,10 @@ class PartitionLog:
             OffsetOutOfRangeError: ``start`` is below the log start offset.
             CorruptRecordError: bytes on the way that are no batch.
         """
-        for planned in self.slices(start, end):
+        return retrying(lambda: self._read(start, end, max_bytes, min_one_message), self.refresh)
+
+    def _read(self, start: int, end: int, max_bytes: int, min_one_message: bool) -> Chunk | None:
+        for planned in self._slice(start, end) if start < end else ():
             with self.segments.from_floor(planned.base_offset)[0] as segment:
                 position = segment.translate_offset(max(start, planned.start_offset))
                 if position is not None:

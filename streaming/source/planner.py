@@ -103,7 +103,7 @@ def _first_time(tail: LogTail, key: TopicPartition) -> str:
     try:
         with tail.open(key) as log:
             first = log.read(log.log_start_offset, MAX_OFFSET, 0)
-    except KafkaLogError:  # reading will say it
+    except (KafkaLogError, OSError):  # reading will say it
         return ""
     if first is None or first.table.max_timestamp[0] < 0:
         return ""

@@ -3,13 +3,14 @@ from __future__ import annotations
 import logging
 import pickle
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import DataLossError
 from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.streaming.log import partition_log
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -17,6 +18,8 @@ from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.log.slices import SegmentSlice
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 FAIL, WARN = LossPolicy(fail=True), LossPolicy(fail=False)
@@ -168,6 +171,25 @@ def test_retention_while_a_range_is_planned_is_a_loss(log: Path, tail: LogTail) 
     options = ReadOptions.parse({"path": "/logs", "subscribe": "t"})
     splits = plan_splits([OffsetRange(T0, 7, 100)], options, tail, WARN)
     assert offsets(splits) == [("t-0", [(50, 100)])]
+
+
+def test_retention_while_a_loss_is_described_is_no_failure_of_its_own(
+    log: Path, tail: LogTail, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (log / "t-0" / f"{base:020d}.log" for base in (0, 50))
+    write_segment(log / "t-0", 100, batch_bytes(100, [Row()] * 5))
+    ends = tail.look()
+    first.unlink()
+    slices = partition_log.slice_segment
+
+    def slice_and_delete(*given: Any, **named: Any) -> SegmentSlice:
+        found = slices(*given, **named)
+        second.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(partition_log, "slice_segment", slice_and_delete)
+    assert readable_ranges({T0: 0}, {T0: 100}, ends, tail, WARN) == [OffsetRange(T0, 50, 100)]
+    assert "the log starts at 50 now" in caplog.text
 
 
 def test_a_long_list_of_losses_is_cut_short() -> None:
