@@ -23,7 +23,7 @@ batch writes, which count for each topic by itself; a writer ``app:<txnAppId>``,
 release, counts for all topics. ``query`` is the streaming query that wrote to the topic last.
 
 Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
-offsets; one that has no ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
+offsets; one that never had a ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
 partitions and offsets, never paths.
 
 How a reader finds the end of what is committed, see :class:`Committed`.
@@ -119,7 +119,7 @@ class WriterState:
         return now_ms - self.time_ms > self.expiration_ms
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CommitState:
     """One published state; ``topics`` by topic key, ``writers`` by writer key."""
 
@@ -130,12 +130,31 @@ class CommitState:
     topics: Mapping[str, TopicState] = field(default_factory=lambda: _EMPTY)
     writers: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
 
+    def key_of(self, topic: str, topic_id: str | None) -> str:
+        """Give the key under which a topic is kept here, or would be.
+
+        A folder that has lost its id is of the topic that has its name: what is committed to that
+        one does not become unknown with a small file.
+        """
+        key = topic_key(topic, topic_id)
+        if topic_id is not None or key in self.topics:
+            return key
+        return self._keys_by_name.get(topic, key)
+
+    @cached_property
+    def _keys_by_name(self) -> dict[str, str]:
+        return {topic.name: key for key, topic in self.topics.items()}
+
+    def topic(self, topic: str, topic_id: str | None) -> TopicState | None:
+        """Give what is known of a topic; see :meth:`key_of`."""
+        known = self.topics.get(self.key_of(topic, topic_id))
+        # A folder that was copied under another name carries an id that is not its topic's.
+        return known if known is not None and known.name == topic else None
+
     def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
         """Give the committed end of a partition, None if the state does not know it."""
-        known = self.topics.get(topic_key(topic, topic_id))
-        # A folder that was copied under another name carries an id that is not its topic's.
-        is_known = known is not None and known.name == topic
-        return known.high_watermarks.get(partition) if known and is_known else None
+        known = self.topic(topic, topic_id)
+        return None if known is None else known.high_watermarks.get(partition)
 
     def of_member(self, member_id: str) -> Self:
         """Give the copy of this state for another directory of the set."""
@@ -292,10 +311,21 @@ class Committed:
 
     state: CommitState | None
     unfinished: Intent | None
+    members: Mapping[Path, str] = field(default_factory=lambda: _EMPTY)
+    """The member ids of the directories that have a state."""
 
     def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
         """Give the committed end of a partition, None if the state does not know it."""
-        return self.state.high_watermark(topic, topic_id, partition) if self.state else None
+        if self.state is None:
+            return None
+        if topic_id is None and (topic, partition) in self._being_made:
+            return None  # it has no id yet; an earlier topic of its name was another one
+        return self.state.high_watermark(topic, topic_id, partition)
+
+    @cached_property
+    def _being_made(self) -> frozenset[tuple[str, int]]:
+        intended = self.unfinished.partitions if self.unfinished else ()
+        return frozenset(each.topic_partition for each in intended if each.created)
 
     def in_progress(self, topic: str, partition: int) -> bool:
         """Whether an unfinished commit may be writing this partition."""
@@ -326,8 +356,11 @@ def load_committed(directories: Iterable[Path]) -> Committed:
             "these log directories belong to different sets, read them one set at a time: "
             + ", ".join(f"{folder} to set {state.set_id}" for folder, state in states.items())
         )
-    state = max(states.values(), key=lambda state: state.sequence, default=None)
+    # Of equal ones, one with more members is a copy that invites a directory into the set.
+    state = max(
+        states.values(), key=lambda state: (state.sequence, -len(state.member_ids)), default=None
+    )
     intent = max(intents, key=lambda intent: intent.sequence, default=None)
     published = -1 if state is None else state.sequence
     unfinished = intent if intent is not None and intent.sequence > published else None
-    return Committed(state, unfinished)
+    return Committed(state, unfinished, {folder: s.member_id for folder, s in states.items()})

@@ -72,6 +72,10 @@ class Store(Protocol):
         """Give what the last listing says of a file, however old it is."""
         ...
 
+    def forget_listing(self) -> None:
+        """Have the next look list anew."""
+        ...
+
     def status(self, key: str) -> RemoteStatus:
         """Ask for one file now; raises FileNotFoundError."""
         ...

@@ -12,7 +12,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     read_topic_id,
 )
-from kafkalog.checkpoints.commit_state import load_committed, topic_key
+from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import (
     CheckpointError,
     KafkaLogError,
@@ -20,6 +20,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.jobs.cli.emptiness import explain_nothing, listed
+from kafkalog.jobs.cli.missing import say_missing, unverified_rows
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -28,7 +29,6 @@ from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.verification import SegmentCheck, check_segment
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
-from kafkalog.streaming.sink.lost_partitions import lost_of_living
 from kafkalog.streaming.source.lag import lag
 from kafkalog.streaming.source.offsets import from_json_text
 from kafkalog.streaming.source.tail import LogTail
@@ -60,6 +60,7 @@ _GROUPS_TOPIC: Final = "__consumer_offsets"
 
 def list_topics(paths: Sequence[str]) -> list[Row]:
     """Give a row for each topic."""
+    say_missing(_log_dirs(paths), None)
     rows: dict[str, Row] = {}
     for key, found in _partitions(paths, None).items():
         row = rows.setdefault(
@@ -75,14 +76,14 @@ def list_topics(paths: Sequence[str]) -> list[Row]:
 def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
     """Give a row for each partition."""
     committed = load_committed(_log_dirs(paths).paths)
-    topics = committed.state.topics if committed.state else {}
     rows = []
+    say_missing(_log_dirs(paths), topic)
     ends = _tail(paths, topic).look()
     for key, found in _partitions(paths, topic).items():
         topic_id = read_topic_id(found.path)
         with PartitionLog(found.path, key, _log_start(found)) as log:
             start, segments, size = log.log_start_offset, len(log.segments), _size(log)
-        known = topics.get(topic_id or f":{key.topic}")
+        known = committed.state.topic(key.topic, topic_id) if committed.state else None
         rows.append(
             {
                 "topic": key.topic,
@@ -112,12 +113,13 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
     """Give the first and the committed end offset of each partition.
 
     ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
-    in the log.
+    in the log. A partition that is committed and has no folder misses all, and has no offsets.
     """
-    there = _partitions(paths, topic)
+    lost = say_missing(_log_dirs(paths), topic)
+    there = {} if lost else _partitions(paths, topic)
     tail = _tail(paths, topic)
-    ends = {key: end for key, end in tail.look().items() if key in there}
-    return [
+    ends = {key: end for key, end in tail.look().items() if key in there or lost}
+    rows = [
         {
             "topic": key.topic,
             "partition": key.partition,
@@ -128,6 +130,10 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
         }
         for key, end in ends.items()
     ]
+    nowhere = {"start": None, "end": None, "unread": 0}
+    return rows + [
+        {**key._asdict(), **nowhere, "missing": end} for key, end in sorted(lost.items())
+    ]
 
 
 def _length(gap: OffsetGap | None) -> int:
@@ -137,24 +143,27 @@ def _length(gap: OffsetGap | None) -> int:
 def list_lag(paths: Sequence[str], offsets: str) -> list[Row]:
     """Give how far offsets, as a query prints them, are behind the committed ends.
 
-    ``lag`` is None for a partition that is named and not there.
+    ``lag`` is None for a partition that is named, or committed, and not there.
 
     Raises:
         OptionError: ``offsets`` are none.
     """
     try:
-        named = from_json_text(offsets)
+        named = from_json_text(offsets).keys()
     except CheckpointError as error:
         raise OptionError(str(error)) from error
+    topics = {key.topic for key in named}
+    lost = {key for key in say_missing(_log_dirs(paths), None) if key.topic in topics}
     behind = lag(",".join(paths), offsets)
     return [
         {"topic": key.topic, "partition": key.partition, "lag": behind.get(key)}
-        for key in sorted(behind.keys() | named.keys())
+        for key in sorted(behind.keys() | named | lost)
     ]
 
 
 def list_groups(paths: Sequence[str]) -> list[Row]:
     """Give the position of each consumer group in each partition."""
+    say_missing(_log_dirs(paths), None)
     ends = _tail(paths, None).look()
     rows = []
     there = _partitions(paths, None)
@@ -188,6 +197,7 @@ def dump_batches(
     Up to the end of the log, or to the committed end if damage makes the log end before it.
     """
     wanted = TopicPartition(topic, partition)
+    say_missing(_log_dirs(paths), topic)
     found = _partitions(paths, topic).get(wanted)
     if found is None:
         raise UnknownTopicOrPartitionError(f"{wanted} is not in {', '.join(paths)}")
@@ -237,7 +247,7 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
         tail.look()
     except KafkaLogError as error:
         yield {"topic": topic, "partition": None, "segment": None, "problem": str(error)}
-    yield from _lost_partitions(paths, topic)
+    yield from unverified_rows(_log_dirs(paths), topic)
     for key, gap in tail.missing.items():
         yield {
             "topic": key.topic,
@@ -245,28 +255,6 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
             "segment": None,
             "problem": f"offsets [{gap.start}, {gap.end}) were committed and are not in the log",
         }
-
-
-def _lost_partitions(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
-    """Give a row for each partition that is committed and gone, if all directories are given."""
-    log_dirs = _log_dirs(paths)
-    there = log_dirs.partitions()
-    try:
-        state = load_committed(log_dirs.paths).state
-        living = {topic_key(key.topic, read_topic_id(each.path)) for key, each in there.items()}
-    except KafkaLogError:
-        return  # said already
-    if state is None or len(state.member_ids) > len(log_dirs.paths):
-        return
-    for known, lost in lost_of_living(state, living, there):
-        for number in lost if topic in {None, known.name} else ():
-            yield {
-                "topic": known.name,
-                "partition": number,
-                "segment": None,
-                "problem": f"offsets up to {known.high_watermarks[number]} were committed, and the "
-                "partition has no folder",
-            }
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, int]:

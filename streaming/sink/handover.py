@@ -40,9 +40,9 @@ from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.lost_partitions import lost_partitions
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
-from kafkalog.streaming.sink.lost_partitions import lost_partitions
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions

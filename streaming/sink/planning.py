@@ -13,15 +13,15 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
+from kafkalog.streaming.log.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.kept_offsets import in_offset_order
 from kafkalog.streaming.sink.late_encoding import LateEncoding, must_wait
-from kafkalog.streaming.sink.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.stale_lines import check_log_start
-from kafkalog.streaming.sink.topics import Topic, TopicCatalog
+from kafkalog.streaming.sink.topics import Topic, TopicCatalog, warn_of_partitions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -139,6 +139,9 @@ class _Planner:
         self._check_new_topics(topics)
         for name, topic in topics.items():
             self._check_none_lost(topic)
+            given = self._plan.options.num_partitions
+            if topic.exists and given not in {None, topic.partitions}:
+                warn_of_partitions(name, given, topic.partitions)
             if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
                 # Else rows of one key would lie in two partitions, in no order.
                 raise RowError(

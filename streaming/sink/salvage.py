@@ -38,7 +38,6 @@ from kafkalog.checkpoints.commit_state import (
     UNFINISHED_FOLDER,
     load_committed,
     load_state,
-    topic_key,
 )
 from kafkalog.checkpoints.file_copy import copy_range, try_to_link
 from kafkalog.checkpoints.regular_file import (
@@ -204,7 +203,7 @@ def _looked_at(
         if not wanted and not list_base_offsets(where.path):
             continue  # a folder that only has the name of a partition's
         topic_id = read_topic_id(where.path)
-        known = state.topics.get(topic_key(key.topic, topic_id)) if state else None
+        known = state.topic(key.topic, topic_id) if state else None
         committed = known.high_watermarks.get(key.partition, 0) if known else 0
         acknowledged = read_offset_checkpoint(where.log_dir, HIGH_WATERMARK).get(key, 0)
         flushed = read_offset_checkpoint(where.log_dir, RECOVERY_POINT).get(key, 0)
@@ -333,7 +332,7 @@ class _Salvage:
             return
         state = self._log_set.state
         topics = dict(state.topics)
-        key = topic_key(self._key.topic, read_topic_id(self._folder))
+        key = state.key_of(self._key.topic, read_topic_id(self._folder))
         known = topics.get(key)
         if end is not None and known is not None and self._key.partition in known.high_watermarks:
             marks = {**known.high_watermarks, self._key.partition: end}

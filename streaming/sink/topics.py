@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.lost_partitions import lost_id_text
 from kafkalog.streaming.sink.ownership import TopicOwners, check_no_link
 
 if TYPE_CHECKING:
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.sink.write_options import WriteOptions
 
-__all__ = ["Topic", "TopicCatalog", "check_writable"]
+__all__ = ["Topic", "TopicCatalog", "check_writable", "warn_of_partitions"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
 
 _RESERVED_PREFIX: Final = "__"
 
@@ -82,6 +86,17 @@ def check_writable(name: str, *, allow_internal: bool) -> None:
             f"topic {name!r} is not written to: names with two leading underscores belong to "
             "Kafka. The option allowInternalTopics=true permits it"
         )
+
+
+@lru_cache(maxsize=10_000)
+def warn_of_partitions(name: str, wanted: int, partitions: int) -> None:
+    """Say once per process that a topic exists with another number of partitions than is wanted."""
+    _LOG.warning(
+        "option numPartitions is %d, and topic %r has %d: a topic that exists keeps its partitions",
+        wanted,
+        name,
+        partitions,
+    )
 
 
 class TopicCatalog:
@@ -156,10 +171,10 @@ class TopicCatalog:
             self._check_collision(name)
             self._new.add(name)
             settings = self._options.settings
-            return Topic(name, self._options.num_partitions, settings, exists=False)
+            return Topic(name, self._options.num_partitions or 1, settings, exists=False)
         topic_id = self._topic_id(name)
         state = self._committed.state
-        known = state.topics.get(topic_key(name, topic_id)) if state else None
+        known = state.topic(name, topic_id) if state else None
         if known and known.high_watermarks:
             count = max(count, max(known.high_watermarks) + 1)
         settings = {**(known.settings if known else {}), **self._options.settings}
@@ -187,12 +202,7 @@ class TopicCatalog:
         topics = self._committed.state.topics if self._committed.state else {}
         for key, known in topics.items():
             if known.name == name and key != topic_key(name, None):
-                raise LogDirectoryError(
-                    f"{folders[0].path} has no {PARTITION_METADATA}, and what is committed of "
-                    f"topic {name!r} lies under the topic id {key}: the folder was lost, or others "
-                    "have put it there. Restore it; or go on from what it holds after `kafkalog "
-                    "takeover`"
-                )
+                raise LogDirectoryError(lost_id_text(folders[0].path, name, key))
 
     def _check_collision(self, name: str) -> None:
         """Refuse a new name that differs from another only in ``.`` and ``_``, as Kafka does."""

@@ -18,13 +18,13 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.lost_partitions import lost_id_text, lost_of_living, lost_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
-from kafkalog.streaming.sink.lost_partitions import lost_of_living, lost_text
 from kafkalog.streaming.sink.ownership import TopicOwners
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.stale_lines import check_log_start, forget_log_start
@@ -141,7 +141,8 @@ def put_in_order(
     marks = BrokerMarks()
     owners = TopicOwners(log_set.state)
     for key, found in partitions.items():
-        if key.topic in INTERNAL_TOPICS and read_topic_id(found.path) not in log_set.state.topics:
+        known = log_set.state.topic(key.topic, read_topic_id(found.path))
+        if key.topic in INTERNAL_TOPICS and known is None:
             done.skipped.append(found)
             continue
         try:
@@ -160,10 +161,14 @@ def put_in_order(
 
 
 def report_lost(log_set: LogSet, done: Upkeep) -> None:
-    """Add to the problems which partitions are committed and not there any more."""
-    there = LogDirs(log_set.directories).partitions().keys()
-    living = {each.key for each in done.partitions}
-    lost = lost_of_living(log_set.state, living, there)
+    """Add to the problems which partitions are committed and not there, or have lost their id."""
+    state = log_set.state
+    for each in done.partitions:
+        name = each.topic_partition.topic
+        known = state.key_of(name, None)
+        if each.key == topic_key(name, None) != known:
+            done.problems.append(lost_id_text(each.where.path, name, known))
+    lost = lost_of_living(state, LogDirs(log_set.directories).partitions())
     done.problems += [lost_text(topic, numbers) for topic, numbers in lost]
 
 
@@ -176,7 +181,7 @@ def _put_partition_in_order(
     takes_over: bool,
 ) -> PartitionEnd:
     topic_id = read_topic_id(found.path)
-    known = log_set.state.topics.get(topic_key(key.topic, topic_id))
+    known = log_set.state.topic(key.topic, topic_id)
     config = LogConfig.from_mapping(known.settings if known else {})
     appender = open_appender(
         found.path,

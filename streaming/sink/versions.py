@@ -26,7 +26,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.errors import BatchIdentityError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.sink.identity import APP_PREFIX
@@ -119,7 +118,7 @@ def _is_there(log_set: LogSet, key: str, topic: TopicState) -> bool:
         for folder in log_set.directories
     )
     found = next((path for path in paths if path.is_dir()), None)
-    return found is not None and topic_key(topic.name, read_topic_id(found)) == key
+    return found is not None and log_set.state.key_of(topic.name, read_topic_id(found)) == key
 
 
 def _other_rows(

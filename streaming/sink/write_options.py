@@ -68,11 +68,11 @@ class WriteOptions(Options):
     topic: str | None = option(
         "topic", TEXT, default=None, doc="the topic of every row; comes before a column topic"
     )
-    num_partitions: int = option(
+    num_partitions: int | None = option(
         "numPartitions",
         integer(1, 100_000),
-        default=1,
-        doc="how many partitions a topic gets that does not exist yet",
+        default=None,
+        doc="how many partitions a topic gets that does not exist yet; default 1",
     )
     partitioner: str = option(
         "partitioner",

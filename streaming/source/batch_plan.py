@@ -8,6 +8,7 @@ from kafkalog.errors import OptionError
 from kafkalog.streaming.source.byte_splits import split_target
 from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.missing_parts import WholeLook
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.pruning import join_splits, prune_ranges
 from kafkalog.streaming.source.start import batch_bounds, resolve_end, resolve_start
@@ -43,7 +44,11 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         max_decompressed_bytes=options.max_decompressed_bytes,
     )
     policy = LossPolicy(fail=options.fail_on_data_loss)
-    available = tail.look()
+    available = WholeLook(tail, options, policy).look(
+        tail.look,
+        is_whole=lambda: not tail.lost,
+        concerns=lambda key: selection is None or selection.selects(key),
+    )
     tail.report()
     subscription.require_topics(tail.existing(), options.paths)
     strategy = options.starting_timestamp_strategy

@@ -51,6 +51,10 @@ class LossPolicy:
                 "options no longer name them.",
             )
 
+    def parts_missing(self, what: str) -> None:
+        """Log directories or partitions are missing that the commit state knows."""
+        self._lost("PARTITIONS_DELETED", what)
+
     def ends_before_start(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> None:

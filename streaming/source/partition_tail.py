@@ -34,6 +34,7 @@ class PartitionTail:
         "_stable_ends",
         "_stamp",
         "first_offset",
+        "is_behind",
         "is_damaged",
         "is_torn",
         "log_end",
@@ -53,6 +54,8 @@ class PartitionTail:
         self.is_torn = False
         self.walked = True
         """Whether the log end alone tells, as of the last look, where the partition ends."""
+        self.is_behind = False
+        """Whether more is said to be committed than the log was last seen to have."""
         self._directory = Watch(where.path)
         self._active: str | RemotePath = ""
         self._stamp: Stamp | None = None
@@ -66,11 +69,12 @@ class PartitionTail:
     def stirs(self, *, listing_is_due: bool) -> bool:
         """Tell whether the active segment has changed, or is no longer the last.
 
-        A new segment shows in the folder alone, which only has to be looked at where no commit
-        tells.
+        A new segment shows in the folder alone, which has to be looked at where no commit tells,
+        and where one has told already: in a mirror the segment may come after the commit's files.
         """
         stamp = stamp_of(self._active)
-        looks_new = listing_is_due and self.walked and self._directory.changed()
+        may_grow = self.walked or self.is_behind
+        looks_new = listing_is_due and may_grow and self._directory.changed()
         if looks_new or stamp is None or stamp != self._stamp:
             self._is_read = False
             self.settled_at = None
@@ -115,6 +119,7 @@ class PartitionTail:
         self._directory.changed()
         folder = self.where.path
         self._is_read = False
+        self.is_behind = False
         self._take_id(read_topic_id(folder))
         self._read_log(folder, verify_from)
         if read_topic_id(folder) != self.topic_id:

@@ -27,6 +27,7 @@ from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.byte_limit import ByteLimit
 from kafkalog.streaming.source.group_start import starting_positions
 from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
+from kafkalog.streaming.source.missing_parts import WholeLook
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
@@ -60,8 +61,8 @@ class StreamControl:
         options.refuse_for_streaming()
         self._options = options
         self._start = starting_bound(options, default=LATEST)
-        self._end = StreamEnd.of(options)
         self._subscription = Subscription.of(options)
+        self._end = StreamEnd.of(options, self._subscription)
         self._tail = LogTail(
             options.paths,
             self._subscription.selects,
@@ -73,6 +74,7 @@ class StreamControl:
         )
         self._ids = TopicIds(options.state_location, self._tail.is_changed_id)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._whole = WholeLook(self._tail, options, self._policy)
         self._pacer = IdlePacer()
         self._gate = (
             None
@@ -104,7 +106,7 @@ class StreamControl:
             OptionError: the start names other partitions than are read.
         """
         if self._initial is None:
-            ends = self._look({})
+            ends = self._whole.look(lambda: self._look({}))
             self._subscription.require_topics(self._tail.existing(), self._options.paths)
             self._initial = resolve_start(
                 self._start,
@@ -234,12 +236,13 @@ class StreamControl:
         """Give the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
-        ends = self._look(start)
+        ends = self._whole.look(lambda: self._look(start))
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
             if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
+            self._tail.list_anew()
             ends = self._look(start)
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             if not is_fresh:

@@ -11,7 +11,7 @@ import json
 import logging
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.streaming.source.offsets import parse_partition_longs, to_json
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.subscription import Subscription
     from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["StreamEnd"]
@@ -43,16 +44,23 @@ class StreamEnd:
         self._said = False
 
     @classmethod
-    def of(cls, options: ReadOptions) -> StreamEnd | None:
+    def of(cls, options: ReadOptions, subscription: Subscription) -> StreamEnd | None:
         """Read the end from the options; None if the query has none.
 
+        A partition may be named that does not exist yet.
+
         Raises:
-            OptionError: ``stopAtOffsets`` is no JSON of offsets.
+            OptionError: ``stopAtOffsets`` is no JSON of offsets, or names what is never read.
         """
         if options.ending_timestamp is None and options.stop_at_offsets is None:
             return None
         text = options.stop_at_offsets
         offsets = {} if text is None else parse_partition_longs("stopAtOffsets", text, 0)
+        unread = [str(key) for key in sorted(offsets) if not subscription.selects(key)]
+        if unread:
+            raise OptionError(
+                f"option 'stopAtOffsets' names what the query does not read: {', '.join(unread)}"
+            )
         return cls(options.ending_timestamp, offsets)
 
     def clip(

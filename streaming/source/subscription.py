@@ -5,6 +5,7 @@ Source: Spark ``ConsumerStrategy``. Unlike there, an internal topic can be read 
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Subscription"]
 
+_LOGGER: Final = logging.getLogger("kafkalog.source")
 
 _NAMED: Final = 10
 
@@ -92,10 +94,13 @@ class Subscription:
     def require_topics(self, existing: Iterable[TopicPartition], paths: Iterable[str]) -> None:
         """Refuse to start without a topic that ``subscribe`` names, as a broker would.
 
+        What a pattern or ``assign`` names may come later: a warning says what is not there yet.
+
         Raises:
             UnknownTopicOrPartitionError: none of its partitions is among those that exist.
         """
-        topics = {topic for topic, _ in existing}
+        found = set(existing)
+        topics = {topic for topic, _ in found}
         missing = self.topics - topics
         if missing:
             raise UnknownTopicOrPartitionError(
@@ -103,15 +108,30 @@ class Subscription:
                 f"{_holding(topics)}; a topic comes with its first write, and a stream "
                 "with subscribePattern waits for it"
             )
+        if self.pattern is not None and not any(map(self.selects, found)):
+            _LOGGER.warning(
+                "subscribePattern %r matches no topic in %s%s; internal topics are left out",
+                self.pattern.pattern,
+                ", ".join(paths),
+                _holding(topics),
+            )
+        if self.partitions - found:
+            _LOGGER.warning(
+                "assign names partitions that are not in %s: %s",
+                ", ".join(paths),
+                _named(map(str, self.partitions - found)),
+            )
 
 
 def _holding(topics: Iterable[str]) -> str:
     """Give the part of a sentence that says which topics there are, ten of them by name."""
-    names = sorted(set(topics) - INTERNAL_TOPICS)
-    if not names:
-        return ", which holds no topic"
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f", which holds {', '.join(names[:_NAMED])}{more}"
+    return f", which holds {_named(set(topics) - INTERNAL_TOPICS) or 'no topic'}"
+
+
+def _named(names: Iterable[str]) -> str:
+    every = sorted(names)
+    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return ", ".join(every[:_NAMED]) + more
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
+from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.source.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.source.partition_tail import PartitionTail
 from kafkalog.streaming.source.watch import Watched
 
@@ -116,6 +118,7 @@ class LogTail:
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
         self._next_listing = 0.0
+        self._missing_parts: tuple[MissingParts, object, object] = (NOTHING, None, None)
         self.missing: dict[TopicPartition, OffsetGap] = {}
         """As of the last look: offsets that are said to be committed and that the log lacks."""
         self.lost: dict[TopicPartition, OffsetGap] = {}
@@ -230,6 +233,23 @@ class LogTail:
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""
         return self._listing.value.keys()
+
+    def missing_parts(self) -> MissingParts:
+        """Give what the commit state names and the last look did not find."""
+        known, committed, listed = self._missing_parts
+        if committed is not self._committed.value or listed is not self._listed:
+            committed, listed = self._committed.value, self._listed
+            folders = {where.path for where in (listed or {}).values()}
+            directories = [path for path in self._log_dirs.paths if path not in folders]
+            known = find_missing_parts(committed, directories, listed or {}, self._selects)
+            self._missing_parts = known, committed, listed
+        return known
+
+    def list_anew(self) -> None:
+        """Have the next look ask stores again, whatever is kept of an earlier listing."""
+        for path in self._log_dirs.paths:
+            if isinstance(path, RemotePath):
+                path.store.forget_listing()
 
     def topic_ids(self) -> dict[TopicPartition, str | None]:
         """Give the ids of the partitions' topics, as of the last look; None for one without.
@@ -486,6 +506,7 @@ class LogTail:
         log. Damage with valid batches behind it, or in place of what we committed, is no end: the
         task that comes to it fails, or passes it over.
         """
+        partition.is_behind = True
         ours = self._our_end(partition)
         is_ours = ours is not None and ours > partition.log_end
         if partition.is_damaged or (is_ours and partition.is_torn):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import shutil
 import tarfile
 import time
 import zipfile
@@ -19,13 +20,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
+from tests.support import sinking
 from tests.support.corpus import CAPTURED_LIVE, CASES, UnpackedCase
 from tests.support.indexed_logs import write_indexed_segment
 from tests.support.logs import Row, write_checkpoint
 from tests.support.object_store import ObjectStore, Request, object_store
 from tests.support.reading import read_batch, read_stream
 
-from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.checkpoints.broker import HIGH_WATERMARK
+from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.log.remote_file import open_remote
@@ -223,6 +226,40 @@ def test_what_is_uploaded_later_is_found(store: ObjectStore, tmp_path: Path) -> 
     assert tail.look() == {TopicPartition("t", 0): 7}
     rows = read_batch(path=store.uri("grows"), subscribe="t", **store.options)
     assert [row["value"] for row in rows] == [b"1"] * 5 + [b"2"] * 2
+
+
+def test_a_segment_that_comes_after_its_commit_is_found(store: ObjectStore, tmp_path: Path) -> None:
+    end = write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 3)
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": end + 2})
+    store.upload(tmp_path, "behind")
+    options = ReadOptions.parse(
+        {"path": store.uri("behind"), "subscribe": "t", "storage.listInterval": "0"} | store.options
+    )
+    tail = LogTail(options.paths, lambda _: True)
+    assert tail.look() == tail.look() == {TopicPartition("t", 0): end}
+    write_indexed_segment(tmp_path / "later", end, [([Row(b"2")], 0)] * 2)
+    store.upload(tmp_path / "later", "behind/t-0")
+    tail._next_listing = 0
+    assert tail.look() == {TopicPartition("t", 0): end + 2}
+
+
+def test_what_seems_lost_is_looked_for_in_a_new_listing(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = sinking.Writer(tmp_path / "all", topic="t", numPartitions="2")
+    writer.write(0, sinking.rows(["a", "b"], partitions=[0, 1]))
+    some = shutil.copytree(tmp_path / "all", tmp_path / "some")
+    shutil.rmtree(some / "t-1")
+    store.upload(some, "late")
+    given = {"path": store.uri("late"), "subscribe": "t", "storage.listInterval": "1h"}
+    options = given | store.options | {"fetchOffset.retryIntervalMs": "0"}
+    with pytest.raises(DataLossError, match="t-1 up to offset 1"):
+        read_batch(**options)
+    monkeypatch.setattr(
+        "kafkalog.streaming.source.missing_parts.time.sleep",
+        lambda _: store.upload(tmp_path / "all", "late"),
+    )
+    assert [row["value"] for row in read_batch(**options)] == [b"a", b"b"]
 
 
 def test_a_file_that_the_next_listing_knows_otherwise_is_opened_anew(

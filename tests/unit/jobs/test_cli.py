@@ -342,6 +342,81 @@ def test_the_lag_in_a_partition_that_is_gone_is_a_problem(log: Path) -> None:
     assert [(row["partition"], row["lag"]) for row in objects(text)] == [(0, 2), (5, None)]
 
 
+@pytest.fixture
+def pair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> tuple[Path, Path]:
+    """Give the directories of a set, each with one of the partitions of a topic."""
+    folders = tmp_path / "a", tmp_path / "b"
+    writer = Writer(*folders, topic="t", numPartitions="2")
+    writer.write(0, rows(["x", "y"], partitions=[0, 1]))
+    assert [[path.name for path in each.glob("t-?")] for each in folders] == [["t-0"], ["t-1"]]
+    caplog.clear()
+    return folders
+
+
+LOOKING = [
+    ["topics"],
+    ["describe"],
+    ["offsets"],
+    ["lag", "--offsets", '{"t":{"0":0}}'],
+    ["dump", "--topic", "t"],
+]
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=lambda command: command[0])
+def test_every_command_says_what_lies_in_a_directory_that_is_not_mounted(
+    pair: tuple[Path, Path], command: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(pair[1])
+    pair[1].mkdir()
+    name, *options = command
+    code, _ = call(name, *pair, *options)
+    assert "1 of the 2 log directories" in caplog.text
+    assert "t-1 up to offset 1" in caplog.text
+    assert code == (name in {"offsets", "lag"})
+
+
+@pytest.mark.parametrize("command", LOOKING, ids=lambda command: command[0])
+def test_every_command_says_which_partition_has_no_folder(
+    pair: tuple[Path, Path], command: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    Writer(*pair, name="more", topic="t").write(0, rows(["z"], partitions=[0]))
+    caplog.clear()
+    (pair[1] / "t-1").rename(pair[1] / "elsewhere")
+    name, *options = command
+    code, _ = call(name, *pair, *options)
+    assert "have no folder: t-1 up to offset 1" in caplog.text
+    assert code == (name in {"offsets", "lag"})
+
+
+def test_a_part_of_a_set_is_looked_at_with_a_warning(
+    pair: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert [row["partition"] for row in call_json("offsets", pair[0])] == [0]
+    assert "were not given" in caplog.text
+
+
+def test_verify_does_not_call_a_part_of_a_set_whole(pair: tuple[Path, Path]) -> None:
+    assert call("verify", *pair)[0] == 0
+    code, text = call("verify", pair[0])
+    assert code == 1
+    assert "1 of the 2 log directories" in text
+    shutil.rmtree(pair[1])
+    pair[1].mkdir()
+    code, text = call("verify", *pair)
+    assert code == 1
+    assert "a disk may not be mounted there" in text
+
+
+def test_offsets_of_a_partition_without_a_folder_are_all_missing(pair: tuple[Path, Path]) -> None:
+    shutil.rmtree(pair[1] / "t-1")
+    code, text = call("offsets", *pair, "--json")
+    assert code == 1
+    assert [(row["partition"], row["end"], row["missing"]) for row in objects(text)] == [
+        (0, 1, 0),
+        (1, None, 1),
+    ]
+
+
 def test_damage_is_shown_behind_the_batches_before_it(log: Path) -> None:
     segment = log / "t-0" / f"{0:020d}.log"
     Writer(log, topic="t").write(1, rows(["d"]))

@@ -64,6 +64,19 @@ def test_all_partitions_of_a_new_topic_carry_one_id(tmp_path: Path) -> None:
     assert None not in ids
 
 
+def test_a_topic_that_has_another_number_of_partitions_than_is_wanted_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Writer(tmp_path, topic="of-three", numPartitions="3").write(0, rows(["a"]))
+    for options in ({"numPartitions": "3"}, {}, {"numPartitions": "8"}):
+        writer = Writer(tmp_path, name=f"{options}", topic="of-three", **options)
+        for batch_id in range(2):
+            writer.write(batch_id, rows(["b"]))
+    said = [message for message in caplog.messages if message.startswith("option")]
+    assert len(said) == 1
+    assert "option numPartitions is 8, and topic 'of-three' has 3:" in said[0]
+
+
 def test_new_partitions_go_to_the_directories_with_the_fewest(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in "abc"]
     writer = Writer(*folders, numPartitions="4")

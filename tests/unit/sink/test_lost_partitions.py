@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
+from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.checkpoints.commit_state import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.views import verify_logs
@@ -70,8 +71,9 @@ def test_recovery_handover_and_verification_tell_what_is_lost(writer: Writer) ->
         assert "t-2 up to offset 1" in problem
     problems = [row for row in verify_logs(paths_of(writer), None) if row["problem"]]
     assert [(row["topic"], row["partition"]) for row in problems] == [("t", 2)]
-    # Of some directories of a set nobody can tell what is lost.
-    assert not any(row["problem"] for row in verify_logs(paths_of(writer)[1:], None))
+    # Of some directories of a set nobody can tell what is lost, and that is a problem as well.
+    problems = [row for row in verify_logs(paths_of(writer)[1:], None) if row["problem"]]
+    assert ["1 of the 2 log directories" in row["problem"] for row in problems] == [True]
 
 
 def test_a_takeover_believes_that_the_broker_has_removed_it(
@@ -85,3 +87,28 @@ def test_a_takeover_believes_that_the_broker_has_removed_it(
     state = load_state(writer.directories[0])
     assert state is not None
     assert [topic.high_watermarks for topic in state.topics.values()] == [{0: 1, 1: 2}]
+
+
+def test_a_folder_without_its_topic_id_is_reported_and_cut_nowhere(writer: Writer) -> None:
+    lost = folder_of(writer, 1)
+    log = lost / f"{0:020d}.log"
+    (lost / PARTITION_METADATA).unlink()
+    whole = log.read_bytes()
+    for act in (recover, hand_over):
+        (problem,) = act(paths_of(writer)).problems
+        assert "t-1 has no partition.metadata" in problem
+    log.write_bytes(bytes(len(whole)))
+    for act in (recover, hand_over, take_over):
+        problems = act(paths_of(writer)).problems
+        assert any("t-1" in problem and "committed" in problem for problem in problems)
+        assert log.read_bytes() == bytes(len(whole))
+    log.write_bytes(whole)
+    assert take_over(paths_of(writer)).problems == []
+
+
+def test_a_loss_is_told_beside_a_damaged_log_of_the_same_topic(writer: Writer) -> None:
+    shutil.rmtree(folder_of(writer, 2))
+    for number in (0, 1):
+        (folder_of(writer, number) / f"{0:020d}.log").write_bytes(b"")
+    problems = recover(paths_of(writer)).problems
+    assert any("t-2 up to offset 1" in problem for problem in problems)

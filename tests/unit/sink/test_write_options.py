@@ -18,7 +18,11 @@ def parsed(**given: str) -> WriteOptions:
 def test_only_the_path_is_needed() -> None:
     options = parsed()
     assert options.settings == {}
-    assert (options.num_partitions, options.partitioner, options.flush) == (1, "murmur2", "commit")
+    assert (options.num_partitions, options.partitioner, options.flush) == (
+        None,
+        "murmur2",
+        "commit",
+    )
 
 
 def test_topic_settings_are_collected_by_kafkas_names_in_their_canonical_form() -> None:

@@ -119,3 +119,20 @@ def test_where_a_stream_ends_is_checked(log: Path) -> None:
     given = {"path": str(log), "subscribe": "t", "stopAtOffsets": '{"t":{"0":1}}'}
     with pytest.raises(OptionError, match="use endingOffsets in a batch"):
         plan_batch(ReadOptions.parse(given))
+
+
+@pytest.mark.parametrize(
+    ("which", "named"),
+    [
+        ({"subscribe": "t"}, "u-0"),
+        ({"subscribe": "", "subscribePattern": "^t$"}, "u-0"),
+        ({"subscribe": "", "assign": '{"t":[0]}'}, "t-1, u-0"),
+    ],
+)
+def test_an_end_for_what_is_not_read_is_refused_when_the_query_starts(
+    log: Path, which: dict[str, str], named: str
+) -> None:
+    given = {"path": str(log), "stopAtOffsets": '{"u":{"0":5},"t":{"1":5}}'} | which
+    options = ReadOptions.parse({name: value for name, value in given.items() if value})
+    with pytest.raises(OptionError, match=f"stopAtOffsets.* does not read: {named}$"):
+        StreamControl(options)

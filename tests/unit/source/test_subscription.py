@@ -55,6 +55,30 @@ def test_topics_that_are_missing_are_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"subscribePattern": "flight$"},
+            "matches no topic in /logs, which holds Weather, flights, flights-late; internal",
+        ),
+        (
+            {"assign": '{"flights":[1,7],"gone":[0]}'},
+            "assign names partitions that are not in /logs: flights-7, gone-0",
+        ),
+        ({"subscribePattern": "late"}, None),
+        ({"assign": '{"flights":[1]}'}, None),
+    ],
+)
+def test_what_is_not_there_yet_is_said_with_what_is(
+    given: dict[str, str], said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = ReadOptions.parse({"path": "/logs"} | given)
+    Subscription.of(options).require_topics(EXISTING, options.paths)
+    assert len(caplog.messages) == (said is not None)
+    assert (said or "") in caplog.text
+
+
+@pytest.mark.parametrize(
     "given", [{"subscribe": " , "}, {"subscribePattern": "*"}, {"assign": "flights"}]
 )
 def test_what_names_nothing_is_refused(given: dict[str, str]) -> None:

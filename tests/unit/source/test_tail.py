@@ -195,10 +195,40 @@ def test_a_high_watermark_below_the_log_start_is_held_to_it(log: Path) -> None:
 
 def test_the_commit_state_is_the_end_by_topic_id(log: Path) -> None:
     put_state(log, 1, 5)
-    tail = tail_of(log)
-    assert ends(tail) == {"t-0": 10}  # a topic of another id is not the one that was committed
+    write_topic_id(log / "t-0", "BBBBBBBBBBBBBBBBBBBBBQ")
+    assert ends(tail_of(log)) == {"t-0": 10}  # of another id, not the one that was committed
     write_topic_id(log / "t-0", TOPIC_ID)
     assert ends(tail_of(log)) == {"t-0": 5}
+
+
+def test_a_folder_that_has_lost_its_id_is_of_the_topic_of_its_name(log: Path) -> None:
+    put_state(log, 1, 5)
+    assert ends(tail_of(log)) == {"t-0": 5}
+    put_state(log, 2, 12)
+    with pytest.raises(DataLossError, match=r"no longer in the log: t-0 \[10, 12\)"):
+        kafkalog.read(log, "t", options={"fetchOffset.retryIntervalMs": 0})
+
+
+def test_a_partition_that_gets_its_id_is_not_the_earlier_one_of_its_name(log: Path) -> None:
+    put_state(log, 1, 12)
+    put_intent(log, 2, created=True, start=0, end=10)
+    assert ends(tail_of(log)) == {"t-0": 0}
+
+
+@pytest.mark.parametrize("name", [STATE_FILE, HIGH_WATERMARK])
+def test_a_segment_that_a_mirror_copies_after_the_checkpoint_is_found(log: Path, name: str) -> None:
+    write_topic_id(log / "t-0", TOPIC_ID)
+    put_state(log, 1, 10)
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 10}
+    if name == STATE_FILE:
+        put_state(log, 2, 13)
+    else:
+        write_checkpoint(log, HIGH_WATERMARK, {"t-0": 13})
+    assert ends(tail) == ends(tail) == {"t-0": 10}
+    write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
+    tail._next_listing = 0
+    assert ends(tail) == {"t-0": 13}
 
 
 def test_the_larger_of_commit_state_and_high_watermark_is_the_end(log: Path) -> None:

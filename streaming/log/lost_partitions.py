@@ -1,0 +1,138 @@
+"""What the commit state of a set of log directories knows, and nobody has any more.
+
+A topic whose folders are all gone was deleted, as Kafka's topics are. One that lacks some of them
+has lost what was committed there: a folder was restored from an older copy, moved away, or deleted
+by hand. For a writer, to go on would place keys among fewer partitions, and hide the loss; for a
+reader, rows would be missing. Only a broker may have moved or removed single partitions, and
+`kafkalog takeover` says that one had the directories.
+
+That holds where all directories of the set are there. Each names all members of its set, so that
+one which is missing is noticed. Whether it was lost, or left out on purpose, is told by what was
+given in its place: see :class:`MissingMembers`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, Committed, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+__all__ = [
+    "MissingMembers",
+    "lost_id_text",
+    "lost_of_living",
+    "lost_partitions",
+    "lost_text",
+    "missing_members",
+]
+
+
+class MissingMembers(NamedTuple):
+    """Log directories of a set that are not among those that were given.
+
+    ``given`` are its members that are there. ``without_state`` were given and hold no commit state:
+    one of these is what is left of a member, such as the mount point of a disk that is not mounted.
+    Without any, somebody gave fewer directories than the set has, and meant it.
+    """
+
+    set_id: str
+    members: int
+    given: tuple[Path, ...]
+    without_state: tuple[Path, ...]
+
+    @property
+    def are_lost(self) -> bool:
+        """Whether they are meant to be there, as far as one can tell."""
+        return bool(self.without_state)
+
+    def __str__(self) -> str:
+        """Say what is missing, for a person."""
+        count = self.members - len(self.given)
+        of = f"of the {self.members} log directories of set {self.set_id}"
+        if self.without_state:
+            return (
+                f"{count} {of} are missing, and {_listed(self.without_state)} holds no "
+                f"{STATE_FILE}: a disk may not be mounted there"
+            )
+        return (
+            f"{count} {of} were not given: what lies in them is not read, and whether something "
+            f"is missing beside {_listed(self.given)} cannot be told"
+        )
+
+
+def missing_members(committed: Committed, directories: Sequence[Path]) -> MissingMembers | None:
+    """Find out whether ``directories`` are all of their set; None if they are, or are of none.
+
+    A set in which nothing was committed yet has lost nothing.
+    """
+    state = committed.state
+    if state is None or state.sequence == 0:
+        return None
+    known = {folder: committed.members[folder] for folder in directories if _has(committed, folder)}
+    if not known or set(state.member_ids) <= set(known.values()):
+        return None
+    without = tuple(folder for folder in directories if folder not in known)
+    return MissingMembers(state.set_id, len(state.member_ids), tuple(known), without)
+
+
+def _has(committed: Committed, folder: Path) -> bool:
+    return folder in committed.members
+
+
+def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:
+    """Give the partitions of a topic that are committed and not ``there``, ascending."""
+    return sorted(p for p in topic.high_watermarks if TopicPartition(topic.name, p) not in there)
+
+
+def lost_of_living(
+    state: CommitState, there: Mapping[TopicPartition, PartitionDirectory]
+) -> Iterator[tuple[TopicState, list[int]]]:
+    """Give what topics have lost that are still there, in some partition: each with its numbers.
+
+    Raises:
+        CheckpointError: a topic's id in a folder that cannot be trusted.
+    """
+    for key, topic in state.topics.items():
+        lost = lost_partitions(topic, there)
+        if lost and key in _living_keys(state, topic.name, there):
+            yield topic, lost
+
+
+def _living_keys(
+    state: CommitState, name: str, there: Mapping[TopicPartition, PartitionDirectory]
+) -> Iterator[str]:
+    """Give the keys that the folders of a topic lead to; few look, so nothing is kept."""
+    for key, found in there.items():
+        if key.topic == name:
+            yield state.key_of(name, read_topic_id(found.path))
+
+
+def lost_text(topic: TopicState, lost: Collection[int]) -> str:
+    """Say what is lost of a topic, and what to do."""
+    ends = ", ".join(f"{topic.name}-{p} up to offset {topic.high_watermarks[p]}" for p in lost)
+    return (
+        f"topic {topic.name!r} lacks folders of partitions that were committed: {ends}. Restore "
+        "them. If a broker had these directories and moved or removed them, run `kafkalog takeover`"
+    )
+
+
+def lost_id_text(folder: Path, topic: str, key: str) -> str:
+    """Say that a folder has no topic id though the state knows its topic by one, ``key``."""
+    return (
+        f"{folder} has no {PARTITION_METADATA}, and what is committed of topic {topic!r} lies "
+        f"under the topic id {key}: the folder was lost, or others have put it there. Restore it; "
+        "or go on from what it holds after `kafkalog takeover`"
+    )
+
+
+def _listed(folders: Sequence[Path]) -> str:
+    return ", ".join(map(str, folders))

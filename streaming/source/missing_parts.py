@@ -1,0 +1,144 @@
+"""What a query should find in the log directories and does not: members of the set, partitions.
+
+The sink refuses such directories. A query fails, or with ``failOnDataLoss=false`` says once what it
+goes on without. Fewer directories than the set has may have been given on purpose: that is said
+once, and is no loss.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.lost_partitions import MissingMembers, lost_of_living, missing_members
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import Committed
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.source.loss import LossPolicy
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.tail import LogTail
+
+__all__ = ["NOTHING", "MissingParts", "WholeLook", "find_missing_parts"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
+
+_SHOWN: Final = 10
+
+
+class MissingParts(NamedTuple):
+    """What is missing: directories, if any, and partitions with the ends that are committed."""
+
+    members: MissingMembers | None
+    partitions: Mapping[TopicPartition, int]
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it should be there; else fewer directories were given on purpose."""
+        return bool(self.partitions) if self.members is None else self.members.are_lost
+
+    def __str__(self) -> str:
+        """Say what is missing, for a person."""
+        ends = [f"{key} up to offset {end}" for key, end in sorted(self.partitions.items())]
+        more = f" and {len(ends) - _SHOWN} more" if len(ends) > _SHOWN else ""
+        shown = ", ".join(ends[:_SHOWN]) + more
+        if self.members is None:
+            return (
+                f"These partitions were committed and have no folder: {shown}. Restore them; or, "
+                "if a broker had these directories and moved or removed them, run `kafkalog "
+                "takeover`."
+            )
+        return f"{self.members}." + (f" Committed, and not here, are {shown}." if ends else "")
+
+
+NOTHING: Final = MissingParts(None, {})
+
+
+def find_missing_parts(
+    committed: Committed,
+    directories: Sequence[Path],
+    there: Mapping[TopicPartition, PartitionDirectory],
+    selects: Callable[[TopicPartition], bool],
+) -> MissingParts:
+    """Hold what lies in log directories against what their commit state names.
+
+    Args:
+        committed: what the directories say; without a commit state nothing can be missed.
+        directories: those that were given; of the folders of single partitions nobody expects more.
+        there: the partitions that were found in them.
+        selects: which partitions are meant. One without committed records is none to miss.
+    """
+    state = committed.state
+    if state is None or not any(folder in committed.members for folder in directories):
+        return NOTHING
+    members = missing_members(committed, directories)
+    # Whether a topic without any folder was deleted, or lies in a directory that is missing, ...
+    found = (
+        lost_of_living(state, there)
+        if members is None
+        else (  # ... nobody knows then.
+            (topic, [p for p in topic.high_watermarks if (topic.name, p) not in there])
+            for topic in state.topics.values()
+        )
+    )
+    lost = {
+        key: topic.high_watermarks[number]
+        for topic, numbers in found
+        for number in numbers
+        if topic.high_watermarks[number] and selects(key := TopicPartition(topic.name, number))
+    }
+    return MissingParts(members, lost) if members is not None or lost else NOTHING
+
+
+class WholeLook:
+    """Looks at log directories until all seems to be there, and says what is not."""
+
+    def __init__(self, tail: LogTail, options: ReadOptions, policy: LossPolicy) -> None:
+        self._tail = tail
+        self._options = options
+        self._policy = policy
+        self._said = NOTHING
+
+    def look(
+        self,
+        look: Callable[[], PartitionOffsets],
+        *,
+        is_whole: Callable[[], bool] = lambda: True,
+        concerns: Callable[[TopicPartition], bool] = lambda _: True,
+    ) -> PartitionOffsets:
+        """Look, as often as the query wants where something seems lost; give the ends.
+
+        ``is_whole`` may name other reasons to look again, and ``concerns`` partitions that matter.
+
+        Raises:
+            DataLossError: something is missing, and the query fails then.
+        """
+        ends = look()
+        for _ in range(self._options.fetch_retries - 1):
+            parts = self._parts(concerns)
+            if is_whole() and (parts == self._said or not parts.is_loss):
+                break
+            time.sleep(self._options.fetch_retry_interval_ms / 1000)
+            self._tail.list_anew()
+            ends = look()
+        self._say(self._parts(concerns))
+        return ends
+
+    def _parts(self, concerns: Callable[[TopicPartition], bool]) -> MissingParts:
+        parts = self._tail.missing_parts()
+        concerned = {key: end for key, end in parts.partitions.items() if concerns(key)}
+        return parts._replace(partitions=concerned)
+
+    def _say(self, parts: MissingParts) -> None:
+        if parts.is_loss:
+            if self._policy.fails or parts != self._said:
+                self._policy.parts_missing(str(parts))
+        elif parts.members is not None and parts != self._said:
+            _LOGGER.warning("%s", parts)
+        self._said = parts
