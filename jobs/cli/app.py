@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, report_upkeep
 from kafkalog.jobs.cli.salvage import salvage
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "app",
+    "backup",
     "describe",
     "dump",
     "groups",
@@ -216,6 +218,7 @@ def lag(
     exit_if(row["lag"] is None for row in rows)
 
 
+app.command()(backup)
 app.command()(salvage)
 
 

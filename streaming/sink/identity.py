@@ -134,10 +134,14 @@ def judge(
         return Verdict.APPEND
     if identity.batch_id == last.batch_id:
         return _judge_last_again(identity, last)
+    lost = (
+        "the log directories were restored from an older copy than the query's checkpoint"
+        if identity.batch_id > last.batch_id
+        else "the query's checkpoint was lost or restored from an older copy"
+    )
     raise BatchIdentityError(
         f"{identity} does not follow batch {last.batch_id}, the last one that is committed. Either "
-        "the query's checkpoint was lost or restored from an older copy, or two queries write "
-        f"under one transactional id. Nothing was written. {_WAY_OUT}"
+        f"{lost}, or two queries write under one transactional id. Nothing was written. {_WAY_OUT}"
     )
 
 
