@@ -22,7 +22,6 @@ import numpy as np
 
 from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import read_topic_id, remove_clean_shutdown_marker
-from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file, sync
 from kafkalog.errors import CheckpointError, CorruptIndexError, CorruptRecordError
 from kafkalog.model import INTERNAL_TOPICS
@@ -68,7 +67,7 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
     done = []
     for key, found in LogDirs(log_set.directories).partitions().items():
         topic_id = read_topic_id(found.path)
-        known = log_set.state.topics.get(topic_key(key.topic, topic_id))
+        known = log_set.state.topic(key.topic, topic_id)
         if key.topic in INTERNAL_TOPICS and known is None:
             continue
         config = LogConfig.from_mapping(known.settings if known else {})
