@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.streaming.sink.identity import APP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
 
@@ -46,7 +46,8 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
 
 def tell_forgotten(before: CommitState, after: CommitState) -> None:
     """Say which writers a commit has forgotten, and which it has found to have expired."""
-    then, now = dict(_named(before)), dict(_named(after))
+    # Versions in a topic that was deleted went with it, and are not forgotten.
+    then, now = dict(_named(before, after.topics)), dict(_named(after, before.topics))
     gone = [name for name in then if name not in now]
     expired = {
         name: last.expired_ms
@@ -69,12 +70,13 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
         )
 
 
-def _named(state: CommitState) -> Iterator[tuple[str, WriterState]]:
-    """Give all writers by what a person calls them; of topics that were deleted none is."""
+def _named(state: CommitState, keys: Container[str]) -> Iterator[tuple[str, WriterState]]:
+    """Give writers by what a person calls them, and versions in the topics of ``keys``."""
     yield from state.writers.items()
-    for topic in state.topics.values():
-        for app_id, last in topic.versions.items():
-            yield f"{APP_PREFIX}{app_id} in topic {topic.name!r}", last
+    for key, topic in state.topics.items():
+        if key in keys:
+            for app_id, last in topic.versions.items():
+                yield f"{APP_PREFIX}{app_id} in topic {topic.name!r}", last
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -115,7 +115,9 @@ def test_a_write_that_is_new_to_one_topic_and_too_late_for_another_is_refused(
     assert (values(tmp_path, "a"), values(tmp_path, "b")) == ("xz", "y")
 
 
-def test_a_topic_that_was_deleted_begins_anew(tmp_path: Path) -> None:
+def test_a_topic_that_was_deleted_begins_anew_and_nobody_is_said_to_be_forgotten(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path, 5, "x", topic="a")
     write(tmp_path, 5, "y", topic="b")
     shutil.rmtree(tmp_path / "a-0")
@@ -123,6 +125,9 @@ def test_a_topic_that_was_deleted_begins_anew(tmp_path: Path) -> None:
     assert not write(tmp_path, 5, "z", topic="a").appended
     assert not write(tmp_path, 5, "y", topic="b").appended
     assert values(tmp_path) == "z"
+    shutil.rmtree(tmp_path / "a-0")
+    write(tmp_path, 1, "w", topic="a", name="other")
+    assert caplog.messages == []
 
 
 def test_a_topic_keeps_its_versions_under_another_id(tmp_path: Path) -> None:
