@@ -8,7 +8,7 @@ half: what a commit in progress is about to do.
 ::
 
     line 1       header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 1
-    line 2       {"sequence":7,"set":"…","member":"…","members":["…","…"]}
+    line 2       {"sequence":7,"commit":"…","set":"…","member":"…","members":["…","…"]}
     a topic      {"topic":"flights","key":"<topic id>","settings":{"compression.type":"lz4"},
                   "highWatermarks":{"0":120,"1":98},
                   "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
@@ -22,6 +22,8 @@ version is for what may not be passed over. A writer without ``expiration`` has 
 batch writes, which count for each topic by itself; a writer ``app:<txnAppId>``, of an earlier
 release, counts for all topics. ``query`` is the streaming query that wrote to the topic last.
 
+``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_stamp`.
+
 Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
 offsets; one that never had a ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
 partitions and offsets, never paths.
@@ -31,11 +33,13 @@ How a reader finds the end of what is committed, see :class:`Committed`.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from kafkalog.checkpoints.commit_stamp import STATE_FILE, CommitStamp
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent, load_intent
 from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
@@ -63,7 +67,6 @@ __all__ = [
     "topic_key",
 ]
 
-STATE_FILE: Final = "kafkalog.commit"
 LOCK_FILE: Final = "kafkalog.lock"
 UNFINISHED_FOLDER: Final = "kafkalog.unfinished"
 """A folder without a partition's name: a broker refuses to start on a directory that has it."""
@@ -121,7 +124,10 @@ class WriterState:
 
 @dataclass(frozen=True)
 class CommitState:
-    """One published state; ``topics`` by topic key, ``writers`` by writer key."""
+    """One published state; ``topics`` by topic key, ``writers`` by writer key.
+
+    ``commit_id`` is that of the commit that published it, "" where none was noted.
+    """
 
     sequence: int
     set_id: str
@@ -129,6 +135,27 @@ class CommitState:
     member_ids: tuple[str, ...]
     topics: Mapping[str, TopicState] = field(default_factory=lambda: _EMPTY)
     writers: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
+    commit_id: str = ""
+
+    @property
+    def stamp(self) -> CommitStamp:
+        """What tells it from every other state of its set."""
+        return CommitStamp(self.sequence, self.commit_id)
+
+    def following(
+        self,
+        *,
+        topics: Mapping[str, TopicState] | None = None,
+        writers: Mapping[str, WriterState] | None = None,
+    ) -> Self:
+        """Give the state that a commit publishes after this one; what is not given stays."""
+        return replace(
+            self,
+            sequence=self.sequence + 1,
+            commit_id=uuid.uuid4().hex,
+            topics=self.topics if topics is None else topics,
+            writers=self.writers if writers is None else writers,
+        )
 
     def key_of(self, topic: str, topic_id: str | None) -> str:
         """Give the key under which a topic is kept here, or would be.
@@ -167,6 +194,7 @@ class CommitState:
     def _lines(self) -> Iterable[JsonObject]:
         yield {
             "sequence": self.sequence,
+            "commit": self.commit_id,
             "set": self.set_id,
             "member": self.member_id,
             "members": list(self.member_ids),
@@ -238,6 +266,7 @@ def _parse(lines: list[JsonObject]) -> CommitState:
         member_ids=tuple(_text(member) for member in head["members"]),
         topics=topics,
         writers=writers,
+        commit_id=_text(head.get("commit", "")),
     )
 
 

@@ -7,7 +7,7 @@ is not above the state's is left over from a finished commit and never acted on.
 ::
 
     line 1        header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 1
-    line 2        {"sequence":8,"set":"…","writer":"query:…","batch":13,
+    line 2        {"sequence":8,"commit":"…","set":"…","writer":"query:…","batch":13,
                    "files":[["<member id>",".kafkalog.staged.…"],…]}
     a partition   {"topic":"flights","key":"<topic id>","partition":0,"member":"…","created":false,
                    "epoch":0,"startsEpoch":false,"start":120,"end":160,"snapshots":[150],
@@ -111,6 +111,8 @@ class Intent:
     writer: str
     batch_id: int
     partitions: tuple[IntendedPartition, ...]
+    commit_id: str = ""
+    """That of the state which publishes it."""
 
     @property
     def files(self) -> tuple[StagedFile, ...]:
@@ -127,6 +129,7 @@ class Intent:
         numbers = {file: number for number, file in enumerate(files)}
         yield {
             "sequence": self.sequence,
+            "commit": self.commit_id,
             "set": self.set_id,
             "writer": self.writer,
             "batch": self.batch_id,
@@ -176,6 +179,7 @@ def _parse(lines: list[JsonObject]) -> Intent:
         writer=str(head["writer"]),
         batch_id=int(head["batch"]),
         partitions=tuple(_parse_partition(line, files) for line in lines[1:]),
+        commit_id=str(head.get("commit", "")),
     )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-__all__ = ["JsonObject", "read_sealed", "seal"]
+__all__ = ["JsonObject", "read_head", "read_sealed", "seal"]
 
 JsonObject = dict[str, Any]
 
@@ -87,6 +87,22 @@ def read_sealed(
     if not lines or None in lines:
         raise _damaged(path, "a line of it is no JSON object", remedy)
     return [line for line in lines if line is not None]
+
+
+def read_head(path: Path, *, remedy: str = _RESTORE) -> JsonObject | None:
+    """Read the first object of a sealed file, and do not look at what comes after it.
+
+    Raises:
+        CheckpointError: it is no sealed file.
+    """
+    data = _read(path)
+    if data is None:
+        return None
+    _, _, content = data.partition(b"\n")
+    found = _json_object(content.partition(b"\n")[0])
+    if found is None:
+        raise _damaged(path, "its second line is no JSON object", remedy)
+    return found
 
 
 def _compact(line: Mapping[str, object]) -> str:

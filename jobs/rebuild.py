@@ -13,6 +13,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.shield import check_interrupt, shielded
 
 __all__ = ["command", "rebuild"]
 
@@ -21,6 +22,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 _WAIT_MS: Final = 60_000
 
 
+@shielded
 def rebuild(
     path: str,
     topic_partition: TopicPartition | None = None,
@@ -50,11 +52,11 @@ def rebuild(
         found = {topic_partition: found[topic_partition]}
     directories = {where.log_dir for where in found.values()}
     with DirectoryLocks(directories, holder="kafkalog rebuild", timeout_ms=timeout_ms):
-        return [
-            segment
-            for where in found.values()
-            for segment in rebuild_partition(where.path, index_interval_bytes=index_interval_bytes)
-        ]
+        segments = []
+        for where in found.values():
+            check_interrupt()
+            segments += rebuild_partition(where.path, index_interval_bytes=index_interval_bytes)
+        return segments
 
 
 @app.command()

@@ -81,6 +81,8 @@ def append(
         OptionError: options that cannot be used.
         RowError: rows that cannot become records, or no rows of Arrow.
         CommitError: nothing of the rows is visible; trying again with the same ``version`` is safe.
+        DurabilityError: they are visible, and a loss of power may take them away; the same
+            ``version`` again makes them durable.
         BatchIdentityError: there are other rows under this ``version``; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """

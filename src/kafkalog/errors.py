@@ -19,6 +19,7 @@
     ├── TimestampOutOfRangeError         a timestamp that no Spark timestamp can hold
     ├── RowError (ValueError)            a row that cannot become a record
     ├── CheckpointError                  a state or checkpoint file that cannot be read or trusted
+    ├── DurabilityError                  committed, visible, and may not survive a loss of power
     └── CommitError                      a micro-batch was not committed; nothing of it is visible
         ├── LockTimeoutError             another writer holds the directory
         ├── FencedWriterError            a newer run of the same query has taken over
@@ -45,6 +46,7 @@ __all__ = [
     "CorruptRecordError",
     "DataLossError",
     "DecompressedTooLargeError",
+    "DurabilityError",
     "FencedWriterError",
     "InvalidTopicError",
     "KafkaLogError",
@@ -164,6 +166,14 @@ class RowError(KafkaLogError, ValueError):
 
 class CheckpointError(KafkaLogError):
     """A checkpoint or state file that cannot be read or must not be trusted."""
+
+
+class DurabilityError(KafkaLogError):
+    """Rows are committed and visible, and a loss of power may take them away.
+
+    To write them again as new rows would double them. The same batch of a query, or the same
+    version under the same id, is skipped when it comes again, and made durable.
+    """
 
 
 class CommitError(KafkaLogError):

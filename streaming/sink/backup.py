@@ -40,6 +40,7 @@ from kafkalog.streaming.sink.folder_copy import FolderCopy
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class Backup:
     at_one_moment: bool
 
 
+@shielded
 def back_up(paths: Sequence[str], target: str, *, wait_ms: int = _WAIT_MS) -> Backup:
     """Copy log directories into ``target``, which is made, or empty.
 

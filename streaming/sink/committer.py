@@ -41,6 +41,7 @@ from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_clos
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.recovery_points import sync_behind
+from kafkalog.streaming.sink.shield import Interrupted, check_interrupt, shielded
 from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.stale_lines import drop_lines
 from kafkalog.streaming.sink.states import next_state
@@ -94,11 +95,13 @@ class Committer:
         self._tails = tails or KnownTails()
         self._durable = plan.options.flush == "commit"
 
+    @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
         """Append and publish what the tasks staged: ``runs`` of one partition in their order.
 
         Raises:
             CommitError: nothing of the batch is visible; see its subclasses for what to do.
+            DurabilityError: all of it is visible, and may not survive a loss of power.
             KafkaLogError: likewise, for other reasons (directories, names, sizes).
         """
         try:
@@ -112,19 +115,20 @@ class Committer:
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._locks() as locks:
             log_set = LogSet.open(self._plan.directories, self._options)
+            log_set.verify_locks = locks.verify
             last = log_set.state.writers.get(self._identity.writer)
             verdict = judge(
                 self._identity, last, allows_unknown=self._options.allow_unknown_checkpoint
             )
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
-                return self._skip(log_set, locks)
+                return self._skip(log_set)
             left = self._still_to_write(log_set, runs)
             if left is None:
-                return self._leave(log_set)
+                return self._leave(log_set, log_set.state)
             before = log_set.state
             tails = self._tails.begin(before)
-            appends = self._append(log_set, locks, left, tails)
+            appends = self._append(log_set, left, tails)
             self._finish(log_set, appends, tails)
             tell_forgotten(before, log_set.state)
             tell_newcomer(self._identity, before, [each.topic for each in appends])
@@ -144,6 +148,7 @@ class Committer:
                 self.abort(runs)
             raise
 
+    @shielded
     def abort(self, runs: Sequence[StagedRun]) -> None:
         """Drop what the tasks staged, unless the batch is committed or a commit has begun with it.
 
@@ -167,12 +172,13 @@ class Committer:
             timeout_ms=self._options.max_block_ms,
         )
 
-    def _skip(self, log_set: LogSet, locks: DirectoryLocks) -> Outcome:
+    def _skip(self, log_set: LogSet) -> Outcome:
         """Leave a batch that is committed; its writer's run may be a new one all the same.
 
         A run that had planned the batch before it was committed is no new one: it was replaced, and
         wakes up late. It must not push out the run that has replaced it.
         """
+        state = log_set.state
         last = log_set.state.writers[self._identity.writer]
         is_late = self._plan.append_time_ms <= last.time_ms
         if last.run_id != self._identity.run_id and not is_late:
@@ -181,13 +187,14 @@ class Committer:
                 **log_set.state.writers,
                 self._identity.writer: replace(current, batch_id=last.batch_id),
             }
-            sequence = log_set.state.sequence + 1
-            state = replace(log_set.state, sequence=sequence, writers=writers)
-            self._publish(log_set, locks, state)
-        return self._leave(log_set)
+            state = state.following(writers=writers)
+        return self._leave(log_set, state)
 
-    def _leave(self, log_set: LogSet) -> Outcome:
+    def _leave(self, log_set: LogSet, state: CommitState) -> Outcome:
+        """Let what is committed be so durably: who committed it may have ended before that."""
         _LOG.info("%s is committed already", self._identity)
+        if self._durable or state is not log_set.state:
+            self._publish(log_set, state)
         sweep(log_set, self._identity)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
 
@@ -217,7 +224,6 @@ class Committer:
     def _append(
         self,
         log_set: LogSet,
-        locks: DirectoryLocks,
         runs: Sequence[StagedRun],
         tails: TailsOfSet,
     ) -> list[PartitionAppend]:
@@ -233,23 +239,28 @@ class Committer:
         )
         state = next_state(log_set.state, self._identity, self._options, appends, now_ms=now_ms)
         if appends:
-            locks.verify()
+            log_set.verify_locks()
             try:
-                self._declare(log_set, state.sequence, appends)
+                self._declare(log_set, state, appends)
+                # Whoever began after that has seen the intent; who had begun before is seen now.
+                log_set.check_current()
                 self._apply(appends)
-                self._publish(log_set, locks, state)
-            except Exception:
-                self._try_to_take_back(log_set, locks)
+                self._publish(log_set, state)
+            except (Exception, Interrupted):
+                self._try_to_take_back(log_set)
                 raise
         elif self._identity.is_remembered:
-            self._publish(log_set, locks, state)
+            self._publish(log_set, state)
         return appends
 
-    def _declare(self, log_set: LogSet, sequence: int, appends: Sequence[PartitionAppend]) -> None:
+    def _declare(
+        self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
+    ) -> None:
         """Step 4: say what is about to happen, in every directory, before the first byte."""
         members = [log_set.member_of(folder) for folder in self._plan.directories]
         intent = Intent(
-            sequence=sequence,
+            sequence=state.sequence,
+            commit_id=state.commit_id,
             set_id=log_set.state.set_id,
             writer=self._identity.writer,
             batch_id=self._identity.batch_id,
@@ -281,24 +292,24 @@ class Committer:
         with FileSyncer() if self._durable else nullcontext() as syncer:
             for each in appends:
                 if not each.is_long:
+                    check_interrupt()
                     each.apply(files, os.close if syncer is None else syncer.add)
 
-    def _publish(self, log_set: LogSet, locks: DirectoryLocks, state: CommitState) -> None:
+    def _publish(self, log_set: LogSet, state: CommitState) -> None:
         """Step 6: the commit."""
+        check_interrupt()
         if self._durable and self._checkpoint is not None:
             self._checkpoint.sync(self._identity.batch_id)
-        locks.verify()
         log_set.publish(state, durable=self._durable)
 
-    def _try_to_take_back(self, log_set: LogSet, locks: DirectoryLocks) -> None:
+    def _try_to_take_back(self, log_set: LogSet) -> None:
         """Take the batch back, unless its state came to be published all the same."""
         try:
-            locks.verify()
+            log_set.verify_locks()
             if log_set.is_outdated():
-                _LOG.warning("%s is published, though publishing it failed", self._identity)
-                return
+                return  # it is published, or another writer's commit is: neither is taken back
             take_back(log_set, durable=self._durable)
-        except (OSError, KafkaLogError) as error:
+        except (OSError, KafkaLogError, Interrupted) as error:
             _LOG.warning("%s is left for the next commit to take back: %s", self._identity, error)
 
     def _finish(

@@ -23,6 +23,7 @@ from kafkalog.checkpoints.regular_file import (
     open_regular,
 )
 from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
+from kafkalog.streaming.sink.shield import check_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -83,6 +84,7 @@ class FolderCopy:
         active = _active_stems(found)
         changed = self._remove_all_but(found)
         for folder, name in found:
+            check_interrupt()
             is_log = name.endswith(LOG)
             if sizes is not None:
                 is_active = name.partition(".")[0] == active.get(folder)
@@ -189,6 +191,7 @@ def _write(path: Path, source: int, start: int, end: int) -> int:
     try:
         position = start
         for data_start, data_end in _data(source, start, end):
+            check_interrupt()
             size = data_end - data_start
             copied = copy_range(source, data_start, size, target, data_start)
             position = data_start + copied

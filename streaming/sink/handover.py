@@ -44,6 +44,7 @@ from kafkalog.streaming.log.lost_partitions import lost_partitions
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
+from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -60,6 +61,7 @@ _WAIT_MS: Final = 60_000
 _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
+@shielded
 def hand_over(
     paths: Sequence[str],
     *,
@@ -104,6 +106,7 @@ def hand_over(
     return done
 
 
+@shielded
 def take_over(
     paths: Sequence[str], *, aborts_open: bool = False, wait_ms: int = _WAIT_MS
 ) -> Upkeep:
@@ -126,8 +129,9 @@ def take_over(
     options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
     directories = [_existing(path) for path in options.paths]
     check_given(directories)
-    with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms):
+    with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms) as locks:
         log_set = LogSet.open(directories, options)
+        log_set.verify_locks = locks.verify
         done = put_in_order(log_set, takes_over=True)
         if aborts_open and (aborted := abort_open_transactions(log_set)):
             taken_back = done.taken_back
@@ -135,7 +139,7 @@ def take_over(
             done.aborted, done.taken_back = aborted, taken_back
         state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
         if state != log_set.state:
-            log_set.publish(replace(state, sequence=state.sequence + 1), durable=True)
+            log_set.publish(state.following(), durable=True)
         for folder in log_set.directories:
             _lower_high_watermarks(folder, done.partitions)
     done.set_id = log_set.state.set_id
@@ -192,13 +196,13 @@ def _renamed(
     ]
     _note(log_set, partitions, changed)
     state = _advanced(log_set.state, renamed, is_renaming=True)
-    both = replace(state, topics={**log_set.state.topics, **state.topics})
-    log_set.publish(replace(both, sequence=state.sequence + 1), durable=True)
+    both = state.following(topics={**log_set.state.topics, **state.topics})
+    log_set.publish(both, durable=True)
     for each in renamed:
         if each.topic_partition.topic in changed:
             write_topic_id(each.where.path, changed[each.topic_partition.topic])
             fsync_directory(each.where.path)
-    log_set.publish(replace(state, sequence=state.sequence + 2), durable=True)
+    log_set.publish(both.following(topics=state.topics), durable=True)
     return renamed
 
 

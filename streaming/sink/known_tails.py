@@ -3,7 +3,7 @@
 Spark keeps the process in which it commits, and so does a program that appends by itself. What was
 derived for one commit is kept for the next, and believed only if
 
-- nobody has published since: the commit state still has the sequence number of our last commit; and
+- nobody has published since: the commit state is still that of our last commit; and
 - nothing has changed in the partition's folder: neither the folder itself (no file made, removed or
   renamed) nor the log and the indexes of the active segment, by their ``stat``.
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_stamp import CommitStamp
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.appender import PartitionAppender
 
@@ -46,7 +47,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Set:
-    sequence: int = -1
+    stamp: CommitStamp | None = None
     kept: dict[Path, _Kept] = field(default_factory=dict)
 
 
@@ -59,7 +60,7 @@ class KnownTails:
     def begin(self, state: CommitState) -> TailsOfSet:
         """Give what is known of a set; nothing if somebody else has committed since."""
         known = self._sets.pop(state.set_id, None)
-        if known is None or known.sequence != state.sequence:
+        if known is None or known.stamp != state.stamp:
             known = _Set()
         self._sets[state.set_id] = known
         while len(self._sets) > _SETS_KEPT:
@@ -96,7 +97,7 @@ class TailsOfSet:
 
     def keep(self, state: CommitState, appenders: Iterable[PartitionAppender]) -> None:
         """Keep what has just been published with ``state``, for the next commit."""
-        self._known.sequence = state.sequence
+        self._known.stamp = state.stamp
         for appender in appenders:
             if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(appender.directory):
                 folder = _stamp(appender.directory)

@@ -32,6 +32,7 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.checkpoints.regular_file import create_exclusive, open_regular
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.streaming.sink.file_systems import is_shared
+from kafkalog.streaming.sink.shield import check_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,7 +54,7 @@ class _Held(NamedTuple):
 
 
 class DirectoryLocks:
-    """Both locks of all ``directories``, held from ``with`` to its end.
+    """Both locks of all ``directories``, held from ``with`` to its end, in a shielded thread.
 
     They are taken in the order of their real paths, so that two writers with overlapping sets
     cannot wait for each other. ``holder`` is what others read about us while they wait.
@@ -126,13 +127,16 @@ class DirectoryLocks:
 
     def _take_mutex(self, folder: Path, deadline: float, undo: ExitStack) -> None:
         mutex = _MUTEXES.of(folder)
-        if not mutex.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._timed_out(folder, "another thread of this process")
+        while not mutex.acquire(timeout=min(_LONGEST_PAUSE_S, max(0, deadline - time.monotonic()))):
+            check_interrupt()
+            if time.monotonic() >= deadline:
+                raise self._timed_out(folder, "another thread of this process")
         undo.callback(mutex.release)
 
     def _wait_for(self, path: Path, deadline: float, undo: ExitStack) -> None:
         pause = _FIRST_PAUSE_S
         while (holder := self._take(path, undo)) is not None:
+            check_interrupt()
             if time.monotonic() >= deadline:
                 raise self._timed_out(path.parent, holder)
             time.sleep(pause)

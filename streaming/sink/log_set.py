@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.checkpoints.atomic_file import prepare, publish
 from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_stamp import load_stamp
 from kafkalog.checkpoints.commit_state import (
     INTENT_FILE,
     STATE_FILE,
@@ -25,14 +25,16 @@ from kafkalog.checkpoints.commit_state import (
     load_state,
 )
 from kafkalog.checkpoints.regular_file import fsync_directory
-from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
+from kafkalog.errors import CheckpointError, DurabilityError, LogDirectoryError
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.file_systems import check_file_system
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
+from kafkalog.streaming.sink.publishing import lost_locks, write_state
+from kafkalog.streaming.sink.shield import shielded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import Intent
     from kafkalog.streaming.sink.write_options import WriteOptions
@@ -42,6 +44,7 @@ __all__ = ["LogSet", "check_given", "ensure_set"]
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
 
+@shielded
 def ensure_set(options: WriteOptions) -> str:
     """Give the id of the set that the log directories are; an empty directory starts one.
 
@@ -134,10 +137,12 @@ class LogSet:
     """An opened set; whoever has it holds the locks of all its directories.
 
     ``state`` is the newest state of any directory, ``members`` the directories by member id.
+    ``verify_locks`` raises if the locks are lost.
     """
 
     state: CommitState
     members: Mapping[str, Path]
+    verify_locks: Callable[[], None] = lambda: None
 
     @classmethod
     def open(cls, directories: Sequence[Path], options: WriteOptions) -> Self:
@@ -192,30 +197,66 @@ class LogSet:
         take_back(self, durable=True)
 
     def is_outdated(self) -> bool:
-        """Tell whether a directory holds a newer state than this one.
+        """Tell whether a directory holds a newer state than this one, or another one as new.
 
         Raises:
             OSError, CheckpointError: that cannot be read.
         """
-        states = (load_state(folder) for folder in self.directories)
-        return any(state is not None and state.sequence > self.state.sequence for state in states)
+        known = self.state.stamp
+        stamps = (load_stamp(folder) for folder in self.directories)
+        return any(s is not None and s != known and s.sequence >= known.sequence for s in stamps)
+
+    def check_current(self) -> None:
+        """See that the locks are held, and that nobody has published since this was opened.
+
+        Raises:
+            CommitError: somebody has, though the locks seemed to be held.
+            LogDirectoryError: they are lost.
+            OSError, CheckpointError: that cannot be read.
+        """
+        self.verify_locks()
+        if self.is_outdated():
+            raise lost_locks(self.directories[0], self.state.sequence + 1)
 
     def publish(self, state: CommitState, *, durable: bool) -> None:
-        """Make ``state`` the truth. The first rename is the commit: after it nothing can fail.
+        """Make ``state`` the truth. The first rename is the commit: after it nothing is undone.
 
         Raises:
             OSError: nothing was published.
-            CommitError: it is not known whether it was, since what is there cannot be read.
+            LogDirectoryError: likewise, since the locks are lost.
+            CommitError: likewise, since another writer has published meanwhile; or it is not known
+                whether this was, since what is there cannot be read.
+            DurabilityError: it was published, and may not survive a loss of power.
         """
-        _write(state, self.members, durable=durable)
+        failed = write_state(state, self.members, durable=durable, check=self.check_current)
         self.state = state
+        if failed is not None:
+            raise DurabilityError(
+                f"commit {state.sequence} is published and its rows are visible, but a loss of "
+                f"power may take it away: {failed}. Do not write the rows again as new ones: a "
+                "query that runs its batch again, or a write under the same id and version, makes "
+                "them durable"
+            ) from failed
+
+    def make_durable(self) -> None:
+        """Let the state survive a loss of power: who published it may have ended before that.
+
+        It is written again. To sync what is there would not tell whether that has failed before.
+
+        Raises:
+            OSError: it may not survive.
+            CommitError: another writer has published meanwhile.
+        """
+        failed = write_state(self.state, self.members, durable=True, check=self.check_current)
+        if failed is not None:
+            raise failed
 
 
 def _start(folders: Sequence[Path]) -> tuple[CommitState, dict[str, Path]]:
     """Start a set; what a start that was cut off has left is written over."""
     members = {_new_id(): folder for folder in folders}
-    state = CommitState(0, _new_id(), "", tuple(members))
-    _write(state, members, durable=True)
+    state = CommitState(0, _new_id(), "", tuple(members), commit_id=_new_id())
+    _write(state, members)
     return state, members
 
 
@@ -232,9 +273,9 @@ def _join(
     joined = {**members, **new}
     invitation = replace(newest, member_ids=tuple(joined))
     for member, folder in new.items():
-        _write(invitation, {member: folder}, durable=True)
-    state = replace(invitation, sequence=newest.sequence + 1)
-    _write(state, joined, durable=True)
+        _write(invitation, {member: folder})
+    state = invitation.following()
+    _write(state, joined)
     return state, joined
 
 
@@ -260,36 +301,10 @@ def _is_only_invited(folder: Path, states: Mapping[Path, CommitState]) -> bool:
     return is_unnamed and not LogDirs([folder]).partitions()
 
 
-def _write(state: CommitState, members: Mapping[str, Path], *, durable: bool) -> None:
-    """Write a state beside the old one in every directory, then rename it in each."""
-    for member, folder in members.items():
-        prepare(folder / STATE_FILE, state.of_member(member).to_bytes(), fsync=durable)
-    first, *others = members.values()
-    try:
-        publish(first / STATE_FILE, fsync=durable)
-    except OSError as error:
-        found = _read_again(first, state.sequence, error)
-        if found is None or found.sequence != state.sequence:
-            raise
-        _LOG.warning("%s is published, but may not survive a power failure: %s", first, error)
-    for folder in others:
-        try:
-            publish(folder / STATE_FILE, fsync=durable)
-        except OSError as error:
-            _LOG.warning("%s keeps its older copy of the commit state: %s", folder, error)
-
-
-def _read_again(folder: Path, sequence: int, failed: OSError) -> CommitState | None:
-    """Read the state after a rename that may have happened."""
-    try:
-        return load_state(folder)
-    except (OSError, CheckpointError) as error:
-        raise CommitError(
-            f"whether commit {sequence} is published is not known: {failed}, and "
-            f"{folder / STATE_FILE} cannot be read either ({error}). Once it can be read, it is if "
-            f"the sequence there is {sequence}. A query, and a write with an id of its own, finds "
-            "that out itself when it runs again"
-        ) from failed
+def _write(state: CommitState, members: Mapping[str, Path]) -> None:
+    failed = write_state(state, members, durable=True)
+    if failed is not None:
+        raise failed
 
 
 def _newest(states: Mapping[Path, CommitState]) -> CommitState:

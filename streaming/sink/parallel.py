@@ -7,11 +7,13 @@ around at each of them, and be slower than one.
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from kafkalog.checkpoints.regular_file import sync
+from kafkalog.streaming.sink.shield import check_interrupt, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,22 +35,39 @@ def for_each(action: Callable[[_T], object], items: Sequence[_T]) -> None:
     """Call ``action`` with each item, in threads where there are several.
 
     All calls have ended when this returns or raises; it raises what the first one in order raised.
+    Once one has failed, or the caller is interrupted, no other one begins.
+
+    Raises:
+        Interrupted: the caller was interrupted; items may have been left out.
     """
+    check_interrupt()
     if len(items) <= 1:
         for item in items:
             action(item)
         return
+    running, failed = current(), threading.Event()
+
+    def act(item: _T) -> None:
+        if failed.is_set() or (running is not None and running.is_asked_to_stop):
+            return
+        try:
+            action(item)
+        except BaseException:
+            failed.set()
+            raise
+
     with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="kafkalog") as pool:
-        futures = [pool.submit(action, item) for item in items]
+        futures = [pool.submit(act, item) for item in items]
     for future in futures:
         future.result()
+    check_interrupt()
 
 
 class FileSyncer:
     """Takes over open files, and syncs and closes them in threads while others are written.
 
     Use it as a context manager: at its end all are durable, or the first error is raised. No file
-    is synced twice, whatever the first time came to.
+    is synced twice, whatever the first time came to. Its threads have ended then, however it ends.
     """
 
     def __init__(self) -> None:

@@ -86,7 +86,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     """Do what a commit had still to do that was cut off after it was published."""
     intents = (load_intent(folder) for folder in log_set.directories)
     intent = next((found for found in intents if found is not None), None)
-    if intent is None or intent.sequence != log_set.state.sequence:
+    if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:
         return
     made = {each.topic_partition for each in intent.partitions if each.created}
     drop_lines(log_set.directories, made)
@@ -101,6 +101,8 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
             for each in intent.partitions
         )
         sync_behind(reaches, whole=True)
+        # What says where logs end must not survive a loss of power without what was published.
+        log_set.make_durable()
     write_ends(
         [
             WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)

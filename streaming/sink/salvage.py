@@ -61,6 +61,7 @@ from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.places import PlaceName, chosen_places
 from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class _Log(NamedTuple):
     index_interval_bytes: int
 
 
+@shielded
 def salvage(
     paths: Sequence[str],
     partitions: Sequence[TopicPartition] = (),
@@ -174,11 +176,12 @@ def _locked(
     directories: Sequence[Path], options: WriteOptions, wait_ms: int
 ) -> Iterator[LogSet | None]:
     """Lock the directories, and open the set that they are, if our sink ever wrote there."""
-    with DirectoryLocks(directories, holder="kafkalog salvage", timeout_ms=wait_ms):
+    with DirectoryLocks(directories, holder="kafkalog salvage", timeout_ms=wait_ms) as locks:
         if all(load_state(folder) is None for folder in directories):
             yield None
             return
         log_set = LogSet.open(directories, options)
+        log_set.verify_locks = locks.verify
         take_back(log_set, durable=True)
         yield log_set
 
@@ -337,8 +340,7 @@ class _Salvage:
         if end is not None and known is not None and self._key.partition in known.high_watermarks:
             marks = {**known.high_watermarks, self._key.partition: end}
             topics[key] = replace(known, high_watermarks=marks)
-        changed = replace(state, topics=topics, sequence=state.sequence + 1)
-        self._log_set.publish(changed, durable=True)
+        self._log_set.publish(state.following(topics=topics), durable=True)
 
     # The original
 

@@ -48,7 +48,7 @@ def next_state(
             topics = note_versions(topics, identity, noted)
         else:
             writers[identity.writer] = noted
-    return replace(state, sequence=state.sequence + 1, topics=topics, writers=writers)
+    return state.following(topics=topics, writers=writers)
 
 
 def _topics(

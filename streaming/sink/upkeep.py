@@ -27,6 +27,7 @@ from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.ownership import TopicOwners
 from kafkalog.streaming.sink.recovery import take_back
+from kafkalog.streaming.sink.shield import check_interrupt, shielded
 from kafkalog.streaming.sink.stale_lines import check_log_start, forget_log_start
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -77,6 +78,7 @@ class Upkeep:
     aborted: list[str] = field(default_factory=list)
 
 
+@shielded
 def recover(
     paths: Sequence[str], *, reset_log_start: bool = False, wait_ms: int = _DEFAULT_WAIT_MS
 ) -> Upkeep:
@@ -99,7 +101,9 @@ def recover(
 def opened_set(
     paths: Sequence[str], *, wait_ms: int = _DEFAULT_WAIT_MS, holder: str = "kafkalog recover"
 ) -> Iterator[LogSet]:
-    """Lock and open directories that the sink has written to; nothing is made.
+    """Lock and open directories that the sink has written to, in a shielded thread.
+
+    Nothing is made.
 
     Raises:
         LogDirectoryError: none of them has a commit state, or a broker holds one.
@@ -115,8 +119,10 @@ def opened_set(
             f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
             "wrote here; a broker recovers its own directories when it starts"
         )
-    with DirectoryLocks(directories, holder=holder, timeout_ms=wait_ms):
-        yield LogSet.open(directories, options)
+    with DirectoryLocks(directories, holder=holder, timeout_ms=wait_ms) as locks:
+        log_set = LogSet.open(directories, options)
+        log_set.verify_locks = locks.verify
+        yield log_set
 
 
 def put_in_order(
@@ -141,6 +147,7 @@ def put_in_order(
     marks = BrokerMarks()
     owners = TopicOwners(log_set.state)
     for key, found in partitions.items():
+        check_interrupt()
         known = log_set.state.topic(key.topic, read_topic_id(found.path))
         if key.topic in INTERNAL_TOPICS and known is None:
             done.skipped.append(found)

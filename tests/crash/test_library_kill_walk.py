@@ -1,14 +1,19 @@
-"""SIGKILL within ``kafkalog.append``; the same append again makes up for it and doubles nothing."""
+"""SIGKILL, or an interrupt, within ``kafkalog.append``.
+
+The same append again makes up for it, and doubles nothing.
+"""
 
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from tests.support.interrupting import AlarmError, interrupted_at
 from tests.support.killing import run_and_kill
 
 import kafkalog
@@ -58,6 +63,26 @@ def test_an_append_that_was_killed_anywhere_is_there_once_when_it_was_repeated(
         assert values(log) in (BEFORE, BEFORE + ADDED)
         append(log, 1, ADDED)
         assert values(log) == BEFORE + ADDED
+        append(log, 2, AFTER)
+        assert values(log) == BEFORE + ADDED + AFTER
+        shutil.rmtree(log)
+        call += STRIDE
+    assert call > 40
+
+
+def test_an_append_that_was_interrupted_anywhere_is_there_once_when_it_was_repeated(
+    folder: Path,
+) -> None:
+    append(folder / "template", 0, BEFORE)
+    call, interrupted = 0, True
+    while interrupted:
+        log = folder / str(call)
+        shutil.copytree(folder / "template", log)
+        with interrupted_at(call) as reached, suppress(AlarmError):
+            append(log, 1, ADDED)
+        interrupted = reached()
+        assert values(log) in (BEFORE, BEFORE + ADDED)
+        append(log, 1, ADDED)
         append(log, 2, AFTER)
         assert values(log) == BEFORE + ADDED + AFTER
         shutil.rmtree(log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,8 @@ def stop_before(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     original = getattr(owner, name)
 
     def stopping(*arguments: object, **named: object) -> object:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        # To this thread: one that the process gets may stop it some calls later.
+        signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
         return original(*arguments, **named)
 
     patch.setattr(owner, name, stopping)

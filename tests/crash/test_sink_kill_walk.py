@@ -1,20 +1,26 @@
 """SIGKILL at each call of a commit that changes a file, one after the other; then go on.
 
-CI kills at every fourth call, from another one on in each case; ``make kills`` at all of them.
+Interrupts (Ctrl-C, alarms) likewise. CI ends it at every fourth call, and interrupts it at every
+ninth, from another one on in each case; ``make kills`` at all of them.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import threading
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.support.interrupting import AlarmError, interrupted_at
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.scenes import CASES, Case, Scene, check_indexes
 from tests.support.sinking import adopt_small_files
+
+from kafkalog.streaming.sink.upkeep import recover
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.crash
 
 STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "4"))
+INTERRUPT_STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "9"))
 
 
 @pytest.fixture
@@ -50,11 +57,11 @@ def copied(case: Case, template: Path, folder: Path) -> Scene:
     return Scene(case, folder)
 
 
-def walk(attempt: Callable[[int], bool], case: Case) -> int:
+def walk(attempt: Callable[[int], bool], case: Case, stride: int = STRIDE) -> int:
     """Call ``attempt`` with the number of each call until nothing is cut off any more."""
-    call = CASES.index(case) % STRIDE
+    call = CASES.index(case) % stride
     while attempt(call):
-        call += STRIDE
+        call += stride
     return call
 
 
@@ -108,3 +115,68 @@ def test_whichever_call_a_recovery_is_killed_at_each_row_is_there_once(
         return died
 
     assert walk(attempt, case) > 20
+
+
+def check_none_running() -> None:
+    """No thread of ours goes on beneath the next commit."""
+    names = [thread.name for thread in threading.enumerate()]
+    assert not [name for name in names if name.startswith("kafkalog")]
+
+
+@pytest.mark.parametrize("times", [1, 2], ids=["once", "and again while it stops"])
+def test_whichever_call_a_commit_is_interrupted_at_each_row_is_there_once(
+    case: Case, times: int, folder: Path
+) -> None:
+    template = template_of(case, folder / "template")
+    done = case.before + 1
+
+    def attempt(call: int) -> bool:
+        scene = copied(case, template, folder / str(call))
+        with interrupted_at(call, times=times) as reached:
+            try:
+                scene.write(case.before, "run-1")
+            except AlarmError as error:
+                is_done = any("it is done" in note for note in getattr(error, "__notes__", ()))
+            else:
+                is_done = True
+        check_none_running()
+        scene.check_guarded()
+        seen = scene.values()
+        assert seen in (scene.expected(case.before), scene.expected(done))
+        assert not is_done or seen == scene.expected(done)
+        scene.write_another()
+        assert scene.values() == seen
+        scene.write(case.before, "run-2")
+        assert scene.values() == scene.expected(done)
+        scene.check_clean()
+        check_indexes(scene.directories)
+        shutil.rmtree(scene.folder)
+        return reached()
+
+    assert walk(attempt, case, INTERRUPT_STRIDE) > 20
+
+
+def test_whichever_call_a_recovery_is_interrupted_at_each_row_is_there_once(
+    case: Case, folder: Path
+) -> None:
+    template = template_of(case, folder / "template")
+    counting = copied(case, template, folder / "counting")
+    calls = count_calls(lambda: counting.write(case.before, "run-1"))
+    unfinished = copied(case, template, folder / "unfinished")
+    assert run_and_kill(lambda: unfinished.write(case.before, "run-1"), calls * 3 // 5)
+
+    def attempt(call: int) -> bool:
+        scene = copied(case, unfinished.folder, folder / f"i{call}")
+        with interrupted_at(call) as reached, suppress(AlarmError):
+            recover([str(directory) for directory in scene.directories])
+        check_none_running()
+        scene.check_guarded()
+        scene.write_another()
+        assert scene.values() == scene.expected(case.before)
+        scene.write(case.before, "run-2")
+        assert scene.values() == scene.expected(case.before + 1)
+        scene.check_clean()
+        shutil.rmtree(scene.folder)
+        return reached()
+
+    assert walk(attempt, case, INTERRUPT_STRIDE) > 0

@@ -12,11 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from tests.support.interrupting import AlarmError, interrupted_at
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog import append
 from kafkalog.checkpoints.broker import RECOVERY_POINT, read_offset_checkpoint
-from kafkalog.errors import BatchIdentityError, CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.errors import (
+    BatchIdentityError,
+    CommitError,
+    DurabilityError,
+    KafkaLogError,
+    LogDirectoryError,
+)
 from kafkalog.streaming.sink.committer import Committer
 
 if TYPE_CHECKING:
@@ -80,6 +87,8 @@ def test_whichever_call_fails_a_batch_is_there_whole_or_not_at_all(
             patch.setattr(os, name, failing)
             try:
                 committed = writer.commit(1, runs).appended
+            except DurabilityError:
+                committed = True
             except KafkaLogError:
                 committed = False
         failed = failing.has_failed
@@ -89,6 +98,35 @@ def test_whichever_call_fails_a_batch_is_there_whole_or_not_at_all(
         assert values_of([folder], "t") == AFTER
         shutil.rmtree(folder)
         call += 1
+
+
+@pytest.mark.parametrize("adopts", [False, True], ids=["copied", "adopted"])
+def test_whichever_call_is_interrupted_a_batch_is_there_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopts: bool
+) -> None:
+    if adopts:
+        adopt_small_files(monkeypatch)
+    options = {"topic": "t", "numPartitions": "2", "segment__bytes": "130"}
+    Writer(tmp_path / "before", **options).write(0, rows(["a", "b"], partitions=[0, 1]))
+    call, interrupted, stopped = 0, True, 0
+    while interrupted:
+        folder = tmp_path / str(call)
+        shutil.copytree(tmp_path / "before", folder)
+        writer = Writer(folder, **options)
+        runs = writer.stage(1, rows(["c", "d"], partitions=[0, 1]))
+        with interrupted_at(call) as reached:
+            try:
+                committed = writer.commit(1, runs).appended
+            except AlarmError as error:
+                committed = "it is done" in "".join(error.__notes__)
+        interrupted = reached()
+        stopped += not committed
+        assert values_of([folder], "t") == (AFTER if committed else BEFORE)
+        writer.write(1, rows(["c", "d"], partitions=[0, 1]))
+        assert values_of([folder], "t") == AFTER
+        shutil.rmtree(folder)
+        call += 2
+    assert stopped > 5
 
 
 def test_an_fsync_of_what_was_left_to_the_system_that_fails_fails_the_durable_batch(
@@ -109,6 +147,8 @@ def test_an_fsync_of_what_was_left_to_the_system_that_fails_fails_the_durable_ba
             patch.setattr(os, "fsync", failing)
             try:
                 committed = writer.commit(3, runs).appended
+            except DurabilityError:
+                committed = True
             except CommitError:
                 committed = False
         failed = failing.has_failed
