@@ -51,12 +51,13 @@ class Moving:
     """The micro-batch that is to fail when its rows have been read."""
     _sent: int = 0
 
-    def send(self, count: int) -> None:
+    def send(self, count: int, *, wait: bool = True) -> None:
         values = [(None, str(self._sent + n).encode()) for n in range(count)]
         self._sent += count
         # few to a batch, so that every partition gets some
         self.peers.broker.produce(self.topic, values, **{"batch.num.messages": 5, "linger.ms": 5})
-        wait_until_on_disk(self.peers.broker, self.topic)
+        if wait:
+            wait_until_on_disk(self.peers.broker, self.topic)
 
     def run(self, format_: str) -> int:
         """Read what there is; give how many micro-batches that took."""
@@ -151,6 +152,29 @@ def test_a_batch_that_failed_in_one_is_run_again_by_the_other_with_the_same_rows
     assert (again[0], sorted(again[2])) == (failed[0], sorted(failed[2]))
     assert query.places == query.expected
     assert any(partition == 3 for partition, _ in query.places)
+
+
+def test_a_query_goes_over_before_the_broker_has_written_down_what_is_committed(
+    peers: Peers, tmp_path: Path
+) -> None:
+    """As within the seconds that a broker takes; this one does it when it stops."""
+    settings = {"replica.high.watermark.checkpoint.interval.ms": "3600000"}
+    with Broker(tmp_path / "broker", settings=settings) as broker:
+        query = moving(Peers(peers.spark, broker, tmp_path), "at-once", tmp_path)
+        query.send(30, wait=False)
+        query.failing = 2
+        with pytest.raises(StreamingQueryException, match="the batch is to fail"):
+            query.run("kafka")
+        query.failing = None
+        failed = query.batches.pop()
+        query.run("kafkalog")  # the batch that was planned, and no further
+        again = [(number, sorted(rows)) for number, name, rows in query.batches if name != "kafka"]
+        assert again[0] == (failed[0], sorted(failed[2]))
+        assert all(rows == [] for _, rows in again[1:])
+        expected = query.expected
+        broker.stop()
+        assert query.run("kafkalog") >= 1
+    assert query.places == expected
 
 
 def test_nothing_new_is_no_batch_but_one_where_the_text_of_the_offsets_differs(

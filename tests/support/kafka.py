@@ -8,8 +8,10 @@ checks every segment of them.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shutil
+import signal
 import socket
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -307,6 +309,35 @@ class Broker:
         settings = {**self._settings, "log.dirs": ",".join(map(str, self.log_dirs))}
         lines = [f"{name}={value}\n" for name, value in settings.items()]
         self._properties.write_text("".join(lines), encoding="utf-8")
+
+
+class SecondBroker(Broker):
+    """Another broker of a cluster, with the node id 2; the first one has the controller."""
+
+    def __init__(
+        self, home: Path, first: Broker, *, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self._quorum = first._settings["controller.quorum.voters"]
+        super().__init__(home, settings=settings)
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let it do nothing for a while (SIGSTOP), as a machine that is too busy."""
+        assert self._server is not None
+        os.kill(self._server.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._server.pid, signal.SIGCONT)
+
+    def _own_settings(self) -> dict[str, str]:
+        return {
+            **super()._own_settings(),
+            "process.roles": "broker",
+            "node.id": "2",
+            "controller.quorum.voters": self._quorum,
+            "listeners": self._listener,
+        }
 
 
 class ZooKeeperBroker(Broker):
