@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
-    from kafkalog.streaming.source.tail import OffsetGap
+    from kafkalog.streaming.source.gaps import OffsetGap
 
 __all__ = [
     "describe_partitions",

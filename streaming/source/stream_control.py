@@ -39,10 +39,10 @@ from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.gaps import OffsetGap
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
-    from kafkalog.streaming.source.tail import OffsetGap
 
 __all__ = ["StreamControl"]
 

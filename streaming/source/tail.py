@@ -27,17 +27,17 @@ import logging
 import time
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.checkpoints.topic_ids import is_changed_id
-from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.source.gaps import OffsetGap, say_gaps
+from kafkalog.streaming.source.known_ends import KnownEnds
 from kafkalog.streaming.source.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.source.partition_tail import PartitionTail
 from kafkalog.streaming.source.watch import Watched
@@ -49,11 +49,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["LogTail", "OffsetGap"]
+__all__ = ["LogTail"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
-
-_COMMIT_FILES: Final = (INTENT_FILE, STATE_FILE)
 
 _ATTEMPTS: Final = 100
 """A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
@@ -63,13 +61,6 @@ _TAKEN_IN_TURN: Final = 50
 
 _LISTING_INTERVAL_S: Final = 0.05
 """How often folders of partitions that are walked are looked at for a new segment."""
-
-
-class OffsetGap(NamedTuple):
-    """The offsets ``[start, end)`` that are, or should be, above what is read."""
-
-    start: int
-    end: int
 
 
 class LogTail:
@@ -111,10 +102,7 @@ class LogTail:
         self._topic_ids: dict[TopicPartition, str | None] = {}
         self._topic_ids_are_due = False
         self._directories: list[Path] = []
-        self._log_starts: Watched[PartitionOffsets]
-        self._high_watermarks: Watched[PartitionOffsets]
-        self._recovery_points: Watched[PartitionOffsets]
-        self._committed: Watched[Committed]
+        self._known: KnownEnds
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
         self._next_listing = 0.0
@@ -153,7 +141,7 @@ class LogTail:
         """Find the ends; None where a commit or a deletion got in between."""
         if self._read_files():
             self._ends_found = None
-        before = self._commit_sequence()
+        before = self._known.sequence
         if not self._stirred() and self._ends_found is not None:
             return self._ends_found
         self._ends_found = None
@@ -163,8 +151,8 @@ class LogTail:
             self._listing.forget()
             return None
         if walked:
-            self._committed.refresh()
-        if walked and self._commit_sequence() != before:
+            self._known.refresh_committed()
+        if walked and self._known.sequence != before:
             return None
         self._ends_found = ends
         return ends
@@ -190,8 +178,8 @@ class LogTail:
         partition = self._partitions.get(topic_partition)
         if partition is None:
             return False
-        if self._committed.value.in_progress(*topic_partition):
-            return offset <= min(partition.log_end, self._end_before_commit(topic_partition))
+        if self._known.committed.in_progress(*topic_partition):
+            return offset <= min(partition.log_end, self._known.end_before_commit(topic_partition))
         return offset <= partition.log_end
 
     def is_stable(self, topic_partition: TopicPartition, offset: int) -> bool:
@@ -203,26 +191,7 @@ class LogTail:
 
     def report(self) -> None:
         """Say in numbers what the last look found beside the ends, where there is something."""
-        if self.unread:
-            _LOGGER.warning(
-                "%s lie above what is committed and are not read (readUpTo=logEnd reads them): %s",
-                *_counted(self.unread),
-            )
-        if self.missing:
-            _LOGGER.warning(
-                "%s are said to be committed and are not in the log, which is damaged or was cut: "
-                "%s",
-                *_counted(self.missing),
-            )
-        damaged = list(self._ending_at_damage())
-        if damaged:
-            _LOGGER.warning(
-                "the logs of %d partitions end at a damaged batch, as for a broker that recovers "
-                "them: nothing tells that the batches behind it are committed, and they are not "
-                "read (kafkalog verify names the places): %s",
-                len(damaged),
-                ", ".join(damaged[:10]),
-            )
+        say_gaps(self.unread, self.missing, list(self._ending_at_damage()))
 
     def _ending_at_damage(self) -> Iterator[str]:
         ends = self._ends_found or {}
@@ -237,8 +206,8 @@ class LogTail:
     def missing_parts(self) -> MissingParts:
         """Give what the commit state names and the last look did not find."""
         known, committed, listed = self._missing_parts
-        if committed is not self._committed.value or listed is not self._listed:
-            committed, listed = self._committed.value, self._listed
+        if committed is not self._known.committed or listed is not self._listed:
+            committed, listed = self._known.committed, self._listed
             folders = {where.path for where in (listed or {}).values()}
             directories = [path for path in self._log_dirs.paths if path not in folders]
             known = find_missing_parts(committed, directories, listed or {}, self._selects)
@@ -284,7 +253,7 @@ class LogTail:
                 f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
             )
         directory = self._partitions[topic_partition].where.path
-        start = self._checkpointed_start(topic_partition)
+        start = self._known.log_start(topic_partition)
         return PartitionLog(
             directory,
             topic_partition,
@@ -310,10 +279,10 @@ class LogTail:
         """Read what tells of all partitions; gives whether any of it may be new."""
         news = self._read_once()
         # A commit that came after the listing may have made partitions that the listing lacks.
-        while self._listed_for != self._commit_sequence():
-            self._listed_for = self._commit_sequence()
+        while self._listed_for != self._known.sequence:
+            self._listed_for = self._known.sequence
             news |= self._read_once()
-        return self._log_starts.refresh() or news
+        return self._known.refresh_log_starts() or news
 
     def _read_once(self) -> bool:
         news = False
@@ -321,11 +290,7 @@ class LogTail:
             self._listed = self._listing.value
             self._take_listing(self._listed)
             news = True
-        news |= self._high_watermarks.refresh()
-        if self._to_log_end:
-            self._recovery_points.refresh()
-        news |= self._committed.refresh()
-        return news
+        return self._known.refresh() or news
 
     def _stirred(self) -> bool:
         """Look at the partitions that have to be looked at; gives whether any has changed."""
@@ -361,46 +326,16 @@ class LogTail:
         directories = sorted(roots | {where.log_dir for where in found.values()})
         if directories != self._directories:
             self._directories = directories
-            self._watch_directories()
+            self._known = KnownEnds(
+                directories,
+                lambda name, unnamed: self._log_dirs.checkpoint(
+                    name, self._listing.value.values(), unnamed=unnamed
+                ),
+                to_log_end=self._to_log_end,
+                every_batch=self._every_batch,
+            )
         else:
-            self._log_starts.forget()
-            self._high_watermarks.forget()
-            self._recovery_points.forget()
-
-    def _watch_directories(self) -> None:
-        self._log_starts = self._watched_checkpoint(LOG_START_OFFSET)
-        self._high_watermarks = self._watched_checkpoint(HIGH_WATERMARK, unnamed=0)
-        self._recovery_points = self._watched_checkpoint(RECOVERY_POINT)
-        files = [folder / name for folder in self._directories for name in _COMMIT_FILES]
-        self._committed = Watched(files, self._load_committed)
-
-    def _checkpointed_start(self, topic_partition: TopicPartition) -> int:
-        return 0 if self._every_batch else self._log_starts.value.get(topic_partition, 0)
-
-    def _watched_checkpoint(
-        self, name: str, unnamed: int | None = None
-    ) -> Watched[PartitionOffsets]:
-        return Watched(
-            [directory / name for directory in self._directories],
-            lambda: self._log_dirs.checkpoint(name, self._listing.value.values(), unnamed=unnamed),
-        )
-
-    def _load_committed(self) -> Committed:
-        try:
-            return load_committed(self._directories)
-        except KafkaLogError as error:
-            if not self._to_log_end:
-                raise
-            _LOGGER.warning("reading up to the log end without the commit state: %s", error)
-            return Committed(None, None)
-
-    def _commit_sequence(self) -> tuple[int, int]:
-        committed = self._committed.value
-        state, intent = committed.state, committed.unfinished
-        return (
-            -1 if state is None else state.sequence,
-            -1 if intent is None else intent.sequence,
-        )
+            self._known.forget_checkpoints()
 
     def _ends(self) -> tuple[PartitionOffsets, bool]:
         """Give the ends, and whether any of them is known from walking the log alone."""
@@ -449,42 +384,12 @@ class LogTail:
         """
         if not self._to_log_end:
             return None
-        flushed = self._recovery_points.value.get(partition.where.topic_partition)
+        flushed = self._known.recovery_point(partition.where.topic_partition)
         known = [each for each in (self._committed_end(partition), flushed) if each is not None]
         return min(known, default=None)
 
     def _committed_end(self, partition: PartitionTail) -> int | None:
-        """Give the end that the commit state or a broker's checkpoint knows, as far as it says."""
-        topic_partition = partition.where.topic_partition
-        topic, number = topic_partition
-        committed = self._committed.value
-        ours = self._our_end(partition)
-        brokers = self._high_watermarks.value.get(topic_partition)
-        if committed.in_progress(topic, number):
-            before = self._end_before_commit(topic_partition)
-            # What a broker has appended since our last commit stays seen while the next one runs.
-            brokers = brokers if brokers is None else min(brokers, before)
-            ours = before if ours is None and brokers is None else ours
-        if ours is None or brokers is None:
-            return brokers if ours is None else ours
-        return max(ours, brokers)
-
-    def _our_end(self, partition: PartitionTail) -> int | None:
-        topic, number = partition.where.topic_partition
-        return self._committed.value.high_watermark(topic, partition.topic_id, number)
-
-    def _end_before_commit(self, topic_partition: TopicPartition) -> int:
-        """Give where a partition ended that our first commit to it, still unfinished, found."""
-        intent = self._committed.value.unfinished
-        partitions = intent.partitions if intent is not None else ()
-        return next(
-            (
-                intended.start_offset
-                for intended in partitions
-                if intended.topic_partition == topic_partition and not intended.created
-            ),
-            0,
-        )
+        return self._known.committed_end(partition.where.topic_partition, partition.topic_id)
 
     def _clamped(self, partition: PartitionTail, committed: int) -> int:
         """Give the end to read up to where the log ends elsewhere than what is committed says."""
@@ -507,7 +412,7 @@ class LogTail:
         task that comes to it fails, or passes it over.
         """
         partition.is_behind = True
-        ours = self._our_end(partition)
+        ours = self._known.our_end(partition.where.topic_partition, partition.topic_id)
         is_ours = ours is not None and ours > partition.log_end
         if partition.is_damaged or (is_ours and partition.is_torn):
             return committed
@@ -518,7 +423,7 @@ class LogTail:
 
     def _start(self, partition: PartitionTail) -> int:
         topic_partition = partition.where.topic_partition
-        return max(partition.first_offset, self._checkpointed_start(topic_partition))
+        return max(partition.first_offset, self._known.log_start(topic_partition))
 
     def _checked_start(self, partition: PartitionTail) -> int:
         """Look again at a log that was seen to end below its start: both move on a live broker.
@@ -526,16 +431,9 @@ class LogTail:
         Raises:
             LogDirectoryError: it still does, so that its records would be hidden.
         """
-        self._log_starts.refresh()
+        self._known.refresh_log_starts()
         start = self._start(partition)
         partition.look_for(start)
         if partition.log_end < start:
             raise LogDirectoryError(log_start_text(partition.where, start, partition.log_end))
         return start
-
-
-def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
-    count = sum(end - start for start, end in gaps.values())
-    shown = [f"{key} [{gap.start}, {gap.end})" for key, gap in islice(gaps.items(), 10)]
-    more = ["…"] if len(gaps) > len(shown) else []
-    return f"{count} offsets of {len(gaps)} partitions", ", ".join(shown + more)

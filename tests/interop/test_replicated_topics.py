@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.interop
 
-KEY: Final = TopicPartition("replicated", 0)
 _SECONDS: Final = 60
 _PATIENT: Final = {
     "broker.session.timeout.ms": "600000",
     "replica.lag.time.max.ms": "600000",
+    "replica.high.watermark.checkpoint.interval.ms": "8000",
 }
 """A follower that is silent stays in sync, so that nothing is committed without it."""
 
@@ -40,10 +40,19 @@ def wait_for(broker: Broker, expected: list[int]) -> None:
         time.sleep(0.2)
 
 
-def wait_for_line(broker: Broker) -> None:
-    """Wait until the checkpoint names the partition, which it does every five seconds."""
+def create(broker: Broker, topic: str, replicas: list[int]) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    asked = NewTopic(topic, 1, replica_assignment=[replicas])
+    admin.create_topics([asked])[topic].result()
+    broker.wait_for_leaders(Topic(topic))
+
+
+def wait_for_line(broker: Broker, topic: str) -> None:
+    """Wait until the checkpoint names the topic's partition."""
     deadline = time.monotonic() + _SECONDS
-    while KEY not in read_offset_checkpoint(broker.log_dirs[0], HIGH_WATERMARK):
+    while TopicPartition(topic, 0) not in read_offset_checkpoint(
+        broker.log_dirs[0], HIGH_WATERMARK
+    ):
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
@@ -60,15 +69,15 @@ def test_what_not_all_replicas_have_is_not_read_of_a_new_partition_nor_of_one_th
         Broker(tmp_path / "first", settings=_PATIENT) as leader,
         SecondBroker(tmp_path / "second", leader, settings=_PATIENT) as follower,
     ):
-        admin = AdminClient({"bootstrap.servers": leader.bootstrap})
-        asked = NewTopic("replicated", 1, replica_assignment=[[1, 2]])
-        admin.create_topics([asked])["replicated"].result()
-        leader.wait_for_leaders(Topic("replicated"))
+        # with its first topic a broker writes the checkpoint at once, and then every so often
+        create(leader, "first", [1])
+        wait_for_line(leader, "first")
+        create(leader, "replicated", [1, 2])
         with follower.paused():
             send(leader, 5, "1")
             assert offsets(leader) == []
             assert offsets(leader, readUpTo="logEnd") == [*range(5)]
-            wait_for_line(leader)
+            wait_for_line(leader, "replicated")
             assert offsets(leader) == []
         for broker in (leader, follower):
             wait_for(broker, [*range(5)])
