@@ -47,6 +47,9 @@ Paths = Annotated[
     list[str], typer.Argument(metavar="PATH…", help="The log directories that belong together.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+]
 TopicName = Annotated[str | None, typer.Option("--topic", help="This topic only.")]
 
 
@@ -60,14 +63,15 @@ def recover(
             help="Forget log starts above the ends of their logs, those of earlier topics.",
         ),
     ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Take back what an unfinished commit left, and bring the ends of all logs into order."""
     with one_line_errors():
         from kafkalog.streaming.sink.upkeep import recover as act  # noqa: PLC0415
 
-        done = act(paths, reset_log_start=reset_log_start)
-    report_upkeep(done, as_json=as_json)
+        done = act(paths, reset_log_start=reset_log_start, dry_run=dry_run)
+    report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 
 @app.command()
@@ -81,6 +85,7 @@ def handover(
         str | None, typer.Option(help="Write meta.properties of this cluster; with --node-id.")
     ] = None,
     node_id: Annotated[int | None, typer.Option(help="The broker's node.id.")] = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Make directories that the sink wrote ones that a broker can start on."""
@@ -92,8 +97,10 @@ def handover(
     with one_line_errors():
         from kafkalog.streaming.sink.handover import hand_over  # noqa: PLC0415
 
-        done = hand_over(paths, topic_ids=ids, cluster_id=cluster_id, node_id=node_id)
-    report_upkeep(done, as_json=as_json)
+        done = hand_over(
+            paths, topic_ids=ids, cluster_id=cluster_id, node_id=node_id, dry_run=dry_run
+        )
+    report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 
 @app.command()
@@ -102,14 +109,15 @@ def takeover(
     abort_open_transactions: Annotated[
         bool, typer.Option("--abort-open-transactions", help="End them as aborted.")
     ] = False,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Let the sink go on behind a broker that has stopped or was killed."""
     with one_line_errors():
         from kafkalog.streaming.sink.handover import take_over  # noqa: PLC0415
 
-        done = take_over(paths, aborts_open=abort_open_transactions)
-    report_upkeep(done, as_json=as_json)
+        done = take_over(paths, aborts_open=abort_open_transactions, dry_run=dry_run)
+    report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 
 @app.command()

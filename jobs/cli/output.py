@@ -47,9 +47,40 @@ def exit_if(problems: Iterable[object]) -> None:
         raise typer.Exit(PROBLEM)
 
 
-def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
+def report_upkeep(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
     """Print what was found and done, and end with 1 if a person has to decide on something."""
-    rows = [
+    rows = _partition_rows(done)
+    if as_json:
+        report = {
+            "dryRun": dry_run,
+            "set": done.set_id,
+            "takenBack": done.taken_back,
+            "reset": done.reset,
+            "aborted": done.aborted,
+            "written": done.written,
+            "partitions": rows,
+            "problems": done.problems,
+        }
+        typer.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        if dry_run:
+            typer.echo("dry run: nothing was changed; what would be done:")
+        for batch in done.taken_back:
+            typer.echo(f"taken back: {batch}")
+        for line in done.reset:
+            typer.echo(f"reset: {line}")
+        for line in done.aborted:
+            typer.echo(f"aborted: {line}")
+        print_rows(rows, as_json=False)
+        for line in done.written:
+            typer.echo(f"written: {line}")
+        for problem in done.problems:
+            typer.echo(f"problem: {problem}", err=True)
+    raise typer.Exit(PROBLEM if done.problems else 0)
+
+
+def _partition_rows(done: Upkeep) -> list[dict[str, Any]]:
+    return [
         {
             "topic": each.topic_partition.topic,
             "partition": each.topic_partition.partition,
@@ -61,27 +92,6 @@ def report_upkeep(done: Upkeep, *, as_json: bool) -> None:
         }
         for each in done.partitions
     ]
-    if as_json:
-        report = {
-            "set": done.set_id,
-            "takenBack": done.taken_back,
-            "reset": done.reset,
-            "aborted": done.aborted,
-            "partitions": rows,
-            "problems": done.problems,
-        }
-        typer.echo(json.dumps(report, ensure_ascii=False))
-    else:
-        for batch in done.taken_back:
-            typer.echo(f"taken back: {batch}")
-        for line in done.reset:
-            typer.echo(f"reset: {line}")
-        for line in done.aborted:
-            typer.echo(f"aborted: {line}")
-        print_rows(rows, as_json=False)
-        for problem in done.problems:
-            typer.echo(f"problem: {problem}", err=True)
-    raise typer.Exit(PROBLEM if done.problems else 0)
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -35,6 +35,7 @@ __all__ = [
     "recover_segment",
     "remove_segment",
     "start_segment",
+    "wrong_indexes",
 ]
 
 
@@ -76,19 +77,27 @@ def correct_indexes(
     Returns:
         the files that were replaced, or made.
     """
-    replaced = []
+    wrong = wrong_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes)
+    for path, entries in wrong.items():
+        write_atomically(path, entries, fsync=fsync)
+    return list(wrong)
+
+
+def wrong_indexes(
+    directory: Path, base_offset: int, *, index_interval_bytes: int
+) -> dict[Path, bytes]:
+    """Give those sparse indexes of a segment that :func:`correct_indexes` would replace, by what.
+
+    Changes nothing.
+    """
     with LogSegment(directory, base_offset) as segment:
         tables = (chunk.table for chunk in valid_chunks(segment, 0))
         built = index_segment(base_offset, tables, index_interval_bytes)
-        for suffix, entries in (
-            (OFFSET_INDEX, built.index_entries),
-            (TIME_INDEX, built.time_index_entries),
-        ):
-            path = segment.file(suffix)
-            if not _holds(path, entries):
-                write_atomically(path, entries, fsync=fsync)
-                replaced.append(path)
-    return replaced
+        called_for = {
+            segment.file(OFFSET_INDEX): built.index_entries,
+            segment.file(TIME_INDEX): built.time_index_entries,
+        }
+    return {path: entries for path, entries in called_for.items() if not _holds(path, entries)}
 
 
 def _holds(path: Path, entries: bytes) -> bool:

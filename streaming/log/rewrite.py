@@ -48,7 +48,7 @@ from kafkalog.streaming.log.segment_growth import index_segment
 from kafkalog.streaming.log.txn_index import TXN_ENTRY, AbortedTransaction, TxnIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.records.batch import BatchTable
@@ -91,14 +91,19 @@ def rewrite_segment(
                 "name all damaged places of a segment at once"
             )
         built = index_segment(base_offset, _tables(new), index_interval_bytes)
-    kinds = [(OFFSET_INDEX, built.index_entries), (TIME_INDEX, built.time_index_entries)]
+    files = {OFFSET_INDEX: built.index_entries, TIME_INDEX: built.time_index_entries}
     entries = _txn_entries(old.file(TXN_INDEX), base_offset, lambda at: not _is_in(at, lost))
     if entries is not None:
-        kinds.append((TXN_INDEX, entries))
-    for kind, content in kinds:
-        _write_new(old.file(kind).with_name(old.file(kind).name + CLEANED), content)
+        files[TXN_INDEX] = entries
+    _swap_in(folder, base_offset, files)
+
+
+def _swap_in(folder: Path, base_offset: int, files: Mapping[str, bytes]) -> None:
+    """Write what lies beside a log that is written already, and put all of it in place."""
+    for kind, content in files.items():
+        _write_new(folder / (file_name(base_offset, kind) + CLEANED), content)
     fsync_directory(folder)
-    for kind in (LOG, *(kind for kind, _ in kinds)):
+    for kind in (LOG, *files):
         name = file_name(base_offset, kind)
         (folder / (name + CLEANED)).rename(folder / (name + SWAP))
     fsync_directory(folder)

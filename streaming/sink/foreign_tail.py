@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_end import ValidEnd
     from kafkalog.streaming.sink.broker_marks import BrokerMarks
 
-__all__ = ["open_appender"]
+__all__ = ["look_at_end", "open_appender"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
@@ -105,6 +105,40 @@ def open_appender(
     return appender
 
 
+def look_at_end(
+    folder: Path,
+    key: TopicPartition,
+    config: LogConfig,
+    *,
+    committed_end: int | None,
+    marks: BrokerMarks,
+    takes_over: bool = False,
+    ends_open: bool = False,
+) -> tuple[int, str | None]:
+    """Give the end that :func:`open_appender` would find, and what it would cut off for it.
+
+    Changes nothing. With ``ends_open`` open transactions are no reason to refuse.
+
+    Raises:
+        CommitError, LogDirectoryError, CheckpointError: as :func:`open_appender`.
+    """
+    log, cut = _ForeignLog(folder, key, committed_end, marks), None
+    try:
+        end = PartitionAppender(folder, key, config, now_ms=0).log_end_offset
+    except CorruptRecordError:
+        base = list_base_offsets(folder)[-1]
+        with LogSegment(folder, base) as segment:
+            valid = log.torn_end(segment, takes_over=takes_over)
+            end = segment.base_offset if valid is None else valid.next_offset
+            cut = valid and log.cut_text(segment, valid)
+    log.check_has_all(end, takes_over=takes_over)
+    if not takes_over:
+        log.check_has_no_more(end)
+    if end != committed_end and not ends_open:
+        _check_no_open_transaction(folder, key, end)
+    return end, cut
+
+
 class _ForeignLog:
     """A log that may be another than we left, and what is known about its end."""
 
@@ -171,21 +205,29 @@ class _ForeignLog:
         """Cut what follows the last valid batch, if that may go."""
         base = list_base_offsets(self._folder)[-1]
         with LogSegment(self._folder, base) as segment:
-            end = find_valid_end(segment, 0)
-            if end.problem is None:
+            end = self.torn_end(segment, takes_over=takes_over)
+            if end is None:
                 return
-            self._check_may_go(segment, end)
-            if not takes_over:
-                self.check_has_no_more(end.next_offset)
-            _LOG.warning(
-                "%s is cut off at byte %d, offset %d; %d bytes of a torn batch go: %s",
-                segment.path,
-                end.position,
-                end.next_offset,
-                segment.size - end.position,
-                end.problem,
-            )
+            _LOG.warning("%s", self.cut_text(segment, end))
         recover_segment(self._folder, base, index_interval_bytes=index_interval_bytes)
+
+    def torn_end(self, segment: LogSegment, *, takes_over: bool) -> ValidEnd | None:
+        """Find where the last segment is to be cut off; None if it need not be."""
+        end = find_valid_end(segment, 0)
+        if end.problem is None:
+            return None
+        self._check_may_go(segment, end)
+        if not takes_over:
+            self.check_has_no_more(end.next_offset)
+        return end
+
+    @staticmethod
+    def cut_text(segment: LogSegment, end: ValidEnd) -> str:
+        """Say what is cut off."""
+        return (
+            f"{segment.path} is cut off at byte {end.position}, offset {end.next_offset}; "
+            f"{segment.size - end.position} bytes of a torn batch go: {end.problem}"
+        )
 
     def _check_may_go(self, segment: LogSegment, end: ValidEnd) -> None:
         for offset, what in self._kept_offsets(segment, end):

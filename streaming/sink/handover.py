@@ -34,16 +34,17 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
     write_topic_id,
 )
-from kafkalog.checkpoints.commit_state import CommitState, TopicState, topic_key
+from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.lost_partitions import lost_partitions
-from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
+from kafkalog.streaming.sink.preview import Preview
 from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -68,6 +69,7 @@ def hand_over(
     topic_ids: Mapping[str, str] | None = None,
     cluster_id: str | None = None,
     node_id: int | None = None,
+    dry_run: bool = False,
     wait_ms: int = _WAIT_MS,
 ) -> Upkeep:
     """Make a set that our sink wrote one that a broker can start on.
@@ -81,6 +83,7 @@ def hand_over(
         topic_ids: the ids that the cluster gave to topics, by name; others keep theirs.
         cluster_id: with ``node_id``: write a ``meta.properties`` where there is none.
         node_id: the broker's.
+        dry_run: whether to say only what would be done, and change nothing.
         wait_ms: how long to wait for a writer of ours.
 
     Raises:
@@ -90,25 +93,43 @@ def hand_over(
         KafkaLogError: see :func:`~kafkalog.streaming.sink.upkeep.recover`.
     """
     _check_cluster(cluster_id, node_id)
-    with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover") as log_set:
-        done = put_in_order(log_set)
+    with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover", dry_run=dry_run) as log_set:
+        done = put_in_order(log_set, preview=Preview(log_set) if dry_run else None)
         report_lost(log_set, done)
         _check_numbers(done)
         if done.problems:
             return done
-        done.partitions = _renamed(log_set, done.partitions, topic_ids or {})
+        done.partitions = _renamed(log_set, done, topic_ids or {}, dry_run=dry_run)
         for folder in log_set.directories:
-            if cluster_id is not None and node_id is not None:
-                _write_meta_properties(folder, cluster_id, node_id)
-            _write_checkpoints(folder, [p for p in done.partitions if p.where.log_dir == folder])
-            if all(found.log_dir != folder for found in done.skipped):
-                write_clean_shutdown_marker(folder)
+            _give(folder, done, cluster_id, node_id, dry_run=dry_run)
     return done
+
+
+def _give(
+    folder: Path, done: Upkeep, cluster_id: str | None, node_id: int | None, *, dry_run: bool
+) -> None:
+    """Write what a broker looks for in a log directory."""
+    if cluster_id is not None and node_id is not None and not (folder / META_PROPERTIES).exists():
+        done.written.append(f"{folder / META_PROPERTIES}: cluster {cluster_id}, node {node_id}")
+        if not dry_run:
+            _write_meta_properties(folder, cluster_id, node_id)
+    here = [each for each in done.partitions if each.where.log_dir == folder]
+    done.written.append(f"{folder}: recovery points and high watermarks of {len(here)} partitions")
+    if not dry_run:
+        _write_checkpoints(folder, here)
+    if all(found.log_dir != folder for found in done.skipped):
+        done.written.append(f"{folder}: the mark of a clean shutdown")
+        if not dry_run:
+            write_clean_shutdown_marker(folder)
 
 
 @shielded
 def take_over(
-    paths: Sequence[str], *, aborts_open: bool = False, wait_ms: int = _WAIT_MS
+    paths: Sequence[str],
+    *,
+    aborts_open: bool = False,
+    dry_run: bool = False,
+    wait_ms: int = _WAIT_MS,
 ) -> Upkeep:
     """Let our sink go on behind a broker that has stopped, or was killed.
 
@@ -120,7 +141,7 @@ def take_over(
     removed them.
 
     With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
-    that will not start again, and end them.
+    that will not start again, and end them. With ``dry_run`` nothing is changed, nor locked.
 
     Raises:
         LogDirectoryError: the broker is still running.
@@ -129,6 +150,10 @@ def take_over(
     options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
     directories = [_existing(path) for path in options.paths]
     check_given(directories)
+    if dry_run:
+        for folder in directories:
+            check_unused(folder)
+        return _previewed(LogSet.look(directories, options), aborts_open=aborts_open)
     with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms) as locks:
         log_set = LogSet.open(directories, options)
         log_set.verify_locks = locks.verify
@@ -138,12 +163,33 @@ def take_over(
             done = put_in_order(log_set, takes_over=True)
             done.aborted, done.taken_back = aborted, taken_back
         state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
+        done.written = _moved(log_set.state, state)
         if state != log_set.state:
             log_set.publish(state.following(), durable=True)
         for folder in log_set.directories:
             _lower_high_watermarks(folder, done.partitions)
     done.set_id = log_set.state.set_id
     return done
+
+
+def _previewed(log_set: LogSet, *, aborts_open: bool) -> Upkeep:
+    """Say what a takeover would do."""
+    preview = Preview(log_set, takes_over=True, aborts_open=aborts_open)
+    done = put_in_order(log_set, takes_over=True, preview=preview)
+    state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
+    done.written = _moved(log_set.state, state)
+    return done
+
+
+def _moved(before: CommitState, state: CommitState) -> list[str]:
+    """Say which ends move from one state to the next."""
+    return [
+        f"{topic.name}-{number} is committed up to offset {end}, before up to "
+        f"{0 if key not in before.topics else before.topics[key].high_watermarks.get(number, 0)}"
+        for key, topic in state.topics.items()
+        for number, end in topic.high_watermarks.items()
+        if key not in before.topics or before.topics[key].high_watermarks.get(number) != end
+    ]
 
 
 def _existing(path: str) -> Path:
@@ -168,13 +214,14 @@ def _check_numbers(done: Upkeep) -> None:
 
 
 def _renamed(
-    log_set: LogSet, partitions: Sequence[PartitionEnd], topic_ids: Mapping[str, str]
+    log_set: LogSet, done: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
 ) -> list[PartitionEnd]:
     """Give topics the ids that the cluster knows them by, first in our state, then in the folders.
 
     In between the state knows them by both, so that a crash leaves no folder that nothing is
     committed for. The next attempt goes on, and so does the sink while all folders have one id.
     """
+    partitions = done.partitions
     _check_ids(log_set, partitions, topic_ids)
     changed = {
         name: topic_id
@@ -187,13 +234,11 @@ def _renamed(
     if not changed:
         return list(partitions)
     renamed = [
-        replace(
-            each, key=topic_key(each.topic_partition.topic, changed[each.topic_partition.topic])
-        )
-        if each.topic_partition.topic in changed
-        else each
-        for each in partitions
+        replace(each, key=changed.get(each.topic_partition.topic, each.key)) for each in partitions
     ]
+    done.written += [f"topic {name} gets the id {changed[name]}" for name in changed]
+    if dry_run:
+        return renamed
     _note(log_set, partitions, changed)
     state = _advanced(log_set.state, renamed, is_renaming=True)
     both = state.following(topics={**log_set.state.topics, **state.topics})

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
 
-__all__ = ["DirectoryLocks", "check_no_broker"]
+__all__ = ["DirectoryLocks", "check_no_broker", "check_unused"]
 
 _HELD_BY_OTHERS: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _FIRST_PAUSE_S: Final = 0.01
@@ -204,6 +204,26 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
         DirectoryLocks([folder], holder="a look for a broker", timeout_ms=timeout_ms),
     ):
         return
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a directory on which a broker or a writer of ours is at work; makes and takes nothing.
+
+    Raises:
+        LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
+        LockTimeoutError: a writer of ours is at work.
+    """
+    mutex = _MUTEXES.of(folder)
+    is_ours = not mutex.acquire(blocking=False)
+    if not is_ours:
+        try:
+            is_ours = is_locked(folder / LOCK_FILE)
+            if not is_ours and broker_holds(folder):
+                raise _held_by_broker(folder / LOCK)
+        finally:
+            mutex.release()
+    if is_ours:
+        raise LockTimeoutError(f"a writer is at work on log directory {folder}: try again later")
 
 
 def _leave_to_broker(folder: Path) -> None:

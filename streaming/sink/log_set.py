@@ -170,6 +170,24 @@ class LogSet:
         log_set.take_back()
         return cls(*_join(newest, log_set.members, strangers))
 
+    @classmethod
+    def look(cls, directories: Sequence[Path], options: WriteOptions) -> Self:
+        """Give the set that :meth:`open` would give, and change nothing; nothing is locked either.
+
+        Raises:
+            LogDirectoryError, CheckpointError: as :meth:`open`.
+        """
+        folders = [Path(os.path.realpath(folder)) for folder in directories]
+        for folder in folders:
+            _check_no_broker_lived(folder, options)
+        known, strangers = _told_apart(folders)
+        for folder in strangers:
+            _check_may_join(folder, options, joins=bool(known))
+        members = {} if not known else _members(known, _newest(known))
+        members |= {f"new {folder}": folder for folder in strangers}
+        state = _newest(known) if known else CommitState(0, "", "", ())
+        return cls(replace(state, member_ids=tuple(members)), members)
+
     @property
     def directories(self) -> list[Path]:
         """The log directories."""

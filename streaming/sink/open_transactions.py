@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.appender import AppendPlan
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.sink.log_set import LogSet
 
-__all__ = ["abort_open_transactions"]
+__all__ = ["abort_open_transactions", "aborted_by"]
 
 
 class _OpenTransaction(NamedTuple):
@@ -77,6 +78,11 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
             opened = _opened(found.path, appender.log_end_offset)
             done += _abort(appender, found, opened, now_ms)
     return done
+
+
+def aborted_by(key: TopicPartition, folder: Path, end: int) -> list[str]:
+    """Say which transactions would be aborted at the end of a log, a line each; changes nothing."""
+    return _texts(key, _opened(folder, end), end)
 
 
 def _opened(folder: Path, end: int) -> list[_OpenTransaction]:
@@ -134,8 +140,12 @@ def _abort(
     for path in (*plan.created_files(), *plan.index_files(sealed=True)):
         fsync_file(path, missing_ok=True)
     fsync_directory(found.path)
+    return _texts(appender.topic_partition, opened, end)
+
+
+def _texts(key: TopicPartition, opened: Sequence[_OpenTransaction], end: int) -> list[str]:
     return [
-        f"{appender.topic_partition}: the transaction of producer {each.producer_id} (epoch "
+        f"{key}: the transaction of producer {each.producer_id} (epoch "
         f"{each.epoch}) that began at offset {each.first_offset} is aborted at offset "
         f"{end + number}"
         for number, each in enumerate(opened)

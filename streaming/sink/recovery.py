@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.intent import IntendedPartition, Intent
     from kafkalog.streaming.sink.log_set import LogSet
 
-__all__ = ["take_back"]
+__all__ = ["look_at_unfinished", "take_back"]
 
 
 def take_back(log_set: LogSet, *, durable: bool) -> None:
@@ -69,6 +69,22 @@ def take_back(log_set: LogSet, *, durable: bool) -> None:
     if not unfinished:
         _end_finished(log_set, durable=durable)
     clear_away(log_set, durable=durable and bool(unfinished))
+
+
+def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
+    """Prove that every unfinished commit can be taken back, and give what it touches.
+
+    Raises:
+        LogDirectoryError, CheckpointError: as :func:`take_back`.
+    """
+    marks = BrokerMarks()
+    touched: list[IntendedPartition] = []
+    for intent in log_set.unfinished():
+        _check_belongs(log_set, intent)
+        for each in intent.partitions:
+            _check_partition(log_set, each, marks)
+            touched.append(each)
+    return touched
 
 
 def _check_belongs(log_set: LogSet, intent: Intent) -> None:

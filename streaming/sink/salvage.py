@@ -138,11 +138,7 @@ def salvage(
     names = [*(PlaceName.parse(text, "drop") for text in drop)]
     names += [PlaceName.parse(text, "cut") for text in cut]
     options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
-    directories = [Path(os.path.realpath(path)) for path in options.paths]
-    for folder in directories:
-        if not folder.is_dir():
-            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
-    check_given(directories)
+    directories = _directories(options)
     wanted = [*partitions, *(name.topic_partition for name in names)]
     if not names:
         state = load_committed(directories).state
@@ -162,6 +158,15 @@ def salvage(
             with suppress(FileNotFoundError):
                 (folder / UNFINISHED_FOLDER).rmdir()
         return done
+
+
+def _directories(options: WriteOptions) -> list[Path]:
+    directories = [Path(os.path.realpath(path)) for path in options.paths]
+    for folder in directories:
+        if not folder.is_dir():
+            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    check_given(directories)
+    return directories
 
 
 def _keep_brokers_out(directories: Sequence[Path]) -> None:

@@ -23,9 +23,10 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
-from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.ownership import TopicOwners
+from kafkalog.streaming.sink.preview import Preview
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.shield import check_interrupt, shielded
 from kafkalog.streaming.sink.stale_lines import check_log_start, forget_log_start
@@ -66,7 +67,8 @@ class Upkeep:
     ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
     it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
-    ``aborted`` which open transactions were ended.
+    ``aborted`` which open transactions were ended, ``written`` what was noted beside the logs.
+    After a dry run it is what would be found and done.
     """
 
     set_id: str = ""
@@ -76,34 +78,47 @@ class Upkeep:
     problems: list[str] = field(default_factory=list)
     reset: list[str] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    written: list[str] = field(default_factory=list)
 
 
 @shielded
 def recover(
-    paths: Sequence[str], *, reset_log_start: bool = False, wait_ms: int = _DEFAULT_WAIT_MS
+    paths: Sequence[str],
+    *,
+    reset_log_start: bool = False,
+    dry_run: bool = False,
+    wait_ms: int = _DEFAULT_WAIT_MS,
 ) -> Upkeep:
     """Do what the next writer would do first, so that a broker may start or a copy be made.
 
     With ``reset_log_start`` log starts that lie above the ends of their logs are forgotten: they
-    are those of earlier topics of the same names. Otherwise they are problems.
+    are those of earlier topics of the same names. Otherwise they are problems. With ``dry_run``
+    nothing is changed, nor locked.
 
     Raises:
         LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
-    with opened_set(paths, wait_ms=wait_ms) as log_set:
-        done = put_in_order(log_set, resets_log_start=reset_log_start)
+    with opened_set(paths, wait_ms=wait_ms, dry_run=dry_run) as log_set:
+        preview = Preview(log_set) if dry_run else None
+        done = put_in_order(log_set, resets_log_start=reset_log_start, preview=preview)
         report_lost(log_set, done)
         return done
 
 
 @contextmanager
 def opened_set(
-    paths: Sequence[str], *, wait_ms: int = _DEFAULT_WAIT_MS, holder: str = "kafkalog recover"
+    paths: Sequence[str],
+    *,
+    wait_ms: int = _DEFAULT_WAIT_MS,
+    holder: str = "kafkalog recover",
+    dry_run: bool = False,
 ) -> Iterator[LogSet]:
     """Lock and open directories that the sink has written to, in a shielded thread.
 
     Nothing is made.
+
+    With ``dry_run`` they are not locked, but refused if somebody else has done so.
 
     Raises:
         LogDirectoryError: none of them has a commit state, or a broker holds one.
@@ -119,6 +134,11 @@ def opened_set(
             f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
             "wrote here; a broker recovers its own directories when it starts"
         )
+    if dry_run:
+        for folder in directories:
+            check_unused(folder)
+        yield LogSet.look(directories, options)
+        return
     with DirectoryLocks(directories, holder=holder, timeout_ms=wait_ms) as locks:
         log_set = LogSet.open(directories, options)
         log_set.verify_locks = locks.verify
@@ -126,21 +146,25 @@ def opened_set(
 
 
 def put_in_order(
-    log_set: LogSet, *, takes_over: bool = False, resets_log_start: bool = False
+    log_set: LogSet,
+    *,
+    takes_over: bool = False,
+    resets_log_start: bool = False,
+    preview: Preview | None = None,
 ) -> Upkeep:
     """Take unfinished commits back, then look at the end of each log; the caller holds the locks.
 
     ``takes_over``: the logs are the truth as they are, see
-    :func:`~kafkalog.streaming.sink.foreign_tail.open_appender`.
+    :func:`~kafkalog.streaming.sink.foreign_tail.open_appender`. With a ``preview`` nothing is
+    changed.
 
     Raises:
         KafkaLogError: an unfinished commit cannot be taken back; nothing else was done then.
     """
-    done = Upkeep(log_set.state.set_id)
-    done.taken_back = [
-        f"batch {intent.batch_id} of {intent.writer}" for intent in log_set.unfinished()
-    ]
-    take_back(log_set, durable=True)
+    unfinished = [f"batch {each.batch_id} of {each.writer}" for each in log_set.unfinished()]
+    done = Upkeep(log_set.state.set_id, unfinished)
+    if preview is None:
+        take_back(log_set, durable=True)
     log_dirs = LogDirs(log_set.directories)
     partitions = log_dirs.partitions()
     log_starts = log_dirs.checkpoint(LOG_START_OFFSET, partitions.values())
@@ -152,13 +176,19 @@ def put_in_order(
         if key.topic in INTERNAL_TOPICS and known is None:
             done.skipped.append(found)
             continue
+        if preview is not None and preview.goes_away(key):
+            continue
         try:
             owners.check_folder(found)
-            end = _put_partition_in_order(log_set, key, found, marks, takes_over=takes_over)
+            if preview is None:
+                end = _put_partition_in_order(log_set, key, found, marks, takes_over=takes_over)
+            else:
+                end = _previewed(log_set, key, found, marks, preview, done)
             start = log_starts.get(key, 0)
             if resets_log_start and start > end.end:
-                forget_log_start(found)
                 done.reset.append(f"log start {start} of {key}, whose log ends at {end.end}")
+                if preview is None:
+                    forget_log_start(found)
             else:
                 check_log_start(found, start, end.end)
             done.partitions.append(end)
@@ -177,6 +207,25 @@ def report_lost(log_set: LogSet, done: Upkeep) -> None:
             done.problems.append(lost_id_text(each.where.path, name, known))
     lost = lost_of_living(state, LogDirs(log_set.directories).partitions())
     done.problems += [lost_text(topic, numbers) for topic, numbers in lost]
+
+
+def _previewed(
+    log_set: LogSet,
+    key: TopicPartition,
+    found: PartitionDirectory,
+    marks: BrokerMarks,
+    preview: Preview,
+    done: Upkeep,
+) -> PartitionEnd:
+    topic_id = read_topic_id(found.path)
+    known = log_set.state.topic(key.topic, topic_id)
+    config = LogConfig.from_mapping(known.settings if known else {})
+    expected = preview.expect(key, found, config, marks)
+    done.aborted += expected.aborted
+    with PartitionLog(found.path, key) as log:
+        start = log.log_start_offset
+    name = topic_key(key.topic, topic_id)
+    return PartitionEnd(key, found, name, start, expected.end, expected.corrected)
 
 
 def _put_partition_in_order(

@@ -472,6 +472,17 @@ def test_verify_finds_a_damaged_commit_state(log: Path) -> None:
     assert "kafkalog.commit" in objects(text)[-2]["problem"]
 
 
+def test_a_dry_run_is_said_to_be_one(log: Path) -> None:
+    cut_off(log)
+    for command in ("recover", "handover", "takeover"):
+        (done,) = call_json(command, log, "--dry-run")
+        assert (done["dryRun"], done["takenBack"]) == (True, ["batch 1 of query:4711"])
+        assert "nothing was changed" in call(command, log, "--dry-run")[1]
+    assert (log / UNFINISHED_FOLDER).is_dir()
+    (done,) = call_json("recover", log)
+    assert (done["dryRun"], done["takenBack"]) == (False, ["batch 1 of query:4711"])
+
+
 def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
     Writer(log, topic="t").write(1, rows(["d"]))
     segment = log / "t-0" / f"{0:020d}.log"
