@@ -5,9 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from tests.support.streams import Log, Run, finish
+
+import kafkalog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,6 +270,32 @@ def test_a_deleted_partition_fails_a_stream_unless_it_may_go_on(
     with pytest.raises(StreamingQueryException, match="PARTITIONS_DELETED"):
         finish(start())
     assert finish(start(failOnDataLoss="false")).values == {"t-0:5"}
+
+
+def test_a_directory_that_is_not_mounted_fails_batches_and_new_streams(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folders = tmp_path / "a", tmp_path / "b"
+    paths = ",".join(map(str, folders))
+    kafkalog.append(
+        list(folders),
+        "t",
+        pa.table({"value": ["x", "y"], "partition": pa.array([0, 1], pa.int32())}),
+        options={"numPartitions": 2},
+    )
+    folders[1].rename(tmp_path / "unmounted")
+    folders[1].mkdir()
+    options = {"subscribe": "t", "startingOffsets": "earliest", "fetchOffset.retryIntervalMs": "0"}
+    with pytest.raises(PySparkException, match=r"1 of the 2 log directories .* t-1 up to offset 1"):
+        spark.read.format("kafkalog").options(**options).load(paths).collect()
+    run = Run()
+    frame = spark.readStream.format("kafkalog").options(**options).load(paths)
+    writer = frame.writeStream.foreachBatch(run.take).trigger(availableNow=True)
+    started = writer.option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(StreamingQueryException, match="1 of the 2 log directories"):
+        finish((started, run))
+    lax = spark.read.format("kafkalog").options(**options, failOnDataLoss="false").load(paths)
+    assert [row.partition for row in lax.collect()] == [0]
 
 
 def test_an_option_that_a_stream_cannot_have_is_refused_at_its_start(
