@@ -8,18 +8,21 @@ DEBUG, by ``kafkalog.border``. What nobody expected keeps its traceback: that is
 
 from __future__ import annotations
 
+import errno
 import functools
 import inspect
 import logging
 import os
-from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
-from kafkalog.errors import KafkaLogError, LogDirectoryError, what_to_do
+from kafkalog.errors import KafkaLogError, LogDirectoryError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["crosses_border", "without_history"]
+__all__ = ["crosses_border", "what_to_do", "without_history"]
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _LOGGER = logging.getLogger("kafkalog.border")
 
@@ -70,3 +73,10 @@ def _sentence(error: OSError) -> str:
     files = [os.fsdecode(each) for each in (error.filename, error.filename2) if each is not None]
     where = f"{' and '.join(files)}: " if files else ""
     return f"{where}{error.strerror or error}{what_to_do(error)}"
+
+
+def what_to_do(error: OSError) -> str:
+    """Give the end of a sentence about a file system that is full; nothing for other errors."""
+    if error.errno not in _FULL:
+        return ""
+    return "; make room there and run it again: what is committed stays as it is"

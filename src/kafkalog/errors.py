@@ -34,8 +34,7 @@ All of them can be pickled: attributes are set through keyword arguments that ha
 
 from __future__ import annotations
 
-import errno
-from typing import ClassVar, Final
+from typing import ClassVar
 
 __all__ = [
     "BatchIdentityError",
@@ -60,10 +59,7 @@ __all__ = [
     "UnknownTopicOrPartitionError",
     "UnsupportedCodecError",
     "UnsupportedFormatError",
-    "what_to_do",
 ]
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class KafkaLogError(Exception):
@@ -196,10 +192,3 @@ class BatchIdentityError(CommitError):
     """A batch that is provably neither the next one nor the last one again; says how to go on."""
 
     retriable: ClassVar[bool] = False
-
-
-def what_to_do(error: OSError) -> str:
-    """Give the end of a sentence about a file system that is full; nothing for other errors."""
-    if error.errno not in _FULL:
-        return ""
-    return "; make room there and run it again: what is committed stays as it is"

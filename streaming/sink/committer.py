@@ -28,7 +28,8 @@ from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
 from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER, CommitState
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
-from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError, what_to_do
+from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, sweep, write_ends
 from kafkalog.streaming.sink.forgetting import tell_forgotten

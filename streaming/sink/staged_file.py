@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from kafkalog.checkpoints.regular_file import create_exclusive, write_all
-from kafkalog.errors import CommitError, what_to_do
+from kafkalog.errors import CommitError
+from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.records.batch import MAGIC_POSITION
 from kafkalog.streaming.sink.staged_run import StagedRun
 
