@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from kafkalog.jobs.arguments import CHECKPOINT, FOLLOW, LOG, SETTINGS, TOPIC, pairs
+from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import build_session
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ def main(
     follow: FOLLOW = False,
 ) -> None:
     """Run the pipeline."""
+    options = pairs(setting)
+    check_reading(log, topic, checkpoint, options)
     spark = build_session(f"kafkalog archive {topic}", delta=True)
     query = start_archive(
         spark,
@@ -95,11 +98,11 @@ def main(
         checkpoint=checkpoint,
         text=text,
         follow=follow,
-        options=pairs(setting),
+        options=options,
     )
     query.awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    app()
+    run(app)

@@ -17,7 +17,9 @@ import typer
 from pyspark.sql import functions as sf
 
 from kafkalog.jobs.arguments import CHECKPOINT, FOLLOW, LOG, SETTINGS, TOPIC, pairs
+from kafkalog.jobs.running import check_input, run
 from kafkalog.jobs.session import build_session
+from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -136,15 +138,18 @@ def main(
     follow: FOLLOW = False,
 ) -> None:
     """Run the pipeline."""
+    file_options, options = pairs(input_option), pairs(setting)
+    check_input(source)
+    WriteOptions.parse({**options, "path": log, "topic": topic})
     spark = build_session(f"kafkalog ingest {topic}")
-    rows = read_files(spark, source, input_format, schema=schema, options=pairs(input_option))
+    rows = read_files(spark, source, input_format, schema=schema, options=file_options)
     records = to_records(rows, key=key, timestamp=timestamp)
     query = start_ingest(
-        records, log, topic=topic, checkpoint=checkpoint, follow=follow, options=pairs(setting)
+        records, log, topic=topic, checkpoint=checkpoint, follow=follow, options=options
     )
     query.awaitTermination()
     spark.stop()
 
 
 if __name__ == "__main__":
-    app()
+    run(app)

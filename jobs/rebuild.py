@@ -9,6 +9,7 @@ import typer
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.running import run
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -94,4 +95,4 @@ def _as_text(segment: RebuiltSegment) -> str:
 
 
 if __name__ == "__main__":
-    app()
+    run(app)

@@ -35,6 +35,15 @@ _LOCAL: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 
+_REPEATING: Final = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.util.Utils",
+)
+"""The loggers that show an error, with the frames of Java, on its way to the driver."""
+
 
 def build_session(
     name: str, *, delta: bool = False, settings: Mapping[str, str] | None = None
@@ -66,8 +75,20 @@ def build_session(
     for key, value in chosen.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    if not _submitted():
+        _let_errors_be_told_once(session)
     register(session)
     return session
+
+
+def _let_errors_be_told_once(session: SparkSession) -> None:
+    """Let Spark not log the errors that it throws as well: the job says them in one line."""
+    jvm = session.sparkContext._jvm  # noqa: SLF001 - Spark offers no other way
+    if jvm is None:
+        return
+    log4j = jvm.org.apache.logging.log4j
+    for logger in _REPEATING:
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.OFF)
 
 
 def register(session: SparkSession) -> None:

@@ -15,6 +15,7 @@ import typer
 from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, report_upkeep
 from kafkalog.jobs.cli.salvage import salvage
+from kafkalog.jobs.running import run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -233,4 +234,4 @@ app.command()(salvage)
 def main() -> None:
     """Run the command line."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    app()
+    run(app)

@@ -1,0 +1,103 @@
+"""Run a command line so that whatever the user did wrong is one line on stderr.
+
+Exit codes: 2 for wrong arguments, 1 for what failed with right ones.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+
+import typer
+
+from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["check_input", "check_reading", "run", "sentence_in"]
+
+_WRONG_USE: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
+"""What typer raises for words that it cannot use; it names only this one of the classes."""
+
+_OURS: Final = re.compile(r"^kafkalog\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
+
+
+def run(app: typer.Typer) -> NoReturn:
+    """Run a command line and end the process."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.Exit as done:
+        code = done.exit_code
+    except typer.Abort:
+        code = 130
+    except _WRONG_USE as error:
+        code = _say_wrong_use(error)
+    except (OptionError, InvalidTopicError) as error:
+        code = _say(str(error), 2)
+    except Exception as error:
+        sentence = sentence_in(error)
+        if sentence is None:
+            raise
+        code = _say(sentence, 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say_wrong_use(error: Any) -> int:  # noqa: ANN401 - typer shows its base class to nobody
+    message = error.format_message()
+    if not message or "\n" in message:  # a command without arguments that answers with its help
+        error.show()
+    else:
+        _say(f"{message.rstrip('.')} (--help says more)", error.exit_code)
+    return int(error.exit_code)
+
+
+def sentence_in(error: Exception) -> str | None:
+    """Give the one sentence that an error is about; None for what has to be looked into.
+
+    What Spark throws holds ours with all that came between, and says it up to three times.
+    """
+    if isinstance(error, KafkaLogError | OSError):
+        return str(error)
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        return str(ours[-1])
+    if type(error).__name__ in {"AnalysisException", "ParseException"}:
+        return text.strip().partition("\n")[0]
+    return None
+
+
+def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, str]) -> None:
+    """Check what a query over a topic is given, before Spark starts.
+
+    Raises:
+        OptionError, InvalidTopicError: options or a topic that no such query can have.
+        KafkaLogError: a query without a checkpoint, and the log or the topic is not there.
+    """
+    from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
+    from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+    from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
+
+    parsed = ReadOptions.parse({**options, "path": log, "subscribe": topic})
+    parsed.refuse_for_streaming()
+    subscription = Subscription.of(parsed)
+    if "://" not in checkpoint and not Path(checkpoint).exists():
+        subscription.require_topics(LogDirs(parsed.paths).partitions(), parsed.paths)
+
+
+def check_input(path: str) -> None:
+    """Refuse an input folder that is not there, unless it is a pattern or somewhere else.
+
+    Raises:
+        BadParameter: there is no such file or folder.
+    """
+    if "://" not in path and not re.search(r"[*?\[{]", path) and not Path(path).exists():
+        raise typer.BadParameter(f"{path} does not exist", param_hint="INPUT")
+
+
+def _say(sentence: str, code: int) -> int:
+    typer.echo(" ".join(sentence.split()), err=True)
+    return code

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from kafkalog.errors import LogDirectoryError
+from kafkalog.jobs.running import sentence_in
+
+
+def run(*words: str) -> tuple[int, list[str]]:
+    """Run a job where no Java is to be had: what is checked before Spark starts needs none."""
+    variables = {**os.environ, "JAVA_HOME": "/nowhere", "PATH": "/nowhere"}
+    command = [sys.executable, "-m", *words]
+    ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stderr.splitlines()
+
+
+INGEST = ("kafkalog.jobs.ingest", "/", "/nowhere/log", "--topic=t", "--checkpoint=/nowhere/c")
+ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=/nowhere/c")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("kafkalog.jobs.ingest", "/"), "Missing argument 'LOG'"),
+        ((INGEST[0], "/nowhere/in", *INGEST[2:]), "/nowhere/in does not exist"),
+        ((*INGEST, "--set=flush"), "'flush' is not of the form NAME=VALUE"),
+        ((*INGEST, "--set=flsh=os"), "option 'flsh' is not known: did you mean 'flush'?"),
+        ((*INGEST[:3], "--topic=a/b", INGEST[4]), "a/b"),
+        ((*ARCHIVE, "--topic=t", "--set=endingOffsets=latest"), "'endingOffsets' cannot be used"),
+        ((*ARCHIVE, "--topic=t", "--wrong"), "No such option: --wrong"),
+        (("kafkalog.jobs.demo", "--flights=x"), "for '--flights'"),
+        (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_2_before_spark_starts(
+    words: tuple[str, ...], said: str
+) -> None:
+    code, lines = run(*words)
+    assert (code, len(lines)) == (2, 1), lines
+    assert said in lines[0]
+
+
+def test_a_log_that_is_not_there_is_one_line_before_spark_starts() -> None:
+    code, lines = run(*ARCHIVE, "--topic=t")
+    assert (code, len(lines)) == (1, 1), lines
+    assert "/nowhere/log does not exist" in lines[0]
+
+
+def test_what_spark_throws_is_reduced_to_our_sentence() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback:\n"
+        '  File "border.py", line 46, in crossing\n'
+        "kafkalog.errors.CommitError: the staged file /x cannot be written\n"
+        " SQLSTATE: 38000\n=== Streaming Query ===\n"
+    )
+    assert sentence_in(RuntimeError(text)) == "the staged file /x cannot be written"
+    one_line = "x\nkafkalog.errors.OptionError: wrong SQLSTATE: 38000 SQLSTATE: XXKST\n"
+    assert sentence_in(RuntimeError(one_line)) == "wrong"
+    assert sentence_in(LogDirectoryError("there is none")) == "there is none"
+    assert sentence_in(RuntimeError("a fault of ours")) is None
