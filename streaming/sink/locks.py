@@ -1,6 +1,6 @@
 """The locks that a writer holds on every log directory of a set.
 
-Two files in each directory, both locked with POSIX record locks (``fcntl.lockf``):
+Two files in each directory, both locked with record locks (``fcntl``):
 
 ``kafkalog.lock``
     keeps our own writers apart. It is waited for, and holds the name of its holder as text.
@@ -8,8 +8,12 @@ Two files in each directory, both locked with POSIX record locks (``fcntl.lockf`
     Kafka's. A running broker holds it through Java's ``FileChannel.lock``, which is the same kind
     of lock; it is not waited for, but for the moment that a killed writer of ours takes to die.
 
-POSIX locks belong to the process and fall with the first close of *any* descriptor of the file, so
-a process opens each file once, and threads of one process are kept apart by a mutex beside it.
+POSIX locks belong to the process and fall with the first close of *any* descriptor of the file: it
+is enough that another thread copies the directory. So the locks are those of an open file (Linux:
+``F_OFD_SETLK``), which keep out POSIX locks, Java's too, and are kept out by them. Where there are
+none, :meth:`DirectoryLocks.verify` locks again, and who publishes looks whether somebody else has.
+Threads of one process are kept apart by a mutex beside them.
+
 Kafka deletes its file when it stops: a lock on a file that is no longer the one on the disk
 protects nothing, which is checked when it is taken and by :meth:`DirectoryLocks.verify`.
 """
@@ -20,6 +24,8 @@ import errno
 import fcntl
 import os
 import socket
+import struct
+import sys
 import threading
 import time
 from contextlib import ExitStack, suppress
@@ -40,6 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectoryLocks", "check_no_broker", "check_unused"]
 
+_OFD_SETLK: Final = fcntl.F_OFD_SETLK if sys.platform == "linux" else None
+_FLOCK: Final = struct.Struct("hhqqi4x")
 _HELD_BY_OTHERS: Final = frozenset({errno.EACCES, errno.EAGAIN})
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.25
@@ -61,7 +69,8 @@ class DirectoryLocks:
     """
 
     def __init__(self, directories: Iterable[Path], *, holder: str, timeout_ms: int) -> None:
-        self._directories = sorted(Path(os.path.realpath(folder)) for folder in directories)
+        self._given = {Path(folder): Path(os.path.realpath(folder)) for folder in directories}
+        self._directories = sorted(self._given.values())
         self._holder = holder
         self._timeout_ms = timeout_ms
         self._text = b""
@@ -83,6 +92,7 @@ class DirectoryLocks:
                 self._wait_for(folder / LOCK_FILE, deadline, undo)
             for folder in self._directories:
                 self._take_from_broker(folder / LOCK, undo)
+            self._check_links()
             self._undo = undo.pop_all()
         return self
 
@@ -97,19 +107,35 @@ class DirectoryLocks:
         self._undo.close()
 
     def verify(self) -> None:
-        """Check that every file that is locked is still the one on the disk.
+        """Check that every file is still locked, and still the one on the disk.
 
         Raises:
-            LogDirectoryError: somebody deleted or replaced one, so that it protects nothing.
+            LogDirectoryError: a lock was lost; somebody deleted or replaced a file, so that it
+                protects nothing; or a link leads elsewhere now.
         """
+        self._check_links()
         for held in self._held:
             if not _is_on_disk(held):
                 raise LogDirectoryError(
                     f"{held.path} was deleted or replaced while it was locked, by a broker that "
                     "stopped or by hand: nothing was written; try again"
                 )
+            if not _try_lock(held):
+                raise LogDirectoryError(
+                    f"the lock on {held.path} was lost, and another process holds it now. Nothing "
+                    "was written; try again"
+                )
             if held.path.name == LOCK_FILE and is_shared(held.path.parent):
                 self._prove(held)
+
+    def _check_links(self) -> None:
+        """See that the paths lead where the locks are: else what is published lies elsewhere."""
+        for given, folder in self._given.items():
+            if Path(os.path.realpath(given)) != folder:
+                raise LogDirectoryError(
+                    f"log directory {given} led to {folder}, whose locks were taken, and leads "
+                    f"to {os.path.realpath(given)} now. Nothing was written; try again"
+                )
 
     def _prove(self, held: _Held) -> None:
         """Write to a locked file: a server that has given the lock to another host refuses that.
@@ -154,8 +180,9 @@ class DirectoryLocks:
         """Lock one file; if another process holds it, give what it says about itself."""
         while True:
             held = _Held(path, _open(path))
+            _DESCRIPTORS.add(held.descriptor)
             with ExitStack() as on_failure:
-                on_failure.callback(os.close, held.descriptor)
+                on_failure.callback(_release, held.descriptor)
                 if not _try_lock(held):
                     text = os.pread(held.descriptor, _HOLDER_BYTES, 0).decode("utf-8", "replace")
                     return text.strip() or "a process that left no name"
@@ -268,6 +295,40 @@ _MUTEXES: Final = _Mutexes()
 os.register_at_fork(after_in_child=_MUTEXES.begin)
 
 
+_DESCRIPTORS: Final[set[int]] = set()
+"""Open lock files. A forked child has them too, and would keep their locks."""
+
+
+def _close_inherited() -> None:
+    while _DESCRIPTORS:
+        os.close(_DESCRIPTORS.pop())
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def _release(descriptor: int) -> None:
+    """Give the lock of an open file back, whoever else has it open, and close it."""
+    if descriptor in _DESCRIPTORS:
+        _DESCRIPTORS.discard(descriptor)
+        with suppress(OSError):
+            _set_lock(descriptor, fcntl.F_UNLCK)
+        os.close(descriptor)
+
+
+def _set_lock(descriptor: int, kind: int) -> None:
+    if _OFD_SETLK is not None:
+        try:
+            fcntl.fcntl(descriptor, _OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system, or a kernel, without such locks
+                raise
+        else:
+            return
+    exclusive = fcntl.LOCK_EX | fcntl.LOCK_NB
+    fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else exclusive)
+
+
 def _open(path: Path) -> int:
     while True:
         try:
@@ -286,7 +347,7 @@ def _open(path: Path) -> int:
 
 def _try_lock(held: _Held) -> bool:
     try:
-        fcntl.lockf(held.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _set_lock(held.descriptor, fcntl.F_WRLCK)
     except OSError as error:
         if error.errno in _HELD_BY_OTHERS:
             return False

@@ -145,7 +145,7 @@ def test_to_name_new_members_in_themselves_first_is_found_out(
     def join(newest: CommitState, members: dict[str, Path], folders: list[Path]) -> Any:
         joined = {**{f"new-{folder.name}": folder for folder in folders}, **members}
         state = replace(newest, sequence=newest.sequence + 1, member_ids=tuple(joined))
-        log_set._write(state, joined, durable=True)
+        log_set._write(state, joined)
         return state, joined
 
     monkeypatch.setattr(log_set, "_join", join)

@@ -250,6 +250,10 @@ class Machine:
             raise failure(errno.EAGAIN)
 
     def fcntl(self, descriptor: int, command: int, asked: bytes) -> bytes:
+        if command == fcntl.F_OFD_SETLK:
+            (kind,) = struct.unpack_from("h", asked)
+            self.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX)
+            return asked
         if command != fcntl.F_GETLK:
             raise failure(errno.ENOSYS)
         holder = self.locks.get(self.inode_of(descriptor), self.process)

@@ -175,3 +175,71 @@ def test_a_forked_child_gets_the_locks_once_its_parent_gives_them_back(tmp_path:
             finally:
                 os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def is_free(path: Path) -> bool:
+    """Tell whether another process, a broker say, gets a POSIX lock."""
+    command = [sys.executable, "-c", TAKE, str(path)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def test_copying_a_log_directory_in_the_process_drops_no_lock(tmp_path: Path) -> None:
+    with locks(tmp_path) as held:
+        for name in (LOCK, LOCK_FILE):
+            (tmp_path / name).read_bytes()
+            assert not is_free(tmp_path / name)
+        held.verify()
+    assert is_free(tmp_path / LOCK)
+
+
+def test_where_only_posix_locks_are_a_dropped_one_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kafkalog.streaming.sink.locks._OFD_SETLK", None)
+    with locks(tmp_path) as held:
+        (tmp_path / LOCK).read_bytes()
+        assert is_free(tmp_path / LOCK)
+        held.verify()
+        assert not is_free(tmp_path / LOCK)
+        (tmp_path / LOCK).read_bytes()
+        with (
+            held_elsewhere(tmp_path / LOCK),
+            pytest.raises(LogDirectoryError, match="was lost, and another process holds it"),
+        ):
+            held.verify()
+
+
+def test_a_forked_child_keeps_no_lock_of_its_parent(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    with locks(tmp_path):
+        child = os.fork()
+        if child == 0:
+            os.close(writer)
+            os.read(reader, 1)
+            os._exit(0)
+        assert not is_free(tmp_path / LOCK)
+    try:
+        assert is_free(tmp_path / LOCK)
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+        os.close(reader)
+
+
+def test_a_link_that_is_moved_while_a_commit_waits_for_its_lock_is_noticed(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "a")
+    waiting = locks(link)
+    link.unlink()
+    link.symlink_to(tmp_path / "b")
+    with pytest.raises(LogDirectoryError, match=r"led to .*a, whose locks were taken, and leads"):
+        waiting.__enter__()
+    with locks(link) as held:
+        link.unlink()
+        link.symlink_to(tmp_path / "a")
+        with pytest.raises(LogDirectoryError, match=r"leads to .*a now"):
+            held.verify()
+    with locks(tmp_path / "a", tmp_path / "b"):
+        pass
