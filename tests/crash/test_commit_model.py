@@ -48,7 +48,7 @@ LARGE_SEARCHES: Final = (
 def test_whatever_happens_no_batch_is_lost_doubled_or_half_seen(
     queries: tuple[str, ...], bounds: Bounds
 ) -> None:
-    assert search(first_world(bounds, *queries)) > 80
+    assert search(first_world(bounds, *queries)) > 60
 
 
 def test_a_reader_that_is_overtaken_at_any_step_sees_whole_batches() -> None:
@@ -114,22 +114,14 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
         case "no guard":
             patch.setattr(committer, "_make_guard", nothing)
         case "what is interrupted forgets its intent":
-            patch.setattr(Committer, "_append", forgetting_intent(Committer._append))
+            patch.setattr(Committer, "_try_to_take_back", forget_intent)
         case "the mark of a clean shutdown stays":
             patch.setattr(committer, "remove_clean_shutdown_marker", nothing)
 
 
-def forgetting_intent(append: Callable[..., Any]) -> Callable[..., Any]:
-    """Clean up what tells that there is something to take back."""
-
-    def forgetting(self: Committer, log_set: LogSet, *arguments: Any) -> Any:
-        try:
-            return append(self, log_set, *arguments)
-        except BaseException:
-            clear_away(log_set, durable=False)
-            raise
-
-    return forgetting
+def forget_intent(_: Committer, log_set: LogSet) -> None:
+    """Take nothing back, and take away what tells that there is something to take back."""
+    clear_away(log_set, durable=False)
 
 
 def all_intents(self: LogSet) -> list[Any]:

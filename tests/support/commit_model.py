@@ -42,6 +42,7 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE, UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.sink.shield import Interrupted, current
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
@@ -228,31 +229,36 @@ def _interrupted(world: World, slot: int) -> Iterator[World]:
     left = replace(world.left, interrupts=world.left.interrupts - 1)
     for number in count():
         machine = _machine(world, query.name, query.run, query.batch, query.generation, "commit")
-        machine.before = _Interrupt(number)
+        interrupt = machine.before = _Interrupt(number)
         with simulated(machine):
             try:
                 _commit_staged(query, query.staged)
-            except KeyboardInterrupt:
-                held = len(machine.locks)
+            except Interrupted:
+                pass
             except KafkaLogError:
                 return  # what is refused without an interrupt, too
-            else:
-                return  # there are no more changes
+            held = len(machine.locks)
+        if not interrupt.has_come:
+            return
         told = f"is interrupted committing, after {number} changes"
         _hold(world, not held, f"{query.name} {told} and holds {held} locks")
         yield replace(_next(world, machine.disk.copy(), slot, after, told), left=left)
 
 
 class _Interrupt:
-    """Interrupts the process once, before a change."""
+    """Interrupts the caller of a commit once, before a change: the commit is asked to stop."""
 
     def __init__(self, number: int) -> None:
         self._left = number
+        self.has_come = False
 
     def __call__(self, _: Change) -> None:
         self._left -= 1
         if self._left == -1:
-            raise KeyboardInterrupt
+            self.has_come = True
+            running = current()
+            assert running is not None, "a commit changes files where an interrupt may reach it"
+            running.is_asked_to_stop = True
 
 
 def _wake(world: World, slot: int) -> World:
