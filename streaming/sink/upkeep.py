@@ -7,6 +7,7 @@ does taking it back: see :mod:`~kafkalog.streaming.sink.handover`.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.lost_partitions import lost_id_text, lost_of_living, lost_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import correct_indexes
+from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = ["PartitionEnd", "Upkeep", "opened_set", "put_in_order", "recover", "report_lost"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
 
 _DEFAULT_WAIT_MS: Final = 60_000
 
@@ -178,6 +182,9 @@ def put_in_order(
             continue
         if preview is not None and preview.goes_away(key):
             continue
+        if not _is_partition(log_set, found):
+            _LOG.warning("%s has no .log file: it is not taken for a partition", found.path)
+            continue
         try:
             owners.check_folder(found)
             if preview is None:
@@ -195,6 +202,13 @@ def put_in_order(
         except KafkaLogError as error:
             done.problems.append(str(error))
     return done
+
+
+def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:
+    """Tell whether a folder with a partition's name is one: it holds a segment, or is known."""
+    name, number = found.topic_partition
+    known = log_set.state.high_watermark(name, read_topic_id(found.path), number)
+    return known is not None or bool(list_base_offsets(found.path))
 
 
 def report_lost(log_set: LogSet, done: Upkeep) -> None:

@@ -312,6 +312,16 @@ def test_a_folder_without_a_log_is_no_partition(
     assert "backup-2024 has no .log file" in caplog.text
 
 
+def test_what_has_no_log_is_not_recovered_or_taken_over(log: Path) -> None:
+    (log / "backup-2024").mkdir()
+    for command in ("recover", "takeover", "handover"):
+        (done,) = call_json(command, log)
+        assert [each["topic"] for each in done["partitions"]] == ["t"]
+    state = load_state(log)
+    assert state is not None
+    assert [topic.name for topic in state.topics.values()] == ["t"]
+
+
 def test_a_damaged_commit_state_is_a_problem_and_no_bad_use(log: Path) -> None:
     (log / STATE_FILE).write_text("nonsense")
     for command in ("describe", "offsets", "recover", "handover", "takeover"):
