@@ -194,7 +194,7 @@ class StreamControl:
             try:
                 return self._plan(start, end, LossPolicy(fail=True), is_target=is_target)
             except DataLossError:
-                time.sleep(self._options.fetch_retry_interval_ms / 1000)
+                self._rest()
         return self._plan(start, end, self._policy, is_target=is_target)
 
     def _plan(
@@ -241,8 +241,7 @@ class StreamControl:
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
             if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
                 break
-            time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            self._tail.list_anew()
+            self._rest()
             ends = self._look(start)
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             if not is_fresh:
@@ -290,6 +289,11 @@ class StreamControl:
             for key, offset in end.items()
             if start.get(key, 0) < offset and self._ids.is_other(key, ids.get(key))
         }
+
+    def _rest(self) -> None:
+        """Wait before what seems lost is looked at again; the next look asks stores anew, too."""
+        time.sleep(self._options.fetch_retry_interval_ms / 1000)
+        self._tail.list_anew()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:
         """Give the ends as of now, or ``start`` where the query waits for its end to come up."""

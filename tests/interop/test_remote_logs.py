@@ -27,15 +27,17 @@ from tests.support.logs import Row, write_checkpoint
 from tests.support.object_store import ObjectStore, Request, object_store
 from tests.support.reading import read_batch, read_stream
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.log.remote_file import open_remote
 from kafkalog.streaming.log.remote_store import open_store
 from kafkalog.streaming.log.storage import RemoteRoot, as_path
-from kafkalog.streaming.schema import source_schema
+from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
@@ -438,3 +440,39 @@ def test_reads_at_any_place_give_the_bytes_of_that_place(data: DataObject, size:
             position += length
     opened.close()
     opened.close()
+
+
+def test_of_a_partition_that_a_mirrored_checkpoint_does_not_name_nothing_is_read_until_it_does(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    end = write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 3)
+    (tmp_path / HIGH_WATERMARK).write_bytes(b"")
+    store.upload(tmp_path, "live")
+    given = {"path": store.uri("live"), "subscribe": "t", "storage.listInterval": "0"}
+    stream = StreamControl(ReadOptions.parse(given | store.options))
+    t0 = TopicPartition("t", 0)
+    assert stream.initial() == {t0: 0}
+    assert stream.next_end({t0: end}, take_all=False) == {t0: end}  # read above it: waits there
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": end + 2})
+    write_indexed_segment(tmp_path / "t-0", end, [([Row(b"2")], 0)] * 2)
+    store.upload(tmp_path, "live")
+    assert stream.next_end({t0: end}, take_all=False) == {t0: end + 2}
+
+
+def test_a_topic_made_again_in_a_store_is_not_read_for_the_one_that_was_planned(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    def upload() -> None:
+        write_indexed_segment(tmp_path / "t-0", 0, [([Row(b"1")], 0)] * 3)
+        write_topic_id(tmp_path / "t-0", new_topic_id())
+        store.upload(tmp_path, "again")
+
+    upload()
+    given = {"path": store.uri("again"), "subscribe": "t", "startingOffsets": "earliest"}
+    options = ReadOptions.parse(given | store.options)
+    stream = StreamControl(options)
+    start = stream.initial()
+    splits = stream.plan(start, stream.next_end(start, take_all=False))
+    upload()
+    with pytest.raises(DataLossError, match="another topic"):
+        list(read_split(splits[0], options, RowSchema.of(source_schema(include_headers=False))))
