@@ -48,6 +48,7 @@ class KnownEnds:
         self._checkpoint = checkpoint
         self._to_log_end = to_log_end
         self._every_batch = every_batch
+        self._with_state: frozenset[Path] = frozenset()
         self._log_starts = self._watched(LOG_START_OFFSET)
         self._high_watermarks = self._watched(HIGH_WATERMARK, unnamed=0)
         self._recovery_points = self._watched(RECOVERY_POINT)
@@ -59,6 +60,9 @@ class KnownEnds:
         return Watched(files, lambda: self._checkpoint(name, unnamed))
 
     def _load_committed(self) -> Committed:
+        self._with_state = frozenset(
+            folder for folder in self._directories if _is_there(folder / STATE_FILE)
+        )
         try:
             return load_committed(self._directories)
         except KafkaLogError as error:
@@ -91,6 +95,11 @@ class KnownEnds:
     def committed(self) -> Committed:
         """The commit state, and what is in progress."""
         return self._committed.value
+
+    def has_state(self, log_dir: Path) -> bool:
+        """Tell whether a log directory holds a commit state."""
+        _ = self.committed
+        return log_dir in self._with_state
 
     @property
     def sequence(self) -> tuple[int, int]:
@@ -139,3 +148,11 @@ class KnownEnds:
             ),
             0,
         )
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

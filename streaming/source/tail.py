@@ -389,7 +389,10 @@ class LogTail:
         return min(known, default=None)
 
     def _committed_end(self, partition: PartitionTail) -> int | None:
-        return self._known.committed_end(partition.where.topic_partition, partition.topic_id)
+        known = self._known.committed_end(partition.where.topic_partition, partition.topic_id)
+        if known is None and self._known.has_state(partition.where.log_dir):
+            return 0  # of a set of ours, the commit state knows all that is committed
+        return known
 
     def _clamped(self, partition: PartitionTail, committed: int) -> int:
         """Give the end to read up to where the log ends elsewhere than what is committed says."""

@@ -9,6 +9,8 @@ A *world* is a simulated disk with what queries have in memory and in their chec
 - a query's driver is replaced while it stands still between staging and committing; the old one
   wakes up at any later time and commits (a zombie);
 - a query's checkpoint is lost: it starts again at batch 0, and plans other rows for it;
+- a copy takes the place of the directory, made while a query committed: what lies in the root is of
+  an earlier moment than the partitions, or no later one. A query may be refused then;
 - a broker starts, unless it is kept out; it recovers, appends, and stops or is killed.
 
 Commits hold the locks of all directories, so that nothing but a kill can come between their
@@ -40,6 +42,7 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE, UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
+from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.shield import Interrupted, current
@@ -90,6 +93,7 @@ class Bounds:
     zombies: int = 1
     losses: int = 1
     interrupts: int = 0
+    hot_copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -129,13 +133,16 @@ class World:
     seen: Contents = field(default_factory=dict)
     by_broker: tuple[str, ...] = ()
     left_clean: bytes = b""
+    is_hot_copy: bool = False
+    """Whether the files are of several moments: then a query may be refused, but not doubled."""
     steps: tuple[str, ...] = ()
 
     @property
     def key(self) -> object:
         """What tells worlds apart."""
         disk = self.disk.digest(without=UNTOLD)
-        return (disk, self.queries, self.left, self.by_broker, self.left_clean)
+        told = (self.by_broker, self.left_clean, self.is_hot_copy)
+        return (disk, self.queries, self.left, *told)
 
 
 def first_world(bounds: Bounds, *names: str) -> World:
@@ -178,8 +185,7 @@ def _steps(world: World) -> Iterator[World]:
             yield from _stage(world, slot)
         if query.staged is not None:
             yield from _commit(world, slot)
-            if world.left.interrupts:
-                yield from _interrupted(world, slot)
+            yield from _mishaps(world, slot)
             if world.left.zombies and query.zombie is None:
                 yield _replace_driver(world, slot)
         if world.left.losses and query.reported:
@@ -188,11 +194,24 @@ def _steps(world: World) -> Iterator[World]:
         yield from _broker(world)
 
 
+def _mishaps(world: World, slot: int) -> Iterator[World]:
+    if world.left.interrupts:
+        yield from _interrupted(world, slot)
+    if world.left.hot_copies:
+        yield from _hot_copies(world, slot)
+
+
 def _stage(world: World, slot: int) -> Iterator[World]:
     query = world.queries[slot]
     machine = _machine(world, query.name, query.run, query.batch, query.generation)
-    with simulated(machine):
-        runs = _writer(query, query.run).stage(query.batch, *_tasks(query))
+    try:
+        with simulated(machine):
+            runs = _writer(query, query.run).stage(query.batch, *_tasks(query))
+    except KafkaLogError:
+        if not world.is_hot_copy:
+            raise
+        yield _next(world, machine.disk.copy(), slot, _idle(query, stuck=True), "is refused")
+        return
     yield from _killed(world, slot, machine, "staging")
     staged = Staged(query.run, query.batch, query.generation, tuple(runs))
     after = replace(query, staged=staged)
@@ -207,7 +226,7 @@ def _commit(world: World, slot: int) -> Iterator[World]:
         with simulated(machine):
             _commit_staged(query, query.staged)
     except KafkaLogError as error:
-        if not query.generation:
+        if not query.generation and not world.is_hot_copy:
             raise Broken(f"{query.name} cannot go on: {error}\n{_told(world)}") from error
         yield _next(world, machine.disk.copy(), slot, _idle(query, stuck=True), "is refused")
         return
@@ -332,6 +351,56 @@ def _killed(world: World, slot: int, machine: Machine, doing: str) -> Iterator[W
         yield replace(_next(world, disk.copy(), slot, after, told), left=left)
 
 
+def _hot_copies(world: World, slot: int) -> Iterator[World]:
+    """Give the worlds in which a copy has taken the place of the set, made while a query committed.
+
+    What lies in the root of the log directory was copied before the partitions.
+    """
+    query = world.queries[slot]
+    assert query.staged is not None
+    machine = _machine(world, query.name, query.run, query.batch, query.generation, "commit")
+    try:
+        with simulated(machine):
+            _commit_staged(query, query.staged)
+    except KafkaLogError:
+        return
+    disk = world.disk.copy()
+    for inode in machine.disk.folders:
+        disk.folders.setdefault(inode, {})
+    for inode in machine.disk.files:
+        disk.files.setdefault(inode, b"")
+    moments = [disk.copy()]
+    for change in machine.disk.changes:
+        disk.apply(change)
+        moments.append(disk.copy())
+    last = len(moments) - 1
+    after = replace(_idle(query), run=query.run + 1)
+    left = replace(world.left, hot_copies=world.left.hot_copies - 1)
+    pairs = [(0, number) for number in range(last)] + [(number, last) for number in range(last)]
+    for root, partitions in pairs:
+        copy = _copied_at(moments[root], moments[partitions])
+        told = f"is killed; a copy of change {root} (root) and {partitions} takes the set's place"
+        yield replace(_next(world, copy, slot, after, told), left=left, is_hot_copy=True)
+
+
+def _copied_at(root: Disk, partitions: Disk) -> Disk:
+    """Give a disk with the files in the log directory of one, and the partitions of another."""
+    disk = partitions.copy()
+    log = disk.find((LOG_DIR.name,))
+    names = {
+        name: inode
+        for name, inode in disk.folders[log].items()
+        if parse_partition_directory(name) is not None
+    }
+    for name, inode in root.folders[log].items():
+        if parse_partition_directory(name) is None:
+            names[name] = inode
+            if inode in root.files:
+                disk.files[inode] = root.files[inode]
+    disk.folders[log] = names
+    return disk
+
+
 def _idle(query: Query, *, stuck: bool = False) -> Query:
     return replace(query, staged=None, stuck=stuck)
 
@@ -392,7 +461,7 @@ def _checked(before: World, world: World) -> World:
     for query in world.queries:
         for batch in range(query.reported):
             _hold(world, f"{query.name}/{batch}/0" in own, f"{query.name}/{batch} is lost: {seen}")
-    if not world.by_broker:
+    if not world.by_broker and not world.is_hot_copy:
         _hold(world, guarded or at_end == seen, f"unguarded: {at_end}")
     logged = {value for values in at_end.values() for value in values}
     _hold(world, logged >= set(world.by_broker), f"the broker's records are gone: {at_end}")

@@ -196,9 +196,23 @@ def test_a_high_watermark_below_the_log_start_is_held_to_it(log: Path) -> None:
 def test_the_commit_state_is_the_end_by_topic_id(log: Path) -> None:
     put_state(log, 1, 5)
     write_topic_id(log / "t-0", "BBBBBBBBBBBBBBBBBBBBBQ")
-    assert ends(tail_of(log)) == {"t-0": 10}  # of another id, not the one that was committed
+    assert ends(tail_of(log)) == {"t-0": 0}  # of another id, of which nothing is committed
     write_topic_id(log / "t-0", TOPIC_ID)
     assert ends(tail_of(log)) == {"t-0": 5}
+
+
+def test_a_partition_that_the_commit_state_beside_it_does_not_know_has_nothing_committed(
+    log: Path, tmp_path: Path
+) -> None:
+    put_state(log, 1, 5)
+    tail = tail_of(log)
+    (log / "u-0").mkdir()
+    name = f"{0:020d}.log"
+    (log / "u-0" / name).write_bytes((log / "t-0" / name).read_bytes())
+    assert ends(tail)["u-0"] == 0
+    (tmp_path / "alone").mkdir()
+    (log / "u-0").rename(tmp_path / "alone" / "u-0")
+    assert ends(tail_of(tmp_path / "alone"))["u-0"] > 0
 
 
 def test_a_folder_that_has_lost_its_id_is_of_the_topic_of_its_name(log: Path) -> None:
