@@ -245,7 +245,7 @@ def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
         with os.scandir(path) as entries:
             return list(entries)
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and not isinstance(path, RemotePath):
             raise LogDirectoryError(
                 f"log directory {path} does not exist: a first write makes it; a stream with "
                 "subscribePattern waits for topics in an empty one. Where several machines work, "
