@@ -21,13 +21,16 @@ TEMPORARY_SUFFIX: Final = ".tmp"
 
 
 def write_atomically(path: Path, data: bytes, *, fsync: bool = True) -> None:
-    """Replace or create ``path`` with ``data``; ``fsync=False`` leaves durability to the system."""
-    prepare(path, data, fsync=fsync)
+    """Replace or create ``path`` with ``data``.
+
+    With ``fsync=False`` a loss of power may leave the old bytes, but no torn ones.
+    """
+    prepare(path, data)
     publish(path, fsync=fsync)
 
 
-def prepare(path: Path, data: bytes, *, fsync: bool = True) -> None:
-    """Write ``data`` beside ``path``; :func:`publish` makes it visible.
+def prepare(path: Path, data: bytes) -> None:
+    """Write ``data``, durably, beside ``path``; :func:`publish` makes it visible.
 
     The temporary name is taken anew (``O_EXCL``): what a crash, or somebody with a link, left there
     is unlinked and never written through.
@@ -37,8 +40,7 @@ def prepare(path: Path, data: bytes, *, fsync: bool = True) -> None:
     descriptor = create_exclusive(temporary)
     try:
         write_all(descriptor, data, 0)
-        if fsync:
-            sync(descriptor)
+        sync(descriptor)
     finally:
         os.close(descriptor)
 

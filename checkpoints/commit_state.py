@@ -8,9 +8,9 @@ half: what a commit in progress is about to do.
 ::
 
     line 1       header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 1
-    line 2       {"sequence":7,"commit":"…","set":"…","member":"…","members":["…","…"]}
+    line 2       {"sequence":7,"commit":"…","set":"…","member":"…","members":["…","…"],"boot":"…"}
     a topic      {"topic":"flights","key":"<topic id>","settings":{"compression.type":"lz4"},
-                  "highWatermarks":{"0":120,"1":98},
+                  "highWatermarks":{"0":120,"1":98},"durableEnds":{"1":60},
                   "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
                   "query":"query:<transactional id>"}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
@@ -23,6 +23,10 @@ batch writes, which count for each topic by itself; a writer ``app:<txnAppId>``,
 release, counts for all topics. ``query`` is the streaming query that wrote to the topic last.
 
 ``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_stamp`.
+``durableEnds`` are those of the partitions that ``flush=os`` wrote last: what lies below is on the
+disk. A partition that is not named there is durable up to its high watermark, and so are all of a
+state that was written before there were durable ends: nothing of it is ever given up as lost.
+``boot`` is the run of the machine that the rest was left to, where there is any.
 
 Topics are kept by their topic id, so that a topic that was deleted and made anew does not inherit
 offsets; one that never had a ``partition.metadata`` is kept as ``:<name>``. The file holds topics,
@@ -90,6 +94,7 @@ class TopicState:
 
     ``versions`` has the last version that each ``txnAppId`` has written of it, ``last_query`` the
     writer key of the streaming query that has written to it last.
+    ``durable_ends`` names the partitions of which something was left to the system to write.
     """
 
     name: str
@@ -97,6 +102,7 @@ class TopicState:
     settings: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     versions: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
     last_query: str | None = None
+    durable_ends: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +133,8 @@ class CommitState:
     """One published state; ``topics`` by topic key, ``writers`` by writer key.
 
     ``commit_id`` is that of the commit that published it, "" where none was noted.
+    ``boot`` is the run of the machine to which records were left that are not durable, None where
+    all are or it is not known.
     """
 
     sequence: int
@@ -136,6 +144,7 @@ class CommitState:
     topics: Mapping[str, TopicState] = field(default_factory=lambda: _EMPTY)
     writers: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
     commit_id: str = ""
+    boot: str | None = None
 
     @property
     def stamp(self) -> CommitStamp:
@@ -198,13 +207,15 @@ class CommitState:
             "set": self.set_id,
             "member": self.member_id,
             "members": list(self.member_ids),
+            **({"boot": self.boot} if self.boot is not None else {}),
         }
         for key, topic in sorted(self.topics.items()):
             line: JsonObject = {
                 "topic": topic.name,
                 "key": key,
                 "settings": dict(sorted(topic.settings.items())),
-                "highWatermarks": {str(p): o for p, o in sorted(topic.high_watermarks.items())},
+                "highWatermarks": _by_number(topic.high_watermarks),
+                **({"durableEnds": _by_number(topic.durable_ends)} if topic.durable_ends else {}),
             }
             if topic.versions:
                 versions = sorted(topic.versions.items())
@@ -229,6 +240,10 @@ def _batch_fields(writer: WriterState) -> JsonObject:
         "expiration": writer.expiration_ms,
     }
     return fields if writer.expired_ms is None else fields | {"expired": writer.expired_ms}
+
+
+def _by_number(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
 
 
 def load_state(directory: Path) -> CommitState | None:
@@ -267,6 +282,7 @@ def _parse(lines: list[JsonObject]) -> CommitState:
         topics=topics,
         writers=writers,
         commit_id=_text(head.get("commit", "")),
+        boot=_text(head["boot"]) if "boot" in head else None,
     )
 
 
@@ -274,17 +290,19 @@ def _parse_topic(line: JsonObject) -> TopicState:
     validate_topic_name(_text(line["topic"]))
     return TopicState(
         name=line["topic"],
-        high_watermarks={
-            _natural(int(partition)): _natural(offset)
-            for partition, offset in line["highWatermarks"].items()
-        },
+        high_watermarks=_parse_offsets(line["highWatermarks"]),
         settings={_text(name): _text(value) for name, value in line["settings"].items()},
         versions={
             _text(app_id): _parse_writer({"run": "", "fenced": [], **fields})
             for app_id, fields in line.get("versions", {}).items()
         },
         last_query=_text(line["query"]) if "query" in line else None,
+        durable_ends=_parse_offsets(line.get("durableEnds", {})),
     )
+
+
+def _parse_offsets(offsets: JsonObject) -> dict[int, int]:
+    return {_natural(int(partition)): _natural(offset) for partition, offset in offsets.items()}
 
 
 def _parse_writer(line: JsonObject) -> WriterState:

@@ -64,6 +64,13 @@ def recover(
             help="Forget log starts above the ends of their logs, those of earlier topics.",
         ),
     ] = False,
+    accept_os_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-os-loss",
+            help="Go on without records of flush=os that a loss of power took.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +78,12 @@ def recover(
     with one_line_errors():
         from kafkalog.streaming.sink.upkeep import recover as act  # noqa: PLC0415
 
-        done = act(paths, reset_log_start=reset_log_start, dry_run=dry_run)
+        done = act(
+            paths,
+            reset_log_start=reset_log_start,
+            accept_os_loss=accept_os_loss,
+            dry_run=dry_run,
+        )
     report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 

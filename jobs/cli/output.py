@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from kafkalog.streaming.log.unsynced import LostOffsets
     from kafkalog.streaming.sink.upkeep import Upkeep
 
 __all__ = ["PROBLEM", "exit_if", "one_line_errors", "print_rows", "report_upkeep"]
@@ -57,6 +58,8 @@ def report_upkeep(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None
             "takenBack": done.taken_back,
             "reset": done.reset,
             "aborted": done.aborted,
+            "lost": [_offsets(each) for each in done.lost],
+            "writers": done.writers if done.lost else [],
             "written": done.written,
             "partitions": rows,
             "problems": done.problems,
@@ -71,6 +74,7 @@ def report_upkeep(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None
             typer.echo(f"reset: {line}")
         for line in done.aborted:
             typer.echo(f"aborted: {line}")
+        _print_lost(done)
         print_rows(rows, as_json=False)
         for line in done.written:
             typer.echo(f"written: {line}")
@@ -92,6 +96,23 @@ def _partition_rows(done: Upkeep) -> list[dict[str, Any]]:
         }
         for each in done.partitions
     ]
+
+
+def _offsets(lost: LostOffsets) -> dict[str, object]:
+    topic, partition = lost.where.topic_partition
+    return {"topic": topic, "partition": partition, "start": lost.start, "end": lost.end}
+
+
+def _print_lost(done: Upkeep) -> None:
+    """Say which offsets are gone, and what that means for who wrote and who reads them."""
+    for each in done.lost:
+        typer.echo(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
+    if done.lost:
+        typer.echo(
+            "The next records get these offsets again: set readers back that had come further.\n"
+            "Batches stay committed, though rows of them are gone, and are not written again. Last "
+            f"ones: {'; '.join(done.writers) or 'none has a name'}"
+        )
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import PARTITION_METADATA
+from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
 from kafkalog.checkpoints.intent import (
     IntendedPartition,
     IntendedPiece,
@@ -42,6 +42,8 @@ class PartitionAppend:
     runs: tuple[StagedRun, ...]
     tables: tuple[BatchTable, ...]
     member_id: str
+    is_durable: bool
+    """Whether the commit syncs the records too, and what lies before them."""
 
     @classmethod
     def of(
@@ -51,8 +53,13 @@ class PartitionAppend:
         runs: Sequence[StagedRun],
         member_id: str,
         files: StagedFiles,
+        *,
+        durable: bool,
     ) -> PartitionAppend:
         """Give the batches of ``runs`` their offsets and plan where they go; touches nothing.
+
+        A log in which offsets are kept is durable whenever it rolls: a gap that the rows have
+        between two segments would look like records that a loss of power took.
 
         Raises:
             RecordTooLargeError: a batch that exceeds ``segment.bytes``.
@@ -66,7 +73,9 @@ class PartitionAppend:
             tables.append(table)
         adoptable = [slot for slot, run in enumerate(runs) if run.whole_file and run.magic == 2]
         plan = appender.plan(LogTables(files, runs, tables), adoptable=adoptable)
-        return cls(topic, appender, plan, tuple(runs), tuple(tables), member_id)
+        leaves_gap = len(plan.segments) > 1 and any(run.first_offset >= 0 for run in runs)
+        is_durable = durable or leaves_gap
+        return cls(topic, appender, plan, tuple(runs), tuple(tables), member_id, is_durable)
 
     def intended(self, staged_members: Sequence[str]) -> IntendedPartition:
         """Give what the intent says; ``staged_members`` are the directories that runs count in."""
@@ -124,7 +133,9 @@ class PartitionAppend:
 
     @property
     def makes_or_seals(self) -> bool:
-        """Whether :meth:`sync` has something to do."""
+        """Whether :meth:`sync` is due: of a log left to the system only if it is new."""
+        if not self.is_durable:
+            return self.plan.creates_directory
         return len(self.plan.segments) > 1 or bool(self.plan.created_files())
 
     def sync(self) -> None:
@@ -137,7 +148,8 @@ class PartitionAppend:
         self._correct_sealed_indexes()
         created = self.plan.created_files()
         left = {*self.plan.index_files(sealed=False), *self.plan.log_files()}
-        left.add(self.plan.directory / PARTITION_METADATA)  # was made durable at once
+        # These were made durable at once.
+        left |= {self.plan.directory / PARTITION_METADATA, self.plan.directory / LEADER_EPOCHS}
         files = dict.fromkeys([*created, *self.plan.index_files(sealed=True)])
         for path in files:
             if path not in left:

@@ -41,7 +41,8 @@ class WrittenEnd(NamedTuple):
 def write_ends(ends: Iterable[WrittenEnd], *, durable: bool) -> None:
     """Tell a broker the new ends of partitions.
 
-    The recovery point only moves where the log is on the disk.
+    The recovery point only moves where the log is on the disk. The high watermark may be lost, and
+    is never torn.
     """
     by_directory: dict[Path, list[WrittenEnd]] = {}
     for end in ends:

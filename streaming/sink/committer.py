@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from contextlib import closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +38,7 @@ from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.newcomers import tell_newcomer
+from kafkalog.streaming.sink.os_loss import boot_of, refuse_os_loss
 from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
@@ -117,6 +118,7 @@ class Committer:
         with self._locks() as locks:
             log_set = LogSet.open(self._plan.directories, self._options)
             log_set.verify_locks = locks.verify
+            refuse_os_loss(log_set)
             last = log_set.state.writers.get(self._identity.writer)
             verdict = judge(
                 self._identity, last, allows_unknown=self._options.allow_unknown_checkpoint
@@ -194,8 +196,7 @@ class Committer:
     def _leave(self, log_set: LogSet, state: CommitState) -> Outcome:
         """Let what is committed be so durably: who committed it may have ended before that."""
         _LOG.info("%s is committed already", self._identity)
-        if self._durable or state is not log_set.state:
-            self._publish(log_set, state)
+        self._publish(log_set, state)
         sweep(log_set, self._identity)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
 
@@ -238,7 +239,14 @@ class Committer:
             staged_prefix=self._identity.staged_prefix,
             tails=tails,
         )
-        state = next_state(log_set.state, self._identity, self._options, appends, now_ms=now_ms)
+        state = next_state(
+            log_set.state,
+            self._identity,
+            self._options,
+            appends,
+            now_ms=now_ms,
+            boot_id=boot_of(log_set.directories),
+        )
         if appends:
             log_set.verify_locks()
             try:
@@ -257,7 +265,11 @@ class Committer:
     def _declare(
         self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
     ) -> None:
-        """Step 4: say what is about to happen, in every directory, before the first byte."""
+        """Step 4: say what is about to happen, in every directory, before the first byte.
+
+        Durably, also with ``flush=os``, which spares the records only: torn, it would make all that
+        was committed before unreadable. The folder's fsync covers guard and mark, too.
+        """
         members = [log_set.member_of(folder) for folder in self._plan.directories]
         intent = Intent(
             sequence=state.sequence,
@@ -272,36 +284,39 @@ class Committer:
         for folder in log_set.directories:
             _make_guard(folder)
             remove_clean_shutdown_marker(folder, fsync=False)
-            write_atomically(folder / INTENT_FILE, content, fsync=self._durable)
+            write_atomically(folder / INTENT_FILE, content)
 
     def _apply(self, appends: Sequence[PartitionAppend]) -> None:
         """Step 5, and the first half of 6."""
         with closing(StagedFiles(self._plan.directories)) as files:
             self._apply_all(files, appends)
-        if not self._durable:
-            return
         for_each(PartitionAppend.sync, [each for each in appends if each.makes_or_seals])
         parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
         for folder in sorted(parents):
             fsync_directory(folder)
-        sync_behind(each.lies_behind for each in appends if not each.plan.creates_directory)
+        sync_behind(
+            each.lies_behind
+            for each in appends
+            if each.is_durable and not each.plan.creates_directory
+        )
 
     def _apply_all(self, files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
         long = [each for each in appends if each.is_long]
-        finish = sync_and_close if self._durable else os.close
-        for_each(lambda each: each.apply(files, finish), long)
-        with FileSyncer() if self._durable else nullcontext() as syncer:
+        for_each(
+            lambda each: each.apply(files, sync_and_close if each.is_durable else os.close), long
+        )
+        with FileSyncer() as syncer:
             for each in appends:
                 if not each.is_long:
                     check_interrupt()
-                    each.apply(files, os.close if syncer is None else syncer.add)
+                    each.apply(files, syncer.add if each.is_durable else os.close)
 
     def _publish(self, log_set: LogSet, state: CommitState) -> None:
         """Step 6: the commit."""
         check_interrupt()
-        if self._durable and self._checkpoint is not None:
+        if self._checkpoint is not None:
             self._checkpoint.sync(self._identity.batch_id)
-        log_set.publish(state, durable=self._durable)
+        log_set.publish(state)
 
     def _try_to_take_back(self, log_set: LogSet) -> None:
         """Take the batch back, unless its state came to be published all the same."""

@@ -60,6 +60,7 @@ def open_appender(
     marks: BrokerMarks,
     takes_over: bool = False,
     first_offset: int = 0,
+    advice: str = "",
 ) -> PartitionAppender:
     """Open the end of a partition's log, after cutting a torn tail off it.
 
@@ -74,6 +75,7 @@ def open_appender(
         takes_over: whether the log is the truth as it is: above what is committed, and where it
             ends below a broker's high watermark.
         first_offset: where a log begins that is yet to be made.
+        advice: what else to say where a log ends below what is committed.
 
     Raises:
         CommitError: the log ends below what is committed or acknowledged, above what is committed
@@ -90,7 +92,7 @@ def open_appender(
 
     if not folder.is_dir():
         return opened()
-    log = _ForeignLog(folder, key, committed_end, marks)
+    log = _ForeignLog(folder, key, committed_end, marks, advice)
     try:
         appender = opened()
     except CorruptRecordError:
@@ -122,7 +124,7 @@ def look_at_end(
     Raises:
         CommitError, LogDirectoryError, CheckpointError: as :func:`open_appender`.
     """
-    log, cut = _ForeignLog(folder, key, committed_end, marks), None
+    log, cut = _ForeignLog(folder, key, committed_end, marks, ""), None
     try:
         end = PartitionAppender(folder, key, config, now_ms=0).log_end_offset
     except CorruptRecordError:
@@ -143,12 +145,18 @@ class _ForeignLog:
     """A log that may be another than we left, and what is known about its end."""
 
     def __init__(
-        self, folder: Path, key: TopicPartition, committed_end: int | None, marks: BrokerMarks
+        self,
+        folder: Path,
+        key: TopicPartition,
+        committed_end: int | None,
+        marks: BrokerMarks,
+        advice: str,
     ) -> None:
         self._folder = folder
         self._key = key
         self._committed_end = committed_end
         self._marks = marks
+        self._advice = advice
 
     def check_has_all(self, end: int, *, takes_over: bool) -> None:
         """Refuse a log that ends below what was committed or acknowledged."""
@@ -159,7 +167,7 @@ class _ForeignLog:
                 f"below {committed} is committed. Restore it: appended records would get offsets "
                 f"that readers have seen already. {_ACCEPT_LOSS}. Or move the kafkalog.* files of "
                 "all log directories away, and run `kafkalog takeover`: it forgets what was "
-                "committed, and by whom"
+                f"committed, and by whom{self._advice}"
             )
         acknowledged = self._marks.high_watermark(self._folder, self._key)
         if end >= acknowledged:
@@ -235,7 +243,7 @@ class _ForeignLog:
                 raise CommitError(
                     f"{segment.path}: committed records are damaged: the log is whole up to offset "
                     f"{end.next_offset} only, and {what} {offset}: {end.problem}. Nothing was cut "
-                    f"off. {_WAY_OUT}"
+                    f"off. {_WAY_OUT}{self._advice}"
                 ) from end.problem
         behind = find_valid_batch(segment.path, end.position, end.next_offset)
         if behind is not None:

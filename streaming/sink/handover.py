@@ -39,13 +39,16 @@ from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import partition_directory_name
+from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.lost_partitions import lost_partitions
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
 from kafkalog.streaming.sink.preview import Preview
+from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
 from kafkalog.streaming.sink.shield import shielded
+from kafkalog.streaming.sink.states import all_durable
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -99,6 +102,8 @@ def hand_over(
         _check_numbers(done)
         if done.problems:
             return done
+        if not dry_run:
+            _make_durable(log_set, done.partitions)
         done.partitions = _renamed(log_set, done, topic_ids or {}, dry_run=dry_run)
         for folder in log_set.directories:
             _give(folder, done, cluster_id, node_id, dry_run=dry_run)
@@ -162,10 +167,12 @@ def take_over(
             taken_back = done.taken_back
             done = put_in_order(log_set, takes_over=True)
             done.aborted, done.taken_back = aborted, taken_back
-        state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
+        sync_behind(_reach(log_set, each) for each in done.partitions)
+        advanced = all_durable(_advanced(log_set.state, done.partitions), done.partitions)
+        state = _without_lost(advanced, log_set)
         done.written = _moved(log_set.state, state)
         if state != log_set.state:
-            log_set.publish(state.following(), durable=True)
+            log_set.publish(state.following())
         for folder in log_set.directories:
             _lower_high_watermarks(folder, done.partitions)
     done.set_id = log_set.state.set_id
@@ -242,12 +249,12 @@ def _renamed(
     _note(log_set, partitions, changed)
     state = _advanced(log_set.state, renamed, is_renaming=True)
     both = state.following(topics={**log_set.state.topics, **state.topics})
-    log_set.publish(both, durable=True)
+    log_set.publish(both)
     for each in renamed:
         if each.topic_partition.topic in changed:
             write_topic_id(each.where.path, changed[each.topic_partition.topic])
             fsync_directory(each.where.path)
-    log_set.publish(both.following(topics=state.topics), durable=True)
+    log_set.publish(both.following(topics=state.topics))
     return renamed
 
 
@@ -327,7 +334,8 @@ def _without_lost(state: CommitState, log_set: LogSet) -> CommitState:
                 topic.high_watermarks[number],
             )
         kept = {p: end for p, end in topic.high_watermarks.items() if p not in lost}
-        topics[key] = replace(topic, high_watermarks=kept)
+        durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
+        topics[key] = replace(topic, high_watermarks=kept, durable_ends=durable)
     return replace(state, topics=topics)
 
 
@@ -343,8 +351,8 @@ def _lower_high_watermarks(folder: Path, partitions: Sequence[PartitionEnd]) -> 
         write_offset_checkpoint(folder, HIGH_WATERMARK, lowered)
 
 
-def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
-    """Make logs durable, and say so; lines about partitions that are gone are dropped."""
+def _make_durable(log_set: LogSet, partitions: Sequence[PartitionEnd]) -> None:
+    """Make logs durable as a whole, also where ``flush=os`` wrote them, and say so in our state."""
     for each in partitions:
         # All of them: with flush=os a sealed segment, a producer snapshot or the leader epochs may
         # not be on the disk either.
@@ -352,6 +360,19 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
             if path.is_file() and not path.is_symlink():
                 fsync_file(path)
         fsync_directory(each.where.path)
+    state = all_durable(log_set.state, partitions)
+    if state != log_set.state:
+        log_set.publish(state.following())
+
+
+def _reach(log_set: LogSet, each: PartitionEnd) -> LogReach:
+    known = log_set.state.topics.get(each.key)
+    config = LogConfig.from_mapping(known.settings if known else {})
+    return LogReach(each.where.path, each.topic_partition, each.end, config.index_interval_bytes)
+
+
+def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
+    """Say how far logs are durable; lines about partitions that are gone are dropped."""
     ends = {each.topic_partition: each.end for each in partitions}
     for name, offsets in (
         (RECOVERY_POINT, ends),

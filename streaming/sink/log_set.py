@@ -236,7 +236,7 @@ class LogSet:
         if self.is_outdated():
             raise lost_locks(self.directories[0], self.state.sequence + 1)
 
-    def publish(self, state: CommitState, *, durable: bool) -> None:
+    def publish(self, state: CommitState) -> None:
         """Make ``state`` the truth. The first rename is the commit: after it nothing is undone.
 
         Raises:
@@ -246,7 +246,7 @@ class LogSet:
                 whether this was, since what is there cannot be read.
             DurabilityError: it was published, and may not survive a loss of power.
         """
-        failed = write_state(state, self.members, durable=durable, check=self.check_current)
+        failed = write_state(state, self.members, check=self.check_current)
         self.state = state
         if failed is not None:
             raise DurabilityError(
@@ -265,7 +265,7 @@ class LogSet:
             OSError: it may not survive.
             CommitError: another writer has published meanwhile.
         """
-        failed = write_state(self.state, self.members, durable=True, check=self.check_current)
+        failed = write_state(self.state, self.members, check=self.check_current)
         if failed is not None:
             raise failed
 
@@ -320,7 +320,7 @@ def _is_only_invited(folder: Path, states: Mapping[Path, CommitState]) -> bool:
 
 
 def _write(state: CommitState, members: Mapping[str, Path]) -> None:
-    failed = write_state(state, members, durable=True)
+    failed = write_state(state, members)
     if failed is not None:
         raise failed
 

@@ -14,6 +14,7 @@ from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.log.lost_partitions import lost_partitions, lost_text
+from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
@@ -73,7 +74,7 @@ def plan_appends(
     with closing(StagedFiles(plan.directories)) as files:
         late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
         try:
-            return _planned(opened, files, late)
+            return _planned(opened, files, late, durable=durable)
         except BaseException:
             late.discard()
             raise
@@ -91,7 +92,7 @@ class _Opened:
 
 
 def _planned(
-    opened: Sequence[_Opened], files: StagedFiles, late: LateEncoding
+    opened: Sequence[_Opened], files: StagedFiles, late: LateEncoding, *, durable: bool
 ) -> list[PartitionAppend]:
     for each in opened:
         if must_wait(each.runs, each.topic.config):
@@ -99,7 +100,12 @@ def _planned(
     encoded = late.finish()
     return [
         PartitionAppend.of(
-            each.topic, each.appender, encoded.get(each.key, each.runs), each.member_id, files
+            each.topic,
+            each.appender,
+            encoded.get(each.key, each.runs),
+            each.member_id,
+            files,
+            durable=durable,
         )
         for each in opened
     ]
@@ -200,6 +206,7 @@ class _Planner:
                 committed_end=committed_end,
                 marks=self._marks,
                 first_offset=min((run.first_offset for run in kept), default=0),
+                advice=advice(state.topics.get(topic.key), key.partition),
             )
             if found is not None:
                 check_log_start(found, self._log_starts.get(key, 0), appender.log_end_offset)

@@ -9,6 +9,7 @@ or, of a file that becomes a segment, into the staged file itself.
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.records.batch import (
     HEADER_SIZE,
     OVERHEAD,
@@ -29,7 +31,7 @@ from kafkalog.streaming.records.batch import (
 from kafkalog.streaming.records.batch_heads import HEAD_BYTES, unstamp_heads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from pathlib import Path
 
     from kafkalog.checkpoints.intent import IntendedPartition, IntendedPiece, IntendedSegment
@@ -70,15 +72,37 @@ class _Expected:
         return _Planned(size, None)
 
 
-def check_ours(log_set: LogSet, intended: IntendedPartition, folder: Path) -> None:
+def check_ours(
+    log_set: LogSet,
+    intended: IntendedPartition,
+    folder: Path,
+    *,
+    staged_may_be_lost: bool = False,
+) -> None:
     """Compare what segments hold beyond their former sizes with what a commit meant to put there.
+
+    With ``staged_may_be_lost`` what no staged file can tell counts as the commit's.
 
     Raises:
         LogDirectoryError: there is a valid batch that the commit would not have written, or one
             that cannot be told because the staged file is gone; or a log is shorter than before.
     """
     _check_no_other_segments(intended, folder)
-    planned = _Expected(_planned_batches(log_set, intended))
+    # Closed here: what an error keeps alive would close its file at any later time.
+    with closing(_planned_batches(log_set, intended)) as batches:
+        _check_segments(
+            log_set, intended, folder, _Expected(batches), proves=not staged_may_be_lost
+        )
+
+
+def _check_segments(
+    log_set: LogSet,
+    intended: IntendedPartition,
+    folder: Path,
+    planned: _Expected,
+    *,
+    proves: bool,
+) -> None:
     for segment in intended.segments:
         path = folder / file_name(segment.base_offset, LOG)
         try:
@@ -89,7 +113,14 @@ def check_ours(log_set: LogSet, intended: IntendedPartition, folder: Path) -> No
             _pass_over(planned, segment)
             continue
         try:
-            _check_segment(path, descriptor, segment, planned)
+            size = os.fstat(descriptor).st_size
+            if size < segment.size_before:
+                raise LogDirectoryError(
+                    f"{path} has {size} bytes and had {segment.size_before} before a commit that "
+                    "was cut off began: committed records are gone; restore it"
+                    + advice(log_set.state.topics.get(intended.key), intended.partition)
+                )
+            _check_segment(path, descriptor, segment, planned, proves=proves)
         finally:
             os.close(descriptor)
 
@@ -118,18 +149,13 @@ def _was_started(intended: IntendedPartition, folder: Path, base_offset: int) ->
 
 
 def _check_segment(
-    path: Path, descriptor: int, segment: IntendedSegment, planned: _Expected
+    path: Path, descriptor: int, segment: IntendedSegment, planned: _Expected, *, proves: bool
 ) -> None:
-    size = os.fstat(descriptor).st_size
-    if size < segment.size_before:
-        raise LogDirectoryError(
-            f"{path} has {size} bytes and had {segment.size_before} before a commit that was cut "
-            "off began: committed records are gone; restore it"
-        )
     position = segment.size_before
     while position < segment.size_after:
         batch = planned.take(segment.size_after - position)
-        _check_batch(path, descriptor, position, batch)
+        if proves or batch.data is not None:
+            _check_batch(path, descriptor, position, batch)
         position += batch.size
     _check_batch(path, descriptor, segment.size_after, _Planned(0, None))
 
@@ -143,7 +169,8 @@ def _check_batch(path: Path, descriptor: int, position: int, planned: _Planned) 
             f"{path}: at byte {position} there is a valid batch that the commit that was cut off "
             "did not write, or whose staged file is gone. Nothing was changed. If another writer "
             "or a broker appended it, its records would be lost: copy the directory, and cut the "
-            f"file at byte {position} by hand if the batch is not wanted"
+            f"file at byte {position} by hand if the batch is not wanted. If it was written with "
+            "flush=os, and the machine lost power, run `kafkalog recover --accept-os-loss`"
         )
 
 
@@ -176,7 +203,7 @@ def _pass_over(planned: _Expected, segment: IntendedSegment) -> None:
         left -= planned.take(left).size
 
 
-def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Iterator[_Planned]:
+def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Generator[_Planned]:
     """Give the batches that the commit would have appended, in order."""
     for piece in intended.pieces:
         path = log_set.members[piece.file.member_id] / piece.file.name

@@ -30,7 +30,6 @@ def write_state(
     state: CommitState,
     members: Mapping[str, Path],
     *,
-    durable: bool,
     check: Callable[[], None] = lambda: None,
 ) -> OSError | None:
     """Write a state beside the old one in every directory, then rename it in each.
@@ -39,7 +38,7 @@ def write_state(
     temporary name: who has published since that look has also taken away what would be renamed.
 
     One directory that holds the new state is enough, since the newest one counts. Gives why none
-    is sure to hold it after a loss of power, None where one is, or ``durable`` is not asked for.
+    is sure to hold it after a loss of power, None where one is.
 
     Raises:
         OSError: nothing was published.
@@ -47,7 +46,7 @@ def write_state(
             was, since what is there cannot be read.
     """
     for member, folder in members.items():
-        prepare(folder / STATE_FILE, state.of_member(member).to_bytes(), fsync=durable)
+        prepare(folder / STATE_FILE, state.of_member(member).to_bytes())
     check()
     first, *others = members.values()
     failed: OSError | None = None
@@ -63,7 +62,7 @@ def write_state(
             renamed.append(folder)
         except OSError as error:
             _LOG.warning("%s keeps its older copy of the commit state: %s", folder, error)
-    return _sync(renamed) if durable else None
+    return _sync(renamed)
 
 
 def _sync(folders: Sequence[Path]) -> OSError | None:

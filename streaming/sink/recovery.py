@@ -39,19 +39,29 @@ from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
 from kafkalog.streaming.sink.stale_lines import drop_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from kafkalog.checkpoints.intent import IntendedPartition, Intent
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.sink.log_set import LogSet
 
 __all__ = ["look_at_unfinished", "take_back"]
 
 
-def take_back(log_set: LogSet, *, durable: bool) -> None:
+def take_back(
+    log_set: LogSet,
+    *,
+    durable: bool,
+    cut: Collection[TopicPartition] = (),
+    staged_may_be_lost: bool = False,
+) -> None:
     """Undo every unfinished commit, and end every finished one that left its intent behind.
 
-    The caller holds the locks. Costs nothing where the last commit came to its end.
+    The caller holds the locks. Costs nothing where the last commit came to its end. ``durable``:
+    a finished one, which may have left its records to the system, is made durable too. After a loss
+    of power, ``cut`` are partitions whose logs have been cut already, below where the commit began,
+    and with ``staged_may_be_lost`` what no staged file can tell is taken for the commit's own.
 
     Raises:
         LogDirectoryError: something that is not ours lies where an intent's bytes should be, or
@@ -62,13 +72,21 @@ def take_back(log_set: LogSet, *, durable: bool) -> None:
     marks = BrokerMarks()
     for intent in unfinished:
         _check_belongs(log_set, intent)
-        for_each(lambda each: _check_partition(log_set, each, marks), intent.partitions)
-        for_each(lambda each: _take_back_partition(log_set, each), intent.partitions)
-        if durable:
-            _sync_parents(log_set, intent)
+        whole = [each for each in intent.partitions if each.topic_partition not in cut]
+        for_each(
+            lambda each: _check_partition(
+                log_set, each, marks, staged_may_be_lost=staged_may_be_lost
+            ),
+            whole,
+        )
+        for_each(
+            lambda each: _take_back_partition(log_set, each, is_cut=each.topic_partition in cut),
+            intent.partitions,
+        )
+        _sync_parents(log_set, intent)
     if not unfinished:
         _end_finished(log_set, durable=durable)
-    clear_away(log_set, durable=durable and bool(unfinished))
+    clear_away(log_set, durable=bool(unfinished))
 
 
 def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
@@ -82,7 +100,7 @@ def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
     for intent in log_set.unfinished():
         _check_belongs(log_set, intent)
         for each in intent.partitions:
-            _check_partition(log_set, each, marks)
+            _check_partition(log_set, each, marks, staged_may_be_lost=False)
             touched.append(each)
     return touched
 
@@ -117,8 +135,8 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
             for each in intent.partitions
         )
         sync_behind(reaches, whole=True)
-        # What says where logs end must not survive a loss of power without what was published.
-        log_set.make_durable()
+    # What says where logs end must not survive a loss of power without what was published.
+    log_set.make_durable()
     write_ends(
         [
             WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
@@ -141,13 +159,19 @@ def _folder(log_set: LogSet, intended: IntendedPartition) -> Path:
     return log_set.members[intended.member_id] / name
 
 
-def _check_partition(log_set: LogSet, intended: IntendedPartition, marks: BrokerMarks) -> None:
+def _check_partition(
+    log_set: LogSet,
+    intended: IntendedPartition,
+    marks: BrokerMarks,
+    *,
+    staged_may_be_lost: bool,
+) -> None:
     """Prove what is to go, in all partitions before the first one is touched."""
     folder = _folder(log_set, intended)
     if folder.is_dir():
         if not intended.created:  # of a new one, the marks are of an earlier topic
             _check_not_acknowledged(folder, intended, marks)
-        check_ours(log_set, intended, folder)
+        check_ours(log_set, intended, folder, staged_may_be_lost=staged_may_be_lost)
     else:
         _check_absent(folder, intended)
 
@@ -170,11 +194,11 @@ def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: Br
         )
 
 
-def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
+def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut: bool) -> None:
     folder = _folder(log_set, intended)
     if not folder.is_dir():
         return
-    for segment in reversed(intended.segments):
+    for segment in reversed(() if is_cut else intended.segments):
         if segment.created:
             remove_segment(folder, segment.base_offset)
         else:
@@ -191,7 +215,7 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition) -> None:
     if intended.created:
         _remove_folder(folder)
         return
-    if is_shared(folder):
+    if is_shared(folder) and not is_cut:
         # Should its writer wake up on another host, what it writes late lands in a file that is
         # read up to its present end only, or, if the log ended in an empty one, in none any more.
         start_segment(folder, intended.start_offset)

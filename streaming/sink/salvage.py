@@ -43,6 +43,7 @@ from kafkalog.checkpoints.file_copy import copy_range, try_to_link
 from kafkalog.checkpoints.regular_file import (
     create_exclusive,
     fsync_directory,
+    fsync_file,
     make_directory,
     open_regular,
     sync,
@@ -344,8 +345,14 @@ class _Salvage:
         known = topics.get(key)
         if end is not None and known is not None and self._key.partition in known.high_watermarks:
             marks = {**known.high_watermarks, self._key.partition: end}
-            topics[key] = replace(known, high_watermarks=marks)
-        self._log_set.publish(state.following(topics=topics), durable=True)
+            known = topics[key] = replace(known, high_watermarks=marks)
+        if known is not None and self._key.partition in known.durable_ends:
+            # What is left counts: a gap is no sign of records that a loss of power took.
+            for base in list_base_offsets(self._folder):
+                fsync_file(self._folder / file_name(base, LOG))
+            ends = {p: at for p, at in known.durable_ends.items() if p != self._key.partition}
+            topics[key] = replace(known, durable_ends=ends)
+        self._log_set.publish(state.following(topics=topics))
 
     # The original
 

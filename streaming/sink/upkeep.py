@@ -23,10 +23,13 @@ from kafkalog.streaming.log.lost_partitions import lost_id_text, lost_of_living,
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.log_set import LogSet, check_given
+from kafkalog.streaming.sink.os_loss import accept_os_loss as go_on_without
+from kafkalog.streaming.sink.os_loss import find_os_loss, refuse_os_loss
 from kafkalog.streaming.sink.ownership import TopicOwners
 from kafkalog.streaming.sink.preview import Preview
 from kafkalog.streaming.sink.recovery import take_back
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.unsynced import LostOffsets
 
 __all__ = ["PartitionEnd", "Upkeep", "opened_set", "put_in_order", "recover", "report_lost"]
 
@@ -71,8 +75,9 @@ class Upkeep:
     ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
     it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
-    ``aborted`` which open transactions were ended, ``written`` what was noted beside the logs.
-    After a dry run it is what would be found and done.
+    ``aborted`` which open transactions were ended, ``written`` what was noted beside the logs;
+    ``lost`` which committed offsets a loss of power took, and ``writers`` whose batches count all
+    the same. After a dry run it is what would be found and done.
     """
 
     set_id: str = ""
@@ -83,6 +88,8 @@ class Upkeep:
     reset: list[str] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
+    lost: list[LostOffsets] = field(default_factory=list)
+    writers: list[str] = field(default_factory=list)
 
 
 @shielded
@@ -90,14 +97,16 @@ def recover(
     paths: Sequence[str],
     *,
     reset_log_start: bool = False,
+    accept_os_loss: bool = False,
     dry_run: bool = False,
     wait_ms: int = _DEFAULT_WAIT_MS,
 ) -> Upkeep:
     """Do what the next writer would do first, so that a broker may start or a copy be made.
 
     With ``reset_log_start`` log starts that lie above the ends of their logs are forgotten: they
-    are those of earlier topics of the same names. Otherwise they are problems. With ``dry_run``
-    nothing is changed, nor locked.
+    are those of earlier topics of the same names. Otherwise they are problems. With
+    ``accept_os_loss`` logs end where a loss of power has left the records of ``flush=os``. With
+    ``dry_run`` nothing is changed, nor locked.
 
     Raises:
         LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
@@ -105,7 +114,12 @@ def recover(
     """
     with opened_set(paths, wait_ms=wait_ms, dry_run=dry_run) as log_set:
         preview = Preview(log_set) if dry_run else None
-        done = put_in_order(log_set, resets_log_start=reset_log_start, preview=preview)
+        done = put_in_order(
+            log_set,
+            resets_log_start=reset_log_start,
+            accepts_os_loss=accept_os_loss,
+            preview=preview,
+        )
         report_lost(log_set, done)
         return done
 
@@ -154,6 +168,7 @@ def put_in_order(
     *,
     takes_over: bool = False,
     resets_log_start: bool = False,
+    accepts_os_loss: bool = False,
     preview: Preview | None = None,
 ) -> Upkeep:
     """Take unfinished commits back, then look at the end of each log; the caller holds the locks.
@@ -167,6 +182,7 @@ def put_in_order(
     """
     unfinished = [f"batch {each.batch_id} of {each.writer}" for each in log_set.unfinished()]
     done = Upkeep(log_set.state.set_id, unfinished)
+    _look_for_os_loss(log_set, done, accepts=accepts_os_loss, dry_run=preview is not None)
     if preview is None:
         take_back(log_set, durable=True)
     log_dirs = LogDirs(log_set.directories)
@@ -209,6 +225,16 @@ def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:
     name, number = found.topic_partition
     known = log_set.state.high_watermark(name, read_topic_id(found.path), number)
     return known is not None or bool(list_base_offsets(found.path))
+
+
+def _look_for_os_loss(log_set: LogSet, done: Upkeep, *, accepts: bool, dry_run: bool) -> None:
+    """Refuse to go on after records that flush=os left to the system are lost, or do without."""
+    if not accepts:
+        refuse_os_loss(log_set, mends=not dry_run)
+        return
+    done.lost = find_os_loss(log_set) if dry_run else go_on_without(log_set)
+    writers = log_set.state.writers.items()
+    done.writers = sorted(f"{name}, batch {last.batch_id}" for name, last in writers)
 
 
 def report_lost(log_set: LogSet, done: Upkeep) -> None:
@@ -262,6 +288,7 @@ def _put_partition_in_order(
         committed_end=log_set.state.high_watermark(key.topic, topic_id, key.partition),
         marks=marks,
         takes_over=takes_over,
+        advice=advice(known, key.partition),
     )
     corrected: list[Path] = []
     with PartitionLog(found.path, key) as log:

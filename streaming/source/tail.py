@@ -29,12 +29,15 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.boot import boot_id
+from kafkalog.checkpoints.broker import CLEANER_OFFSET
 from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.checkpoints.topic_ids import is_changed_id
-from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import DataLossError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.unsynced import find_lost, lost_text
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.gaps import OffsetGap, say_gaps
 from kafkalog.streaming.source.known_ends import KnownEnds
@@ -103,6 +106,9 @@ class LogTail:
         self._topic_ids_are_due = False
         self._directories: list[Path] = []
         self._known: KnownEnds
+        self._checked: dict[tuple[str, int], int] = {}
+        """Up to where logs are whole that a loss of power may have torn."""
+        self._checked_for = -1
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
         self._next_listing = 0.0
@@ -282,6 +288,7 @@ class LogTail:
         while self._listed_for != self._known.sequence:
             self._listed_for = self._known.sequence
             news |= self._read_once()
+        self._refuse_os_loss()
         return self._known.refresh_log_starts() or news
 
     def _read_once(self) -> bool:
@@ -336,6 +343,24 @@ class LogTail:
             )
         else:
             self._known.forget_checkpoints()
+
+    def _refuse_os_loss(self) -> None:
+        """Refuse to read what flush=os left to a machine that has started again, and lost it.
+
+        Raises:
+            DataLossError: it lacks committed records.
+        """
+        state = self._known.committed.state
+        is_local = all(isinstance(place, Path) for place in self._directories)
+        if state is None or state.boot in {None, boot_id()} or not is_local or self._to_log_end:
+            return
+        if state.sequence != self._checked_for:
+            chosen = {k: where for k, where in self._listing.value.items() if self._selects(k)}
+            compacted = self._log_dirs.checkpoint(CLEANER_OFFSET, chosen.values())
+            found = find_lost(state, chosen, compacted=compacted, checked=self._checked)
+            if lost := list(found):
+                raise DataLossError(lost_text(lost))
+            self._checked_for = state.sequence
 
     def _ends(self) -> tuple[PartitionOffsets, bool]:
         """Give the ends, and whether any of them is known from walking the log alone."""
