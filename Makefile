@@ -36,7 +36,8 @@ model: env ## Search all that may happen to a few small batches, within large bo
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 tests/crash/test_commit_model.py
 
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
-	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 tests/crash/test_power_loss.py
+	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 \
+	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py
 
 fuzz: env ## Fuzz every parser and kernel, led by coverage, a minute each
 	$(RUN) python -m tests.fuzz.run
