@@ -32,7 +32,7 @@ from kafkalog.streaming.source.stream_control import StreamControl
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.plan.planner import LogSplit
 
 __all__ = ["main"]
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from kafkalog.streaming.log.offset_index import OFFSET_ENTRY, OffsetIndex, OffsetPosition
-from kafkalog.streaming.log.sparse_index import WARM_BYTES
+from kafkalog.streaming.log.index.offset import OFFSET_ENTRY, OffsetIndex, OffsetPosition
+from kafkalog.streaming.log.index.sparse import WARM_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -18,7 +18,7 @@ from benchmarks.segments import (
 from tests.support.counted_reads import counted_reads
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.records.batch import scan_batches

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_offset_checkpoint
-from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.builder import BatchBuilder, RecordColumns
+from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.offsets import assign_offsets
+from kafkalog.streaming.records.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

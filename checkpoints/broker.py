@@ -38,10 +38,10 @@ import struct
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.atomic_file import prepare, publish, write_atomically
 from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
-from kafkalog.checkpoints.regular_file import fsync_directory, open_regular, read_regular
 from kafkalog.errors import CheckpointError
+from kafkalog.files.atomic import prepare, publish, write_atomically
+from kafkalog.files.regular import fsync_directory, open_regular, read_regular
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.atomic_file import write_atomically
-from kafkalog.checkpoints.regular_file import read_regular
 from kafkalog.errors import CheckpointError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

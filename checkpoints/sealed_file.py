@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
-from kafkalog.checkpoints.regular_file import read_regular
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

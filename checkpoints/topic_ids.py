@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.sealed_file import read_sealed, seal
 from kafkalog.errors import CheckpointError
+from kafkalog.files.atomic import write_atomically
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:

@@ -8,13 +8,13 @@ from typing import Annotated, Final
 import typer
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.running import run
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.index_rebuild import RebuiltSegment, rebuild_partition
+from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.shield import check_interrupt, shielded
 
 __all__ = ["command", "rebuild"]
 

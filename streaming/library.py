@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from kafkalog.streaming.schema import RowSchema
-    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["Outcome", "Paths", "append", "read", "tail"]
@@ -134,8 +134,8 @@ def read(
         OptionError: options or columns that cannot be used.
         KafkaLogError: topics that do not exist, directories that cannot be read.
     """
-    from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
     from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
+    from kafkalog.streaming.source.plan.batch_plan import plan_batch  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
     with naming_way_out(parsed):

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.log.storage import RemoteRoot
+from kafkalog.files.storage import RemoteRoot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

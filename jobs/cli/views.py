@@ -22,11 +22,11 @@ from kafkalog.errors import (
 from kafkalog.jobs.cli.emptiness import explain_nothing, listed
 from kafkalog.jobs.cli.missing import say_missing, unverified_rows
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.group_replay import read_group_positions
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
 from kafkalog.streaming.log.segments import LogSegments
-from kafkalog.streaming.log.verification import SegmentCheck, check_segment
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.source.lag import lag

@@ -11,8 +11,9 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import find_offset_checkpoint
-from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.places import as_path
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.log.files import (
     LOG,
@@ -20,13 +21,12 @@ from kafkalog.streaming.log.files import (
     parse_partition_directory,
     parse_retired_directory,
 )
-from kafkalog.streaming.log.storage import as_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.remote_path import RemoteEntry
+    from kafkalog.files.remote_path import RemoteEntry
 
 __all__ = ["LogDirs", "PartitionDirectory", "choose_directory", "entries_of"]
 

@@ -18,12 +18,13 @@ from kafkalog.streaming.log.log_end import (
     is_followed,
     pass_damage,
 )
-from kafkalog.streaming.log.salvage import Salvage
+from kafkalog.streaming.log.read.salvage import Salvage
+from kafkalog.streaming.log.read.slice_reader import read_slice
+from kafkalog.streaming.log.read.slices import SegmentSlice, slice_segment, split_slice
+from kafkalog.streaming.log.read.timestamps import find_by_timestamp, find_max_timestamp
+from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segments import LogSegments, retrying
-from kafkalog.streaming.log.slice_reader import read_slice
-from kafkalog.streaming.log.slices import SegmentSlice, slice_segment, split_slice
-from kafkalog.streaming.log.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.slice_reader import Decoder
-    from kafkalog.streaming.log.time_index import TimestampOffset
+    from kafkalog.streaming.log.index.time import TimestampOffset
+    from kafkalog.streaming.log.read.slice_reader import Decoder
 
 __all__ = ["LogEnd", "PartitionLog"]
 
@@ -188,6 +189,18 @@ class PartitionLog:
                 return LogEnd(offset, base, position, is_damage, is_torn=True)
         return LogEnd(offset, base, position)
 
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Find where readers of committed records have to stop.
+
+        To ask the same log again and again, keep a ``StableOffset``.
+
+        Raises:
+            CorruptRecordError: bytes below the high watermark that are no batch.
+            UnknownTopicOrPartitionError: the folder is gone.
+        """
+        stable = StableOffset(self.directory).find(high_watermark)
+        return min(high_watermark, max(stable, self.log_start_offset))
+
     # Reading
 
     def slices(self, start: int, end: int) -> list[SegmentSlice]:
@@ -241,7 +254,7 @@ class PartitionLog:
         return behind
 
     def split_slice(self, whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
-        """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.slices`."""
+        """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.read.slices`."""
         return split_slice(whole, pieces)
 
     def read_slice(
@@ -252,7 +265,7 @@ class PartitionLog:
         committed_end: int | None = None,
         committed_only: bool = False,
     ) -> Iterator[pa.RecordBatch]:
-        """Read a slice as Arrow; see :mod:`kafkalog.streaming.log.slice_reader`."""
+        """Read a slice as Arrow; see :mod:`kafkalog.streaming.log.read.slice_reader`."""
         return read_slice(
             self.topic_partition,
             planned,

@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from crc32c import crc32c
 
-from kafkalog.checkpoints.regular_file import read_regular
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.regular import read_regular
 from kafkalog.model import NO_PRODUCER_ID
 from kafkalog.streaming.log.files import SNAPSHOT, file_name, parse_base_offset
 

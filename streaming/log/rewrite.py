@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import read_leader_epochs, write_leader_epochs
-from kafkalog.checkpoints.file_copy import copy_range
-from kafkalog.checkpoints.regular_file import (
+from kafkalog.errors import CorruptIndexError, LogDirectoryError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.copies import copy_range
+from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
     open_regular,
     sync,
     write_all,
 )
-from kafkalog.errors import CorruptIndexError, LogDirectoryError
+from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import (
     CLEANED,
     LOG,
@@ -39,13 +41,11 @@ from kafkalog.streaming.log.files import (
     file_name,
     parse_base_offset,
 )
+from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
 from kafkalog.streaming.log.producer_state import list_snapshots
-from kafkalog.streaming.log.recovery import remove_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.log.segment_growth import index_segment
-from kafkalog.streaming.log.txn_index import TXN_ENTRY, AbortedTransaction, TxnIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

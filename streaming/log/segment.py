@@ -18,14 +18,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
+from kafkalog.files.opening import open_file
 from kafkalog.model import MAX_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
-from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.index.offset import OffsetIndex
+from kafkalog.streaming.log.index.time import TimeIndex
 from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
-from kafkalog.streaming.log.open_file import FileIdentity, OpenFile, open_file
-from kafkalog.streaming.log.time_index import TimeIndex
 from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.message_set_reader import MessageSetReader
+from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from kafkalog.files.open_file import FileIdentity, OpenFile
     from kafkalog.streaming.records.batch import BatchTable
 
     Bytes = npt.NDArray[np.uint8]

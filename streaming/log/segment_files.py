@@ -6,8 +6,8 @@ import os
 import time
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.files.remote_path import RemotePath
 from kafkalog.streaming.log.files import (
     CLEANED,
     LOG,

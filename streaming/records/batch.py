@@ -43,7 +43,7 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
-from kafkalog.streaming.records.jit import as_python, compiler_is_loaded
+from kafkalog.streaming.records.jit.kernel import as_python, compiler_is_loaded
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.records.byte_kernels import read_int
 from kafkalog.streaming.records.crc_kernels import checksum
-from kafkalog.streaming.records.jit import kernel
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     import numpy as np

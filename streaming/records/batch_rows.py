@@ -17,7 +17,7 @@ from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TimestampType
 from kafkalog.streaming.records.batch import DELETE_HORIZON_MASK, BatchTable, invalid_checksums
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
-from kafkalog.streaming.records.message_set_reader import MessageSetReader
+from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,23 +10,13 @@ Source: Kafka ``MemoryRecordsBuilder``, ``DefaultRecordBatch``.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import crc32c
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from kafkalog.errors import RecordTooLargeError, RowError
+from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TimestampType
 from kafkalog.streaming.records import encode_kernels as kernels
-from kafkalog.streaming.records.arrow_buffers import (
-    ABSENT,
-    BinaryColumn,
-    Integers,
-    binary_column,
-)
 from kafkalog.streaming.records.compression import Codec, compress_pieces
 from kafkalog.streaming.records.open_batch import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -37,11 +27,14 @@ from kafkalog.streaming.records.open_batch import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
 
+    from kafkalog.streaming.records.arrow_buffers import (
+        Integers,
+    )
     from kafkalog.streaming.records.compression.codec import Data
+    from kafkalog.streaming.records.record_columns import RecordColumns
 
-__all__ = ["DEFAULT_TARGET_BYTES", "BatchBuilder", "EncodedBatch", "RecordColumns"]
+__all__ = ["DEFAULT_TARGET_BYTES", "BatchBuilder", "EncodedBatch"]
 
 # baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta,
 # baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount: see `batch`.
@@ -51,62 +44,6 @@ _CRC_POSITION: Final = 17
 _CRC_START: Final = 21
 _MAGIC: Final = 2
 _LOG_APPEND_TIME_BIT: Final = 0x08
-_NO_INTEGERS: Final = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class RecordColumns:
-    """The columns of n records as kernels take them; it keeps the Arrow buffers alive."""
-
-    length: int
-    key: BinaryColumn
-    value: BinaryColumn
-    timestamps: Integers
-    header_starts: Integers
-    header_keys: BinaryColumn
-    header_values: BinaryColumn
-    offsets: Integers
-
-    @classmethod
-    def from_arrow(
-        cls,
-        *,
-        timestamps: Integers,
-        value: pa.Array | pa.ChunkedArray | None = None,
-        key: pa.Array | pa.ChunkedArray | None = None,
-        headers: pa.Array | pa.ChunkedArray | None = None,
-        offsets: Integers | None = None,
-    ) -> Self:
-        """Take the columns of n records.
-
-        Args:
-            timestamps: int64[n], ms; -1 for none.
-            value: (large) binary or string, n values; None for all null.
-            key: likewise.
-            headers: (large) list<struct<key: string, value: binary>>, n lists; a null list is an
-                empty one.
-            offsets: int64[n] to keep, strictly increasing in the order the rows are appended in;
-                None to number them one by one.
-
-        Raises:
-            RowError: a header without a key, naming the row.
-            TypeError: a column of another type.
-            ValueError: columns of different lengths.
-        """
-        for column in (key, value, headers, offsets):
-            if column is not None and len(column) != len(timestamps):
-                raise ValueError(f"{len(column)} values for {len(timestamps)} records")
-        starts, header_keys, header_values = _headers(headers)
-        return cls(
-            length=len(timestamps),
-            key=ABSENT if key is None else binary_column(key),
-            value=ABSENT if value is None else binary_column(value),
-            timestamps=np.ascontiguousarray(timestamps, np.int64),
-            header_starts=starts,
-            header_keys=header_keys,
-            header_values=header_values,
-            offsets=_NO_INTEGERS if offsets is None else np.ascontiguousarray(offsets, np.int64),
-        )
 
 
 class BatchBuilder(OpenBatch):
@@ -201,22 +138,3 @@ class BatchBuilder(OpenBatch):
         if too_large and _HEADER.size + len(records) <= self._max_message_bytes:
             return Codec.NONE, [records]
         return self._codec, pieces
-
-
-def _headers(
-    headers: pa.Array | pa.ChunkedArray | None,
-) -> tuple[Integers, BinaryColumn, BinaryColumn]:
-    if headers is None or pa.types.is_null(headers.type):
-        return _NO_INTEGERS, ABSENT, ABSENT
-    if isinstance(headers, pa.ChunkedArray):
-        headers = headers.combine_chunks()
-    lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
-    starts = np.zeros(len(headers) + 1, np.int64)
-    np.cumsum(lengths, out=starts[1:])
-    entries = headers.flatten()  # leaves out what lies behind null lists
-    keys, values = entries.flatten()
-    if entries.null_count or keys.null_count:
-        missing = pc.or_(pc.is_null(entries), pc.is_null(keys)).to_numpy(zero_copy_only=False)
-        row = int(np.searchsorted(starts, np.flatnonzero(missing)[0], side="right")) - 1
-        raise RowError(f"row {row} has a header whose key is null: Kafka's header keys never are")
-    return starts, binary_column(keys), binary_column(values)

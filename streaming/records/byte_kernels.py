@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.jit import compiled_later, inlined
+from kafkalog.streaming.records.jit.inline import compiled_later, inlined
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,11 +24,11 @@ from kafkalog.errors import (
     UnsupportedCodecError,
 )
 from kafkalog.streaming.records import decode_kernels as kernels
-from kafkalog.streaming.records import message_set
 from kafkalog.streaming.records.batch import HEADER_SIZE, BatchTable, invalid_checksums
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec, decompress_pieces
-from kafkalog.streaming.records.message_set_kernels import find_messages
-from kafkalog.streaming.records.message_set_reader import MessageSetReader
+from kafkalog.streaming.records.message_sets import layout as message_set
+from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
+from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 from kafkalog.streaming.records.row_buffers import (
     ALL_COLUMNS,
     Columns,

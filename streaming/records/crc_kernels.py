@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.jit import inlined
+from kafkalog.streaming.records.jit.inline import inlined
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

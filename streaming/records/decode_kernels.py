@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.records.byte_kernels import read_varint, read_varlong
-from kafkalog.streaming.records.jit import inlined, kernel
+from kafkalog.streaming.records.jit.inline import inlined
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     import numpy as np

@@ -24,7 +24,8 @@ from kafkalog.streaming.records.byte_kernels import (
     read_int,
     varint_size,
 )
-from kafkalog.streaming.records.jit import inlined, kernel
+from kafkalog.streaming.records.jit.inline import inlined
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers

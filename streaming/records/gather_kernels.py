@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.records.byte_kernels import copy_bytes, read_varint
-from kafkalog.streaming.records.jit import inlined, kernel
+from kafkalog.streaming.records.jit.inline import inlined
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     import numpy as np

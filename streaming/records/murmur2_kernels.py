@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.jit import kernel
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

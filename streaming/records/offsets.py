@@ -13,7 +13,7 @@ from kafkalog.streaming.records.batch import (
     scan_batches,
 )
 from kafkalog.streaming.records.encode_kernels import number_batches
-from kafkalog.streaming.records.message_set_encode_kernels import number_messages
+from kafkalog.streaming.records.message_sets.encode_kernels import number_messages
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes

@@ -13,7 +13,7 @@ from kafkalog.streaming.records import encode_kernels as kernels
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
-    from kafkalog.streaming.records.builder import RecordColumns
+    from kafkalog.streaming.records.record_columns import RecordColumns
 
 __all__ = ["DEFAULT_MAX_MESSAGE_BYTES", "DEFAULT_TARGET_BYTES", "EncodedBatch", "OpenBatch"]
 

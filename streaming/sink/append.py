@@ -12,8 +12,8 @@ from kafkalog.checkpoints.intent import (
     IntendedSegment,
     StagedFile,
 )
-from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
-from kafkalog.streaming.log.recovery import correct_indexes
+from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.sink.message_source import LogTables, MessageSource
 from kafkalog.streaming.sink.recovery_points import LogReach
 from kafkalog.streaming.sink.staged_source import StagedSource
@@ -21,7 +21,7 @@ from kafkalog.streaming.sink.staged_source import StagedSource
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kafkalog.streaming.log.appender import AppendPlan, PartitionAppender, Source
+    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender, Source
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.staged_source import StagedFiles

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET,
@@ -32,15 +31,16 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
 )
 from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, load_state
-from kafkalog.checkpoints.regular_file import fsync_directory, make_directory, read_regular
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import fsync_directory, make_directory, read_regular
+from kafkalog.files.shield import shielded
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.folder_copy import FolderCopy
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.recovery import take_back
-from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:

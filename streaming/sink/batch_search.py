@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.checkpoints.regular_file import open_regular
+from kafkalog.files.local_file import read_at
+from kafkalog.files.regular import open_regular
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import ends_in_zeros
-from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.records.batch import OVERHEAD
 from kafkalog.streaming.sink.proof import is_valid_batch
 

@@ -17,7 +17,7 @@ from kafkalog.checkpoints.commit_state import (
     STAGED_PREFIX,
     UNFINISHED_FOLDER,
 )
-from kafkalog.checkpoints.regular_file import fsync_directory
+from kafkalog.files.regular import fsync_directory
 from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity, staging_hash
 
 if TYPE_CHECKING:

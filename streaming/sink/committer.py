@@ -23,12 +23,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
 from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER, CommitState
 from kafkalog.checkpoints.intent import Intent
-from kafkalog.checkpoints.regular_file import fsync_directory, make_directory
 from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
+from kafkalog.files.regular import fsync_directory, make_directory
+from kafkalog.files.shield import Interrupted, check_interrupt, shielded
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, sweep, write_ends
@@ -39,11 +41,9 @@ from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.newcomers import tell_newcomer
 from kafkalog.streaming.sink.os_loss import boot_of, refuse_os_loss
-from kafkalog.streaming.sink.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.recovery_points import sync_behind
-from kafkalog.streaming.sink.shield import Interrupted, check_interrupt, shielded
 from kafkalog.streaming.sink.staged_source import StagedFiles
 from kafkalog.streaming.sink.stale_lines import drop_lines
 from kafkalog.streaming.sink.states import next_state
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.appender import AppendPlan
+    from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.sink.identity import BatchIdentity
     from kafkalog.streaming.sink.known_tails import TailsOfSet
     from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint

@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
-from kafkalog.checkpoints.regular_file import create_exclusive
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files.regular import create_exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

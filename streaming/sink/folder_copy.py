@@ -13,17 +13,17 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.atomic_file import TEMPORARY_SUFFIX
-from kafkalog.checkpoints.file_copy import copy_range
-from kafkalog.checkpoints.regular_file import (
+from kafkalog.files.atomic import TEMPORARY_SUFFIX
+from kafkalog.files.copies import copy_range
+from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
     fsync_file,
     make_directory,
     open_regular,
 )
+from kafkalog.files.shield import check_interrupt
 from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
-from kafkalog.streaming.sink.shield import check_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

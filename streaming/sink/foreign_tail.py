@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES, RECOVERY_POINT
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
-from kafkalog.streaming.log.appender import PartitionAppender
+from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.log.append.recovery import recover_segment
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.recovery import recover_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.log.transactions import last_stable_offset
 from kafkalog.streaming.sink.batch_search import find_valid_batch, reach_of
 
 if TYPE_CHECKING:
@@ -264,7 +263,7 @@ class _ForeignLog:
 
 def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> None:
     with PartitionLog(folder, key) as log:
-        stable = last_stable_offset(log, end)
+        stable = log.last_stable_offset(end)
     if stable < end:
         raise CommitError(
             f"{folder}: a transaction that began at offset {stable} of {key} is still open at the "

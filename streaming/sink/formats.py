@@ -26,7 +26,7 @@ import numpy as np
 from kafkalog.model import NO_EPOCH
 from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.message_set_builder import MessageSetBuilder, wrap_messages
+from kafkalog.streaming.records.message_sets.builder import MessageSetBuilder, wrap_messages
 from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:

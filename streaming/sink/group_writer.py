@@ -18,8 +18,11 @@ import pyarrow as pa
 
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
-from kafkalog.streaming.log.group_offsets import DEFAULT_OFFSETS_PARTITIONS, partition_for_group
-from kafkalog.streaming.log.offset_commits import encode_position, encode_position_key
+from kafkalog.streaming.coordinator.group_positions import (
+    DEFAULT_OFFSETS_PARTITIONS,
+    partition_for_group,
+)
+from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import ensure_set

@@ -19,7 +19,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import (
     CLEANER_OFFSET,
     HIGH_WATERMARK,
@@ -35,9 +34,11 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
-from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.files.shield import shielded
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -47,7 +48,6 @@ from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
 from kafkalog.streaming.sink.preview import Preview
 from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
-from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.states import all_durable
 from kafkalog.streaming.sink.upkeep import opened_set, put_in_order, report_lost
 from kafkalog.streaming.sink.write_options import WriteOptions

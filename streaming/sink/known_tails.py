@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_stamp import CommitStamp
     from kafkalog.checkpoints.commit_state import CommitState
-    from kafkalog.streaming.log.appender import PartitionAppender
+    from kafkalog.streaming.log.append.appender import PartitionAppender
 
 __all__ = ["PROCESS_TAILS", "KnownTails", "TailsOfSet"]
 

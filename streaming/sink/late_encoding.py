@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import RecordTooLargeError
+from kafkalog.files.local_file import read_at
 from kafkalog.model import NO_TIMESTAMP
-from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.records.open_batch import EncodedBatch
 from kafkalog.streaming.sink.formats import BatchFormat
 from kafkalog.streaming.sink.message_source import check_as_staged

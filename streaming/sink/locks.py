@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.broker import LOCK, broker_holds, is_locked
 from kafkalog.checkpoints.commit_state import LOCK_FILE
-from kafkalog.checkpoints.regular_file import create_exclusive, open_regular
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
+from kafkalog.files.regular import create_exclusive, open_regular
+from kafkalog.files.shield import check_interrupt
 from kafkalog.streaming.sink.file_systems import is_shared
-from kafkalog.streaming.sink.shield import check_interrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -24,14 +24,14 @@ from kafkalog.checkpoints.commit_state import (
     load_intent,
     load_state,
 )
-from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.errors import CheckpointError, DurabilityError, LogDirectoryError
+from kafkalog.files.regular import fsync_directory
+from kafkalog.files.shield import shielded
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.file_systems import check_file_system
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.sink.publishing import lost_locks, write_state
-from kafkalog.streaming.sink.shield import shielded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

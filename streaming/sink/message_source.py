@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, overload
 
 from crc32c import crc32c
 
-from kafkalog.checkpoints.regular_file import write_all
 from kafkalog.errors import CommitError, CorruptRecordError
+from kafkalog.files.local_file import read_at
+from kafkalog.files.regular import write_all
 from kafkalog.model import NO_EPOCH
-from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.records.batch import BatchTable, scan_batches
 from kafkalog.streaming.records.offsets import assign_offsets
 

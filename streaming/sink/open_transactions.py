@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import read_topic_id, remove_clean_shutdown_marker
-from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file, sync
 from kafkalog.errors import CheckpointError, CorruptIndexError, CorruptRecordError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import fsync_directory, fsync_file, sync
 from kafkalog.model import INTERNAL_TOPICS
-from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
+from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.log.log_walk import walk_batches
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
-from kafkalog.streaming.log.transactions import open_at
-from kafkalog.streaming.log.txn_index import TXN_ENTRY, AbortedTransaction, TxnIndex
+from kafkalog.streaming.log.read.transactions import open_at
+from kafkalog.streaming.log.read.walk import walk_batches
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.control import abort_marker
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.appender import AppendPlan
+    from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.sink.log_set import LogSet
 

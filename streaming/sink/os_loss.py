@@ -17,13 +17,13 @@ from kafkalog.checkpoints.broker import (
     read_leader_epochs,
     write_leader_epochs,
 )
-from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
 from kafkalog.errors import CommitError
+from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.append.recovery import correct_indexes, recover_segment, remove_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.log.recovery import correct_indexes, recover_segment, remove_segment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.unsynced import LostOffsets, find_lost, lost_text
 from kafkalog.streaming.sink.clearing import WrittenEnd, write_ends

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.streaming.records.jit import kernel
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     import numpy as np

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.streaming.log.appender import PartitionAppender
+    from kafkalog.streaming.log.append.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.sink.known_tails import TailsOfSet
     from kafkalog.streaming.sink.log_set import LogSet

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.streaming.log.append.recovery import cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
-from kafkalog.streaming.log.recovery import cut_segment, wrong_indexes
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.sink.file_systems import is_shared
 from kafkalog.streaming.sink.foreign_tail import look_at_end

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from crc32c import crc32c
 
-from kafkalog.checkpoints.regular_file import open_regular
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.local_file import read_at
+from kafkalog.files.regular import open_regular
 from kafkalog.streaming.log.files import LOG, file_name
-from kafkalog.streaming.log.page_reader import read_at
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.records.batch import (

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.atomic_file import prepare, publish
 from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
-from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.errors import CheckpointError, CommitError
+from kafkalog.files.atomic import prepare, publish
+from kafkalog.files.regular import fsync_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

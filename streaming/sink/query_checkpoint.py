@@ -19,8 +19,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.checkpoints.regular_file import fsync_directory, open_regular, read_regular, sync
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
 from kafkalog.streaming.options import PATHS
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkalog.checkpoints.atomic_file import TEMPORARY_SUFFIX
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     LEADER_EPOCHS,
@@ -24,16 +23,17 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import load_intent
-from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.atomic import TEMPORARY_SUFFIX
+from kafkalog.files.parallel import for_each
+from kafkalog.files.regular import fsync_directory
 from kafkalog.model import partition_directory_name
+from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment, start_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
-from kafkalog.streaming.log.recovery import cut_segment, remove_segment, start_segment
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, write_ends
 from kafkalog.streaming.sink.file_systems import is_shared
-from kafkalog.streaming.sink.parallel import for_each
 from kafkalog.streaming.sink.proof import check_ours
 from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
 from kafkalog.streaming.sink.stale_lines import drop_lines

@@ -14,7 +14,9 @@ import itertools
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, RECOVERY_POINT, read_offset_checkpoint
-from kafkalog.checkpoints.regular_file import fsync_directory, fsync_file
+from kafkalog.files.parallel import for_each
+from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.files import (
     LOG,
     OFFSET_INDEX,
@@ -23,9 +25,7 @@ from kafkalog.streaming.log.files import (
     TXN_INDEX,
     file_name,
 )
-from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.sink.parallel import for_each
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

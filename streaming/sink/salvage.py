@@ -39,8 +39,9 @@ from kafkalog.checkpoints.commit_state import (
     load_committed,
     load_state,
 )
-from kafkalog.checkpoints.file_copy import copy_range, try_to_link
-from kafkalog.checkpoints.regular_file import (
+from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.files.copies import copy_range, try_to_link
+from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
     fsync_file,
@@ -48,21 +49,19 @@ from kafkalog.checkpoints.regular_file import (
     open_regular,
     sync,
 )
-from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.files.shield import shielded
+from kafkalog.streaming.log.append.recovery import start_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.recovery import start_segment
 from kafkalog.streaming.log.rewrite import finish_swaps, rewrite_segment, truncate_log
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.log.transactions import last_stable_offset
 from kafkalog.streaming.sink.damage import look_for_damage
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.places import PlaceName, chosen_places
 from kafkalog.streaming.sink.recovery import take_back
-from kafkalog.streaming.sink.shield import shielded
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ def _shown(logs: Sequence[_Log]) -> Salvaged:
 def _open_transactions(log: _Log) -> list[str]:
     with PartitionLog(log.where.path, log.key) as now, suppress(CorruptRecordError):
         end = now.log_end_offset()
-        stable = last_stable_offset(now, end)
+        stable = now.last_stable_offset(end)
         if stable < end:
             text = (
                 f"{log.key}: a transaction that began at offset {stable} is open now; what ended "

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
 
-from kafkalog.checkpoints.regular_file import create_exclusive, write_all
 from kafkalog.errors import CommitError
+from kafkalog.files.regular import create_exclusive, write_all
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.records.batch import MAGIC_POSITION
 from kafkalog.streaming.sink.staged_run import StagedRun

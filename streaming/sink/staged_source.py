@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from crc32c import crc32c
 
-from kafkalog.checkpoints.file_copy import copy_range, try_to_link
-from kafkalog.checkpoints.regular_file import follow_folder, open_regular, write_all
 from kafkalog.errors import CommitError, LogDirectoryError
-from kafkalog.streaming.log.page_reader import fill_from
+from kafkalog.files.copies import copy_range, try_to_link
+from kafkalog.files.local_file import fill_from
+from kafkalog.files.regular import follow_folder, open_regular, write_all
 from kafkalog.streaming.records.batch_heads import heads_of, stamp_heads, unstamp_heads
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.regular_file import fsync_directory
 from kafkalog.errors import CommitError
+from kafkalog.files.regular import fsync_directory
 from kafkalog.streaming.sink.staged_file import StagedFile
 
 if TYPE_CHECKING:

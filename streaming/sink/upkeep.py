@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state, topic_key
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.model import INTERNAL_TOPICS
+from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.lost_partitions import lost_id_text, lost_of_living, lost_text
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.recovery import correct_indexes
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
@@ -33,7 +34,6 @@ from kafkalog.streaming.sink.os_loss import find_os_loss, refuse_os_loss
 from kafkalog.streaming.sink.ownership import TopicOwners
 from kafkalog.streaming.sink.preview import Preview
 from kafkalog.streaming.sink.recovery import take_back
-from kafkalog.streaming.sink.shield import check_interrupt, shielded
 from kafkalog.streaming.sink.stale_lines import check_log_start, forget_log_start
 from kafkalog.streaming.sink.write_options import WriteOptions
 

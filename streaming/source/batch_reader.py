@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.plan.selection import Selection
     from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.selection import Selection
 
 __all__ = ["LogBatchReader"]
 
@@ -35,9 +35,9 @@ class LogBatchReader(DataSourceReader):
         return self._plan()
 
     def _plan(self, selection: Selection | None = None) -> list[InputPartition]:
-        from kafkalog.streaming.source.batch_plan import plan_batch  # noqa: PLC0415
         from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
-        from kafkalog.streaming.source.packing import pack_batch  # noqa: PLC0415
+        from kafkalog.streaming.source.plan.batch_plan import plan_batch  # noqa: PLC0415
+        from kafkalog.streaming.source.plan.packing import pack_batch  # noqa: PLC0415
 
         warn_ignored(self._options.ignored)
         with naming_way_out(self._options):

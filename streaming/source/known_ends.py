@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
 from kafkalog.errors import KafkaLogError
-from kafkalog.streaming.source.watch import Watched
+from kafkalog.files.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,8 +7,6 @@ once, and is no loss.
 
 from __future__ import annotations
 
-import logging
-import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.model import TopicPartition
@@ -20,14 +18,8 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import Committed
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.source.loss import LossPolicy
-    from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.tail import LogTail
 
-__all__ = ["NOTHING", "MissingParts", "WholeLook", "find_missing_parts"]
-
-_LOGGER: Final = logging.getLogger("kafkalog.source")
+__all__ = ["NOTHING", "MissingParts", "find_missing_parts"]
 
 _SHOWN: Final = 10
 
@@ -94,51 +86,3 @@ def find_missing_parts(
         if topic.high_watermarks[number] and selects(key := TopicPartition(topic.name, number))
     }
     return MissingParts(members, lost) if members is not None or lost else NOTHING
-
-
-class WholeLook:
-    """Looks at log directories until all seems to be there, and says what is not."""
-
-    def __init__(self, tail: LogTail, options: ReadOptions, policy: LossPolicy) -> None:
-        self._tail = tail
-        self._options = options
-        self._policy = policy
-        self._said = NOTHING
-
-    def look(
-        self,
-        look: Callable[[], PartitionOffsets],
-        *,
-        is_whole: Callable[[], bool] = lambda: True,
-        concerns: Callable[[TopicPartition], bool] = lambda _: True,
-    ) -> PartitionOffsets:
-        """Look, as often as the query wants where something seems lost; give the ends.
-
-        ``is_whole`` may name other reasons to look again, and ``concerns`` partitions that matter.
-
-        Raises:
-            DataLossError: something is missing, and the query fails then.
-        """
-        ends = look()
-        for _ in range(self._options.fetch_retries - 1):
-            parts = self._parts(concerns)
-            if is_whole() and (parts == self._said or not parts.is_loss):
-                break
-            time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            self._tail.list_anew()
-            ends = look()
-        self._say(self._parts(concerns))
-        return ends
-
-    def _parts(self, concerns: Callable[[TopicPartition], bool]) -> MissingParts:
-        parts = self._tail.missing_parts()
-        concerned = {key: end for key, end in parts.partitions.items() if concerns(key)}
-        return parts._replace(partitions=concerned)
-
-    def _say(self, parts: MissingParts) -> None:
-        if parts.is_loss:
-            if self._policy.fails or parts != self._said:
-                self._policy.parts_missing(str(parts))
-        elif parts.members is not None and parts != self._said:
-            _LOGGER.warning("%s", parts)
-        self._said = parts

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.files.watch import Watch, stamp_of, watchable
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.transactions import StableOffset
-from kafkalog.streaming.source.watch import Watch, stamp_of, watchable
+from kafkalog.streaming.log.read.transactions import StableOffset
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.checkpoints.remote_path import RemotePath
+    from kafkalog.files.remote_path import RemotePath
+    from kafkalog.files.watch import Stamp
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.source.watch import Stamp
 
 __all__ = ["PartitionTail"]
 

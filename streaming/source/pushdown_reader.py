@@ -20,9 +20,9 @@ from pyspark.sql.datasource import InputPartition
 
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.log.intervals import EVERYTHING
-from kafkalog.streaming.log.time_pruning import thin_slice
+from kafkalog.streaming.log.read.time_pruning import thin_slice
 from kafkalog.streaming.source.batch_reader import LogBatchReader
-from kafkalog.streaming.source.selection import Selection
+from kafkalog.streaming.source.plan.selection import Selection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.intervals import Intervals
     from kafkalog.streaming.schema import RowSchema
-    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["PushdownReader"]

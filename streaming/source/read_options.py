@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kafkalog.errors import OptionError
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.log.storage import RemoteRoot
 from kafkalog.streaming.options import (
     BOOLEAN,
     PATHS,

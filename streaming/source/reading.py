@@ -17,8 +17,8 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.streaming.log.slice_reader import read_slice
-from kafkalog.streaming.log.storage import as_path
+from kafkalog.files.places import as_path
+from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.loss import LossPolicy
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
     from kafkalog.errors import KafkaLogError
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.salvage import Salvage
-    from kafkalog.streaming.log.slice_reader import Decoder
-    from kafkalog.streaming.log.slices import SegmentSlice
+    from kafkalog.streaming.log.read.salvage import Salvage
+    from kafkalog.streaming.log.read.slice_reader import Decoder
+    from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.schema import RowSchema
-    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.views import RowMaker
 
@@ -108,7 +108,7 @@ def _salvage(options: ReadOptions, topic_partition: TopicPartition) -> Salvage |
     """Make what leaves out damage, if the query wants that; view=batches shows what it can."""
     if options.on_corrupt_record == "fail":
         return None
-    from kafkalog.streaming.log.salvage import Salvage  # noqa: PLC0415
+    from kafkalog.streaming.log.read.salvage import Salvage  # noqa: PLC0415
 
     return Salvage(
         topic_partition,

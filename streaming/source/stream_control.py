@@ -23,19 +23,19 @@ import time
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError
-from kafkalog.streaming.source.admission import TriggerGate, limit_offsets
-from kafkalog.streaming.source.byte_limit import ByteLimit
-from kafkalog.streaming.source.group_start import starting_positions
+from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
+from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
+from kafkalog.streaming.source.bounds.group_start import starting_positions
+from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
+from kafkalog.streaming.source.bounds.stream_end import StreamEnd
 from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
-from kafkalog.streaming.source.missing_parts import WholeLook
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
-from kafkalog.streaming.source.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.recreated import TopicIds
-from kafkalog.streaming.source.start import resolve_start, starting_bound
-from kafkalog.streaming.source.stream_end import StreamEnd
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.whole_look import WholeLook
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition

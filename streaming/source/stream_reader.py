@@ -19,7 +19,7 @@ from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.offsets import from_json, to_json
-from kafkalog.streaming.source.packing import pack_micro_batch
+from kafkalog.streaming.source.plan.packing import pack_micro_batch
 from kafkalog.streaming.worker import end_if_spark_has_gone, settle_worker, show_log_lines
 
 if TYPE_CHECKING:

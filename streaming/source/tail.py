@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.boot import boot_id
 from kafkalog.checkpoints.broker import CLEANER_OFFSET
-from kafkalog.checkpoints.remote_path import RemotePath
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import DataLossError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.watch import Watched
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -43,7 +44,6 @@ from kafkalog.streaming.source.gaps import OffsetGap, say_gaps
 from kafkalog.streaming.source.known_ends import KnownEnds
 from kafkalog.streaming.source.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.source.partition_tail import PartitionTail
-from kafkalog.streaming.source.watch import Watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

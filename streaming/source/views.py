@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.log.coordinator_view_schemas import (
+from kafkalog.streaming.coordinator.view_schemas import (
     OFFSETS_VIEW_SCHEMA,
     TRANSACTIONS_VIEW_SCHEMA,
 )
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.slice_reader import Decoder
+    from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["RowMaker", "check_view_schema", "view_rows", "view_schema"]
@@ -96,7 +96,7 @@ class _BatchRows:
 
 class _DecodedRows:
     def __init__(self, options: ReadOptions, topic_partition: TopicPartition) -> None:
-        from kafkalog.streaming.log import coordinator_views  # noqa: PLC0415
+        from kafkalog.streaming.coordinator import views as coordinator_views  # noqa: PLC0415
         from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
 
         self.decoder = RecordDecoder(

@@ -17,7 +17,7 @@ from tests.support.power_loss import Unsynced
 from tests.support.scenes import CASES, Case, Scene, check_indexes
 from tests.support.sinking import adopt_small_files
 
-from kafkalog.checkpoints import atomic_file, boot
+from kafkalog.checkpoints import boot
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK,
@@ -26,6 +26,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import load_intent, load_state
 from kafkalog.errors import KafkaLogError
+from kafkalog.files import atomic as atomic_file
 from kafkalog.streaming.sink.upkeep import recover
 from kafkalog.streaming.source.tail import LogTail
 

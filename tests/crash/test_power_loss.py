@@ -22,8 +22,8 @@ from tests.support.scenes import CASES, Case, Scene, check_indexes, tasks
 from tests.support.sinking import adopt_small_files
 
 from kafkalog.checkpoints.commit_state import load_state
-from kafkalog.checkpoints.regular_file import create_exclusive, write_all
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.regular import create_exclusive, write_all
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
 

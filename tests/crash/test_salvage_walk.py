@@ -14,9 +14,9 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.library import read
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.log.verification import check_segment
 from kafkalog.streaming.sink.salvage import KEPT_PREFIX, salvage
 from kafkalog.streaming.sink.upkeep import recover
 

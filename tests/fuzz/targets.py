@@ -33,18 +33,18 @@ from tests.support.record_fuzz import outcome
 from kafkalog.checkpoints import broker, commit_state, intent
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.coordinator_views import (
+from kafkalog.streaming.coordinator.views import (
     decode_offsets_batch,
     decode_transactions_batch,
 )
-from kafkalog.streaming.log.offset_index import OffsetIndex
+from kafkalog.streaming.log.index.offset import OffsetIndex
+from kafkalog.streaming.log.index.time import TimeIndex
+from kafkalog.streaming.log.index.txn import TxnIndex
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import open_transactions
-from kafkalog.streaming.log.salvage import Salvage
-from kafkalog.streaming.log.slice_reader import read_slice
-from kafkalog.streaming.log.time_index import TimeIndex
-from kafkalog.streaming.log.transactions import StableOffset
-from kafkalog.streaming.log.txn_index import TxnIndex
+from kafkalog.streaming.log.read.salvage import Salvage
+from kafkalog.streaming.log.read.slice_reader import read_slice
+from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder

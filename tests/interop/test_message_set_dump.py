@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from tests.support.dump_log import dump_log_segments
 
-from kafkalog.streaming.records.builder import RecordColumns
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.message_set_builder import encode_message_set
+from kafkalog.streaming.records.message_sets.builder import encode_message_set
+from kafkalog.streaming.records.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from pathlib import Path

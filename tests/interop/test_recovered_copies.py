@@ -11,9 +11,9 @@ import pytest
 from tests.support.broker_load import SETTINGS, TOPICS, Load
 from tests.support.kafka import Broker
 
-from kafkalog.streaming.log.slice_reader import read_slice
+from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.tail import LogTail
 

@@ -29,11 +29,12 @@ from tests.support.reading import read_batch, read_stream
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError, LogDirectoryError, OptionError
+from kafkalog.files.places import as_path
+from kafkalog.files.remote_file import open_remote
+from kafkalog.files.remote_store import open_store
+from kafkalog.files.storage import RemoteRoot
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.datasource import KafkaLogDataSource
-from kafkalog.streaming.log.remote_file import open_remote
-from kafkalog.streaming.log.remote_store import open_store
-from kafkalog.streaming.log.storage import RemoteRoot, as_path
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split

@@ -10,7 +10,7 @@ from pyspark.errors import StreamingQueryException
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.listeners import GroupOffsetsListener, LagListener
-from kafkalog.streaming.source.group_start import read_positions
+from kafkalog.streaming.source.bounds.group_start import read_positions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -15,7 +15,7 @@ from tests.support.corpus import UnpackedCase
 from tests.support.dumped_batches import comparable, dumped_batches, file_of
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.coordinator_views import (
+from kafkalog.streaming.coordinator.views import (
     decode_offsets_batch,
     decode_transactions_batch,
 )

@@ -42,10 +42,10 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE, UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.shield import Interrupted, current
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.sink.shield import Interrupted, current
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.support.logs import Row, batch_bytes
 
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     META_PROPERTIES,
@@ -21,12 +20,13 @@ from kafkalog.checkpoints.broker import (
     write_clean_shutdown_marker,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.regular_file import open_regular, write_all
-from kafkalog.streaming.log.appender import BufferSource, PartitionAppender
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import open_regular, write_all
+from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.append.recovery import recover_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.recovery import recover_segment
 from kafkalog.streaming.records.batch import scan_batches
 
 if TYPE_CHECKING:

@@ -24,13 +24,13 @@ from kafkalog.checkpoints.commit_state import (
     load_committed,
     load_state,
 )
-from kafkalog.checkpoints.regular_file import read_regular
+from kafkalog.files.regular import read_regular
+from kafkalog.streaming.log.append.growth import index_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import valid_chunks
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.segment_growth import index_segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

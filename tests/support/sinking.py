@@ -37,7 +37,7 @@ def adopt_small_files(patch: pytest.MonkeyPatch) -> None:
     """Let every partition of a task have files of its own, and commits adopt them at any size."""
     patch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 0)
     patch.setattr("kafkalog.streaming.sink.staging.SMALLEST_OWN_FILE_BYTES", 0)
-    patch.setattr("kafkalog.streaming.log.append_plan.ADOPTED_BYTES", 0)
+    patch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 0)
 
 
 def rows(

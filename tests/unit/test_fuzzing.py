@@ -10,7 +10,7 @@ from tests.fuzz.run import KEPT, fuzz, replay
 from tests.fuzz.seeds import seeds_of
 from tests.fuzz.targets import TARGETS, result
 
-from kafkalog.streaming.records.jit import INTERPRETED
+from kafkalog.streaming.records.jit.inline import INTERPRETED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.jit import inlined, kernel
+from kafkalog.streaming.records.jit.inline import inlined
+from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.log_files import FLIGHTS, append, make_batches, read_offsets, scan
 
+from kafkalog.streaming.log.append.growth import index_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.segment_growth import index_segment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

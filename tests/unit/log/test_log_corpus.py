@@ -14,20 +14,19 @@ from tests.support.log_files import read_offsets
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, read_leader_epochs
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append_plan import plan_append
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.log.append.growth import SegmentState, index_segment
+from kafkalog.streaming.log.append.plan import plan_append
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import valid_chunks
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.segment_growth import SegmentState, index_segment
-from kafkalog.streaming.log.transactions import last_stable_offset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from kafkalog.streaming.log.group_offsets import GroupPositions
+    from kafkalog.streaming.coordinator.group_positions import GroupPositions
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
 
@@ -91,7 +90,7 @@ def test_logs_start_and_end_where_the_broker_says(case: Case) -> None:
 
 def test_the_last_stable_offset_is_the_one_that_the_broker_gave(case: Case) -> None:
     for log, _, facts, _ in case.partitions:
-        assert last_stable_offset(log, facts["high_watermark"]) == facts["lso"], log.topic_partition
+        assert log.last_stable_offset(facts["high_watermark"]) == facts["lso"], log.topic_partition
 
 
 def test_the_leader_epoch_is_the_one_that_the_broker_gave(case: Case) -> None:

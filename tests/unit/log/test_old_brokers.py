@@ -11,10 +11,9 @@ import pytest
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.group_replay import read_group_positions
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.transactions import last_stable_offset
 from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def test_rows_are_those_that_clients_read(
     found: Rows = {}
     for log, high_watermark in logs:
         assert log.log_end_offset() == high_watermark
-        end = last_stable_offset(log, high_watermark) if committed else high_watermark
+        end = log.last_stable_offset(high_watermark) if committed else high_watermark
         found |= read(log, end, pieces=5, committed_only=committed)
     assert found == expected(release, committed_only=committed)
     assert "not used" not in caplog.text

@@ -13,9 +13,9 @@ from tests.support.transactions import BrokerLog
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.salvage import Salvage
-from kafkalog.streaming.log.slice_reader import read_slice
-from kafkalog.streaming.log.transactions import StableOffset
+from kafkalog.streaming.log.read.salvage import Salvage
+from kafkalog.streaming.log.read.slice_reader import read_slice
+from kafkalog.streaming.log.read.transactions import StableOffset
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.record_fuzz import damaged, digest, outcome, seeds
 
-from kafkalog.streaming.records.jit import INTERPRETED
+from kafkalog.streaming.records.jit.inline import INTERPRETED
 
 _ROOT = Path(__file__).parents[3]
 _COUNT = 1_000 if INTERPRETED else 3_000

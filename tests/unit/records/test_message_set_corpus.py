@@ -14,7 +14,7 @@ from tests.support.corpus import CORPUS, UnpackedCase
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
 from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec
-from kafkalog.streaming.records.message_set_reader import MessageSetReader
+from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

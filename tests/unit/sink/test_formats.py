@@ -15,10 +15,10 @@ from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, load_state
 from kafkalog.errors import CommitError, OptionError, RecordTooLargeError, RowError
 from kafkalog.model import TimestampType, TopicPartition
-from kafkalog.streaming.log.offset_index import OFFSET_ENTRY
+from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.index.offset import OFFSET_ENTRY
+from kafkalog.streaming.log.index.time import TIME_ENTRY
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.segment_growth import index_segment
-from kafkalog.streaming.log.time_index import TIME_ENTRY
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec

@@ -8,10 +8,10 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.group_offsets import partition_for_group
+from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.source.group_start import read_positions
+from kafkalog.streaming.source.bounds.group_start import read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path

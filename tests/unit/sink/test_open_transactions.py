@@ -13,7 +13,7 @@ from tests.support.transactions import ABORT, COMMIT, BrokerLog
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, META_PROPERTIES, write_clean_shutdown_marker
 from kafkalog.errors import CommitError
 from kafkalog.streaming.library import read
-from kafkalog.streaming.log.txn_index import AbortedTransaction, TxnIndex
+from kafkalog.streaming.log.index.txn import AbortedTransaction, TxnIndex
 from kafkalog.streaming.records.control import abort_marker
 from kafkalog.streaming.sink.handover import take_over
 

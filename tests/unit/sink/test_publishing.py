@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.checkpoints.atomic_file import prepare
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
 from kafkalog.checkpoints.commit_state import load_intent, load_state
 from kafkalog.errors import CommitError, DurabilityError, KafkaLogError
+from kafkalog.files.atomic import prepare
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.handover import take_over

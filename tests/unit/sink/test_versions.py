@@ -11,10 +11,10 @@ import pytest
 from tests.support.sinking import values_of
 
 import kafkalog
-from kafkalog.checkpoints.atomic_file import write_atomically
 from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE, WriterState, load_state
 from kafkalog.errors import BatchIdentityError
+from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.sink.handover import hand_over, take_over
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from tests.support.counted_work import calls_of, io_of, traced_peak
 from tests.support.sinking import Writer
 
-from kafkalog.streaming.records.jit import INTERPRETED
+from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.sink.task_writer import TaskWriter
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def test_a_commit_of_files_that_become_segments_copies_nothing(
     tmp_path: Path, batch: pa.RecordBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 0)
-    monkeypatch.setattr("kafkalog.streaming.log.append_plan.ADOPTED_BYTES", 0)
+    monkeypatch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 0)
     fitting = {"numPartitions": "1", "segment__bytes": "4000000"}
     staging = Staging(tmp_path, batch, compression__type="lz4", **fitting)
     commit = committing(staging)

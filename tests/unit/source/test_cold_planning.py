@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.support.logs import Row, batch_bytes, write_segment
 
-from kafkalog.streaming.records.jit import INTERPRETED
+from kafkalog.streaming.records.jit.inline import INTERPRETED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl

@@ -13,7 +13,7 @@ import kafkalog
 from kafkalog.checkpoints.broker import PARTITION_METADATA, write_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
-from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -248,7 +248,7 @@ def test_what_is_there_again_at_the_next_look_was_not_lost(
         if aside.exists():  # whoever lists the folder rests, too
             aside.rename(folder)
 
-    monkeypatch.setattr("kafkalog.streaming.source.missing_parts.time.sleep", put_back)
+    monkeypatch.setattr("kafkalog.streaming.source.whole_look.time.sleep", put_back)
     splits = plan_batch(parsed(writer, subscribe="t"))
     assert [split.topic_partition.partition for split in splits] == NUMBERS
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

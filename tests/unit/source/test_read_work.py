@@ -12,9 +12,9 @@ from tests.support.counted_work import calls_of, io_of, traced_peak
 
 import kafkalog
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.records.jit import INTERPRETED
+from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.batch_plan import plan_batch
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 

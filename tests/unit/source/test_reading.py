@@ -12,7 +12,7 @@ from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRan
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.planner import LogSplit, plan_splits
+from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.tail import LogTail

@@ -19,7 +19,7 @@ from kafkalog.streaming.source.stream_control import StreamControl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.plan.planner import LogSplit
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -20,8 +20,8 @@ from kafkalog.errors import (
     LogDirectoryError,
     UnknownTopicOrPartitionError,
 )
+from kafkalog.files import watch
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.source import watch
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.model import OffsetRange, TopicPartition
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.planner import LogSplit, plan_splits
+from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.tail import LogTail

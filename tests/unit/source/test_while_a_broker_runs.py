@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.source.planner import LogSplit
+    from kafkalog.streaming.source.plan.planner import LogSplit
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 ROWS = RowSchema.of(source_schema(include_headers=False))

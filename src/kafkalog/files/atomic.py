@@ -1,0 +1,56 @@
+"""Replace a small file so that every reader, and every crash, sees the old bytes or the new ones.
+
+As Kafka does it (``CheckpointFile.write``): write ``<name>.tmp``, fsync it, rename it over the
+name, fsync the folder. Writers of one file must exclude each other: all of them use the same
+temporary name, so that a crash leaves one file behind at most, which the next writer replaces.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["TEMPORARY_SUFFIX", "prepare", "publish", "write_atomically"]
+
+TEMPORARY_SUFFIX: Final = ".tmp"
+
+
+def write_atomically(path: Path, data: bytes, *, fsync: bool = True) -> None:
+    """Replace or create ``path`` with ``data``.
+
+    With ``fsync=False`` a loss of power may leave the old bytes, but no torn ones.
+    """
+    prepare(path, data)
+    publish(path, fsync=fsync)
+
+
+def prepare(path: Path, data: bytes) -> None:
+    """Write ``data``, durably, beside ``path``; :func:`publish` makes it visible.
+
+    The temporary name is taken anew (``O_EXCL``): what a crash, or somebody with a link, left there
+    is unlinked and never written through.
+    """
+    temporary = _temporary(path)
+    temporary.unlink(missing_ok=True)
+    descriptor = create_exclusive(temporary)
+    try:
+        write_all(descriptor, data, 0)
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def publish(path: Path, *, fsync: bool = True) -> None:
+    """Rename what :func:`prepare` wrote over ``path``: the moment at which it becomes visible."""
+    _temporary(path).replace(path)
+    if fsync:
+        fsync_directory(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + TEMPORARY_SUFFIX)

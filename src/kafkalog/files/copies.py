@@ -1,0 +1,66 @@
+"""Bring bytes from one file into another without a way through this process's memory.
+
+Where file systems can, the kernel copies, shares blocks (XFS, Btrfs) or asks the server to (NFS
+4.2); a whole file gets a second name instead. Where they cannot, that is found out by trying.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.files.regular import naming, write_all
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["copy_range", "try_to_link"]
+
+_COPY_BYTES: Final = 1 << 20
+
+_CANNOT_COPY_IN_KERNEL: Final = frozenset(
+    {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+)
+_CANNOT_LINK: Final = frozenset(
+    {errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP}
+)
+
+
+def copy_range(source: int, position: int, size: int, target: int, target_position: int) -> int:
+    """Copy ``size`` bytes between two open files; give how many there were."""
+    left = size
+    while left:
+        try:
+            count = os.copy_file_range(source, target, left, position, target_position)
+        except OSError as error:
+            if error.errno not in _CANNOT_COPY_IN_KERNEL:
+                with naming(target):  # which of the two it was, the system does not tell
+                    raise
+            count = _copy_some(source, position, left, target, target_position)
+        if count == 0:
+            break
+        position, target_position, left = position + count, target_position + count, left - count
+    return size - left
+
+
+def _copy_some(source: int, position: int, size: int, target: int, target_position: int) -> int:
+    with naming(source):
+        data = os.pread(source, min(size, _COPY_BYTES), position)
+    write_all(target, data, target_position)
+    return len(data)
+
+
+def try_to_link(source: Path, target: Path) -> bool:
+    """Give the file ``source`` a second name; False where its file system cannot.
+
+    Raises:
+        FileExistsError: ``target`` is there already.
+    """
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _CANNOT_LINK:
+            raise
+        return False
+    return True

@@ -1,0 +1,73 @@
+"""A local file, open for positioned reads: a descriptor that belongs to it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kafkalog.files.open_file import FileIdentity
+from kafkalog.files.regular import naming
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from kafkalog.files.open_file import Bytes
+
+__all__ = ["LocalFile", "fill_from", "read_at"]
+
+
+def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8]:
+    """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
+    data = np.empty(length, np.uint8)
+    return data[: fill_from(descriptor, position, data)]
+
+
+def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> int:
+    """Fill an array with the bytes at ``position``; gives how many there were before the end."""
+    filled = 0
+    with naming(descriptor):
+        while filled < len(data):
+            count = os.preadv(descriptor, [data.data[filled:]], position + filled)
+            if count == 0:
+                break
+            filled += count
+    return filled
+
+
+class LocalFile:
+    """A descriptor, which belongs to it."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def size(self) -> int:
+        """Bytes that the file has now; a preallocated tail counts."""
+        return os.fstat(self._descriptor).st_size
+
+    @property
+    def identity(self) -> FileIdentity:
+        """Device and inode."""
+        status = os.fstat(self._descriptor)
+        return FileIdentity(status.st_dev, status.st_ino)
+
+    def read(self, position: int, length: int) -> Bytes:
+        """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
+        return read_at(self._descriptor, position, length)
+
+    def peek(self, position: int, length: int) -> bytes:
+        """Read a few bytes."""
+        return os.pread(self._descriptor, length, position)
+
+    def will_read(self, position: int, end: int) -> None:
+        """Leave reading ahead to the kernel."""
+
+    def close(self) -> None:
+        """Close the descriptor; closing twice does no harm."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1

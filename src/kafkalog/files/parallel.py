@@ -1,0 +1,127 @@
+"""Let threads wait for the disk: for the copying of much, and for what is to be durable.
+
+Threads are of no use for work that is short calls only: they would pass the interpreter's lock
+around at each of them, and be slower than one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+from kafkalog.files.regular import sync
+from kafkalog.files.shield import check_interrupt, current
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+__all__ = ["FileSyncer", "for_each", "sync_and_close"]
+
+_T = TypeVar("_T")
+
+_THREADS: Final = 8
+_FILES_AT_ONCE: Final = 8
+"""How many files one thread is given to sync: each hand-over costs as much as a short call."""
+_HAND_OVERS: Final = 16
+"""How often before the first thread must have come to its end: 128 files are open at most."""
+
+
+def for_each(action: Callable[[_T], object], items: Sequence[_T]) -> None:
+    """Call ``action`` with each item, in threads where there are several.
+
+    All calls have ended when this returns or raises; it raises what the first one in order raised.
+    Once one has failed, or the caller is interrupted, no other one begins.
+
+    Raises:
+        Interrupted: the caller was interrupted; items may have been left out.
+    """
+    check_interrupt()
+    if len(items) <= 1:
+        for item in items:
+            action(item)
+        return
+    running, failed = current(), threading.Event()
+
+    def act(item: _T) -> None:
+        if failed.is_set() or (running is not None and running.is_asked_to_stop):
+            return
+        try:
+            action(item)
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="kafkalog") as pool:
+        futures = [pool.submit(act, item) for item in items]
+    for future in futures:
+        future.result()
+    check_interrupt()
+
+
+class FileSyncer:
+    """Takes over open files, and syncs and closes them in threads while others are written.
+
+    Use it as a context manager: at its end all are durable, or the first error is raised. No file
+    is synced twice, whatever the first time came to. Its threads have ended then, however it ends.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="kafkalog-sync")
+        self._waiting: list[int] = []
+        self._futures: deque[Future[None]] = deque()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self._hand_over()
+        finally:
+            self._pool.shutdown()
+        if error is None:
+            for future in self._futures:
+                future.result()
+
+    def add(self, descriptor: int) -> None:
+        """Take over an open file that nothing more is written to."""
+        self._waiting.append(descriptor)
+        if len(self._waiting) == _FILES_AT_ONCE:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Give the waiting files to a thread; not more of them than may be open at once."""
+        if not self._waiting:
+            return
+        self._futures.append(self._pool.submit(_sync_and_close, self._waiting))
+        self._waiting = []
+        if len(self._futures) > _HAND_OVERS:
+            self._futures.popleft().result()
+
+
+def sync_and_close(descriptor: int) -> None:
+    """Make an open file durable, and close it."""
+    _sync_and_close([descriptor])
+
+
+def _sync_and_close(descriptors: Sequence[int]) -> None:
+    failed: OSError | None = None
+    for descriptor in descriptors:
+        try:
+            if failed is None:
+                sync(descriptor)
+        except OSError as error:
+            failed = error
+        finally:
+            os.close(descriptor)
+    if failed is not None:
+        raise failed

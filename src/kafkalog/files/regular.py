@@ -1,0 +1,214 @@
+"""Open the files of a log directory without being led astray by what lies there.
+
+A folder may hold a FIFO, a device or a link under a name that we expect to be a plain file: opening
+a FIFO blocks until somebody writes, a device may never end, and a link leads out of the folder. So
+every open says ``O_NOFOLLOW | O_NONBLOCK`` and is followed by a look at what was opened.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.remote_path import RemotePath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "create_exclusive",
+    "follow_folder",
+    "fsync_directory",
+    "fsync_file",
+    "make_directory",
+    "naming",
+    "open_regular",
+    "read_regular",
+    "replace_end",
+    "sync",
+    "write_all",
+]
+
+_SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NO_REGULAR_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV})
+
+
+@contextmanager
+def naming(descriptor: int) -> Iterator[None]:
+    """Let errors of the system name the open file, as they do only where a call has its path.
+
+    Where the system does not tell what a descriptor is (``/proc``, man 5 proc), they stay as they
+    are.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            with suppress(OSError):
+                error.filename = str(Path(f"/proc/self/fd/{descriptor}").readlink())
+        raise
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open an existing regular file and give its descriptor, which the caller closes.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        LogDirectoryError: it is a link, FIFO, device, socket or folder, or may not be opened.
+    """
+    try:
+        descriptor = os.open(path, flags | _SAFE)
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise LogDirectoryError(f"{path}: may not be opened: {error.strerror}") from error
+    except OSError as error:
+        if error.errno not in _NO_REGULAR_FILE:
+            raise
+        raise LogDirectoryError(
+            f"{path}: is a link, FIFO, device or folder where a regular file is expected; "
+            "remove it or name another log directory"
+        ) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise LogDirectoryError(
+            f"{path}: is a FIFO, device or folder where a regular file is expected; "
+            "remove it or name another log directory"
+        )
+    return descriptor
+
+
+def read_regular(path: Path, *, limit: int) -> bytes:
+    """Read a small file whole.
+
+    Raises:
+        FileNotFoundError: nothing has that name.
+        LogDirectoryError: not a regular file, not readable, or longer than ``limit`` bytes.
+    """
+    if isinstance(path, RemotePath):
+        return path.read_small(limit)
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
+        parts = []
+        with naming(descriptor):
+            while part := os.read(descriptor, 1 << 20):
+                parts.append(part)
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
+
+
+def create_exclusive(path: Path) -> int:
+    """Create a file that must not exist yet, open for reading and writing.
+
+    Its mode and group follow its folder's, so that all who share a log directory can go on working
+    in it whatever their umask. A group that we may not give is left as it is.
+
+    Raises:
+        FileExistsError: the name is taken, by a dangling link too.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _SAFE, 0o600)
+    try:
+        follow_folder(descriptor, path.parent)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_directory(path: Path) -> None:
+    """Create a folder whose mode and group follow its parent's.
+
+    Raises:
+        FileExistsError: the name is taken.
+    """
+    path.mkdir(0o700)
+    parent = path.parent.stat()
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _SAFE)
+    try:
+        _follow_folder(descriptor, parent, stat.S_IMODE(parent.st_mode) & ~stat.S_ISVTX)
+    finally:
+        os.close(descriptor)
+
+
+def follow_folder(descriptor: int, folder: Path) -> None:
+    """Give an open file the mode and group that :func:`create_exclusive` would give it there."""
+    found = folder.stat()
+    _follow_folder(descriptor, found, found.st_mode & 0o666)
+
+
+def _follow_folder(descriptor: int, folder: os.stat_result, mode: int) -> None:
+    if os.fstat(descriptor).st_gid != folder.st_gid:
+        with suppress(PermissionError), naming(descriptor):
+            os.fchown(descriptor, -1, folder.st_gid)
+    # File systems without modes refuse; there is nothing to follow then.
+    with suppress(PermissionError), naming(descriptor):
+        os.fchmod(descriptor, mode)
+
+
+def write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
+    """Write every byte at ``position``: a single ``pwrite`` may stop short."""
+    view = memoryview(data).cast("B")
+    with naming(descriptor):
+        while view:
+            written = os.pwrite(descriptor, view, position)
+            view = view[written:]
+            position += written
+
+
+def replace_end(descriptor: int, position: int, data: bytes) -> None:
+    """Let an open file end with ``data`` at ``position``.
+
+    Written first and cut after: a reader meets the old bytes there or the new ones, never none.
+    """
+    write_all(descriptor, data, position)
+    if os.fstat(descriptor).st_size != position + len(data):
+        with naming(descriptor):
+            os.ftruncate(descriptor, position + len(data))
+
+
+def sync(descriptor: int) -> None:
+    """Make the content of an open file, or the names in an open folder, durable.
+
+    Raises:
+        OSError: it may be lost; asking again would not tell.
+    """
+    with naming(descriptor):
+        os.fsync(descriptor)
+
+
+def fsync_file(path: Path, *, missing_ok: bool = False) -> None:
+    """Make the content of a regular file durable; its name is once its folder is.
+
+    Raises:
+        FileNotFoundError: nothing has that name, and not ``missing_ok``.
+        LogDirectoryError: not a regular file.
+        OSError: the content may be lost; asking again would not tell.
+    """
+    try:
+        descriptor = open_regular(path, os.O_RDWR)
+    except FileNotFoundError:
+        if missing_ok:
+            return
+        raise
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def fsync_directory(path: Path) -> None:
+    """Make the names in a folder durable: a new or renamed file is not before this."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,287 @@
+"""A store that holds log directories: listing, asking, fetching, each tried a few times.
+
+What pyarrow opens serves ``s3``, ``gs``, ``abfs``, ``hdfs`` and what else it knows; every other
+scheme is asked of fsspec, if it is installed. One listing of everything below a root, kept for
+``storage.listInterval``, answers for the names, sizes and times of all folders: an idle query costs
+a request in that time, however many partitions it watches.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kafkalog.files.remote_path import OpenObject
+    from kafkalog.files.storage import RemoteRoot
+
+__all__ = ["RemoteStore", "open_store"]
+
+_T = TypeVar("_T")
+
+_FIRST_REST_S: Final = 0.1
+_LONGEST_REST_S: Final = 5.0
+
+_REFUSALS: Final = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "403")
+"""In the messages of stores: answers that stay the same however often one asks."""
+
+
+@functools.lru_cache(maxsize=64)
+def _open(root: RemoteRoot, options: object, full_uri: str) -> RemoteStore:  # noqa: ARG001 - keys
+    return RemoteStore(root)
+
+
+def open_store(root: RemoteRoot) -> RemoteStore:
+    """Give the store of a root: one in a process, for the same options."""
+    return _open(root, root.options, root.full_uri)
+
+
+class RemoteStore:
+    """The files below a root. Opened when it is first asked; picklable, by its root alone."""
+
+    def __init__(self, given: RemoteRoot) -> None:
+        self._given = given
+        self.options = given.options
+        self._opened: tuple[pafs.FileSystem, str] | None = None
+        self._folders: dict[str, list[RemoteEntry]] = {}
+        self._listed_at = -float("inf")
+
+    def __reduce__(self) -> tuple[Callable[[RemoteRoot], RemoteStore], tuple[RemoteRoot]]:
+        return open_store, (self._given,)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteStore) and (
+            (self._given, self.options) == (other._given, other.options)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._given)
+
+    @property
+    def root(self) -> RemotePath:
+        """The path of the log directory."""
+        return RemotePath(self, str(self._given), self._connected[1])
+
+    @property
+    def _connected(self) -> tuple[pafs.FileSystem, str]:
+        if self._opened is None:
+            self._opened = _connect(self._given)
+        return self._opened
+
+    # Folders
+
+    def entries(self, key: str) -> list[RemoteEntry] | None:
+        """List a folder as of the last listing, or a new one if that is too old."""
+        if time.monotonic() - self._listed_at > self.list_interval_s:
+            self._list()
+        return self._folders.get(key)
+
+    @property
+    def list_interval_s(self) -> float:
+        """How old what is known of the store may be."""
+        return self.options.list_interval_ms / 1000
+
+    def listed(self, key: str) -> RemoteEntry | None:
+        """Give what the last listing says of a file, however old it is."""
+        parent, _, name = key.rpartition("/")
+        return next((e for e in self._folders.get(parent, ()) if e.name == name), None)
+
+    def forget_listing(self) -> None:
+        """Have the next look list anew: something was not where it is said to be."""
+        self._listed_at = -float("inf")
+
+    def _list(self) -> None:
+        files, root = self._connected
+        selector = pafs.FileSelector(root, recursive=True, allow_not_found=True)
+        found = self.trying(
+            f"{self._given} cannot be listed", lambda: files.get_file_info(selector)
+        )
+        folders: dict[str, list[RemoteEntry]] = {}
+        for info in found:
+            path = info.path.rstrip("/")
+            if not root.strip("/"):  # all of an archive: some stores' names begin with a slash then
+                path = "/" + path.lstrip("/")
+            parent, _, name = path.rpartition("/")
+            is_folder = info.type == pafs.FileType.Directory
+            entry = RemoteEntry(name, is_folder, info.size or 0, info.mtime_ns or -1)
+            folders.setdefault(parent, []).append(entry)
+            if is_folder:
+                folders.setdefault(path, [])
+        self._folders = folders
+        self._listed_at = time.monotonic()
+
+    # Files
+
+    def open(self, key: str) -> tuple[OpenObject, RemoteStatus]:
+        """Open a file, and tell which one it is by the store's tag for its content, or its time.
+
+        Raises:
+            FileNotFoundError: there is none.
+            LogDirectoryError: the store fails.
+        """
+        files = self._connected[0]
+
+        def ask() -> tuple[OpenObject, int, str]:
+            handle = files.open_input_file(key)
+            tag = (handle.metadata() or {}).get("ETag")
+            return handle, handle.size(), str(tag or files.get_file_info(key).mtime_ns)
+
+        try:
+            handle, size, tag = self.trying(f"{self.uri_of(key)} cannot be opened", ask)
+        except FileNotFoundError:
+            self.forget_listing()
+            raise
+        digest = hashlib.blake2b(f"{size} {tag}".encode(), digest_size=7).digest()
+        return handle, RemoteStatus(-1, int.from_bytes(digest, "big"), size, -1)
+
+    def status(self, key: str) -> RemoteStatus:
+        """Ask for one file now."""
+        handle, status = self.open(key)
+        handle.close()
+        listed = self.entries(key.rpartition("/")[0]) or ()
+        name = key.rpartition("/")[2]
+        modified = next((entry.modified_ns for entry in listed if entry.name == name), -1)
+        return status._replace(st_mtime_ns=modified)
+
+    def read_small(self, key: str, uri: str, limit: int) -> bytes:
+        """Read a small file whole."""
+        parent, _, name = key.rpartition("/")
+        if self._is_below_root(parent) and not any(
+            entry.name == name for entry in self.entries(parent) or ()
+        ):
+            raise FileNotFoundError(f"{uri}: there is no such file")
+        handle, status = self.open(key)
+        try:
+            if status.st_size > limit:
+                raise LogDirectoryError(
+                    f"{uri}: has {status.st_size} bytes, expected at most {limit}"
+                )
+            return self.fetch(handle, key, 0, status.st_size)
+        finally:
+            handle.close()
+
+    def fetch(self, handle: OpenObject, key: str, position: int, length: int) -> bytes:
+        """Fetch a range of an open file, all of it.
+
+        Raises:
+            LogDirectoryError: the store fails, time and again.
+        """
+
+        def get() -> bytes:
+            data = handle.read_at(length, position)
+            if len(data) != length:
+                raise OSError(f"{len(data)} bytes came")
+            return data
+
+        what = f"{self.uri_of(key)}: bytes {position} to {position + length} cannot be read"
+        return self.trying(what, get)
+
+    def uri_of(self, key: str) -> str:
+        """Give the URI of a name in the store."""
+        root = self._connected[1]
+        return str(self._given) + key.removeprefix(root) if self._is_below_root(key) else key
+
+    def _is_below_root(self, key: str) -> bool:
+        root = self._connected[1]
+        return key == root or key.startswith(f"{root}/")
+
+    # Trying
+
+    def trying(self, what: str, action: Callable[[], _T]) -> _T:
+        """Ask a store, and again after a rest that grows, for as many tries as the options say.
+
+        Raises:
+            FileNotFoundError: as it is.
+            LogDirectoryError: the store refuses, or failed at every try.
+        """
+        rest, tries = _FIRST_REST_S, 0
+        while True:
+            tries += 1
+            try:
+                return action()
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                refused = any(word in str(error) for word in _REFUSALS)
+                if refused or tries >= self.options.tries:
+                    raise self._failed(what, tries, refused=refused, error=error) from error
+            time.sleep(rest)
+            rest = min(2 * rest, _LONGEST_REST_S)
+
+    def _failed(self, what: str, tries: int, *, refused: bool, error: OSError) -> LogDirectoryError:
+        advice = (
+            "check the credentials, the region and the endpoint (options storage.*), and whether "
+            "they may list and read there"
+            if refused
+            else "the store may be down or slow: run the query again later, or raise storage.tries "
+            "or storage.timeout"
+        )
+        said = self._without_secrets(str(error))
+        return LogDirectoryError(f"{what} ({tries} tries): {said}; {advice}")
+
+    def _without_secrets(self, text: str) -> str:
+        options = self.options
+        for secret in (options.secret_key, options.session_token, self._given.full_uri):
+            if secret:
+                text = text.replace(secret, "…")
+        return text
+
+
+def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
+    """Make the file system of a URI, and the key of the root in it; nothing is asked yet.
+
+    Raises:
+        LogDirectoryError: nobody here knows the scheme, or the URI is none of it.
+    """
+    scheme, _, rest = root.partition("://")
+    if scheme == "s3":
+        return _s3(root), rest
+    try:
+        return pafs.FileSystem.from_uri(root.full_uri)  # type: ignore[no-any-return]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return _by_fsspec(root, scheme)
+    except OSError as error:
+        raise LogDirectoryError(f"{root} cannot be opened: {error}") from error
+
+
+def _s3(root: RemoteRoot) -> pafs.FileSystem:
+    options = root.options
+    protocol, _, endpoint = (options.endpoint or "").rpartition("://")
+    seconds = options.timeout_ms / 1000
+    return pafs.S3FileSystem(
+        access_key=options.access_key,
+        secret_key=options.secret_key,
+        session_token=options.session_token,
+        anonymous=options.anonymous,
+        region=options.region,
+        endpoint_override=endpoint or None,
+        scheme=protocol or options.protocol or "https",
+        request_timeout=seconds,
+        connect_timeout=seconds,
+        # tries are counted, and rests taken, in one place for all stores
+        retry_strategy=pafs.AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+
+
+def _by_fsspec(root: RemoteRoot, scheme: str) -> tuple[pafs.FileSystem, str]:
+    try:
+        from fsspec.core import url_to_fs  # noqa: PLC0415 - nobody needs it who names no such URI
+    except ImportError as error:
+        raise LogDirectoryError(
+            f"{root}: pyarrow opens no {scheme} URIs; install fsspec and what it needs for them"
+        ) from error
+    try:
+        files, key = url_to_fs(root.full_uri)
+    except (ValueError, ImportError, OSError, TypeError) as error:
+        raise LogDirectoryError(f"{root} cannot be opened by fsspec: {error}") from error
+    return pafs.PyFileSystem(pafs.FSSpecHandler(files)), key

@@ -1,0 +1,111 @@
+"""Where log directories may lie: on a local file system, or under a URI that a store answers to.
+
+A :class:`RemoteRoot` is a log directory's URI with all that is needed to open the store. As text it
+is what may be shown: what stands in the URI before ``@`` and behind ``?`` goes into its options.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from kafkalog.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["RemoteRoot", "StorageOptions"]
+
+_QUERY: Final = {
+    "endpoint_override": "endpoint",
+    "endpoint": "endpoint",
+    "region": "region",
+    "scheme": "protocol",
+    "anonymous": "anonymous",
+    "access_key": "access_key",
+    "secret_key": "secret_key",
+    "session_token": "session_token",
+}
+"""Parameters of an S3 URI, by the names that pyarrow gives them, and what they set here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageOptions:
+    """How a store is opened and asked; what is None is left to the store's own defaults."""
+
+    endpoint: str | None = None
+    protocol: str | None = None
+    region: str | None = None
+    access_key: str | None = field(default=None, repr=False)
+    secret_key: str | None = field(default=None, repr=False)
+    session_token: str | None = field(default=None, repr=False)
+    anonymous: bool = False
+    tries: int = 5
+    timeout_ms: int = 30_000
+    list_interval_ms: int = 5_000
+
+    def merged(self, given: Mapping[str, object]) -> StorageOptions:
+        """Give these options with others in their place, as far as those say anything."""
+        return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+
+
+class RemoteRoot(str):
+    """A log directory's URI, without secrets; ``options`` has what was taken out of it.
+
+    Text in all other respects, and picklable.
+    """
+
+    __slots__ = ("full_uri", "options")
+
+    options: StorageOptions
+    full_uri: str
+    """As the user wrote it; for stores that take their options from it."""
+
+    def __new__(cls, uri: str, options: StorageOptions, full_uri: str) -> Self:
+        """Take what :meth:`parse` has taken apart."""
+        made = super().__new__(cls, uri)
+        made.options = options
+        made.full_uri = full_uri
+        return made
+
+    def __reduce__(self) -> tuple[type[RemoteRoot], tuple[str, StorageOptions, str]]:
+        return RemoteRoot, (str(self), self.options, self.full_uri)
+
+    @classmethod
+    def parse(cls, text: str) -> RemoteRoot:
+        """Read a URI; an S3 one may carry options as pyarrow's URIs do.
+
+        Raises:
+            OptionError: a parameter that is not known; no value is shown.
+        """
+        uri = urlsplit(text, allow_fragments=False)  # a key may well have a #
+        host = uri.netloc.rpartition("@")[2]
+        clean = f"{uri.scheme.lower()}://{host}{uri.path.rstrip('/')}"
+        if uri.scheme.lower() != "s3":
+            return cls(clean, StorageOptions(), text)
+        found: dict[str, object] = {}
+        for name, value in parse_qsl(uri.query, keep_blank_values=True):
+            if name not in _QUERY:
+                raise OptionError(
+                    f"{clean} has the parameter {name!r}, known are {', '.join(sorted(_QUERY))}"
+                )
+            known = _QUERY[name]
+            found[known] = value.lower() == "true" if known == "anonymous" else value
+        user = uri.netloc.rpartition("@")[0]
+        if user:
+            access, _, secret = user.partition(":")
+            found |= {"access_key": unquote(access), "secret_key": unquote(secret)}
+        return cls(clean, StorageOptions().merged(found), "")
+
+    def with_options(self, given: Mapping[str, object]) -> RemoteRoot:
+        """Give the same place with other options, as far as those say anything.
+
+        What the URI says of itself counts more.
+        """
+        in_uri = {
+            entry.name: getattr(self.options, entry.name)
+            for entry in fields(StorageOptions)
+            if getattr(self.options, entry.name) != entry.default
+        }
+        return RemoteRoot(str(self), StorageOptions().merged(given).merged(in_uri), self.full_uri)

@@ -1,0 +1,118 @@
+"""The positions of consumer groups, read from the log of a ``__consumer_offsets`` partition.
+
+What the replay needs and no client ever gets, producer ids and transaction markers, stands in the
+batches: :class:`ReplayDecoder` keeps it beside each record.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.errors import CorruptRecordError
+from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_positions
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.records.control import as_data_batches, marker_type
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.streaming.coordinator.group_positions import GroupPositions
+    from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = ["ReplayDecoder", "read_group_positions"]
+
+
+def read_group_positions(
+    log: PartitionLog, end_offset: int, *, group: str | None = None
+) -> GroupPositions:
+    """Replay a partition of ``__consumer_offsets`` from its log start offset.
+
+    Args:
+        log: the partition.
+        end_offset: where it is committed; nothing from there on counts.
+        group: look at this group only, which lies in :func:`partition_for_group` of the topic.
+
+    Raises:
+        CorruptRecordError: the log cannot be read, or a commit that counts cannot be decoded.
+        DataLossError: the log ends before ``end_offset``.
+    """
+    records = _replay_records(log, end_offset)
+    return group_positions(records, group=group, log_name=str(log.directory))
+
+
+def _replay_records(log: PartitionLog, end_offset: int) -> Iterator[ReplayRecord]:
+    decoder = ReplayDecoder()
+    for planned in log.slices(log.log_start_offset, end_offset):
+        for batch in log.read_slice(planned, decoder):
+            columns = (column.to_pylist() for column in batch.columns)
+            for key, value, offset, producer_id, is_control in zip(*columns, strict=True):
+                if is_control:
+                    kind = _marker_type(key, offset, log)
+                    yield ReplayRecord(offset, None, None, producer_id, kind)
+                else:
+                    yield ReplayRecord(offset, key, value, producer_id)
+
+
+def _marker_type(key: bytes | None, offset: int, log: PartitionLog) -> int:
+    try:
+        return marker_type(key)
+    except CorruptRecordError as error:
+        raise CorruptRecordError(
+            f"{log.directory} offset {offset}: {error}", offset=offset
+        ) from None
+
+
+class ReplayDecoder:
+    """Decodes all records, those of control batches too.
+
+    The output's fields: ``key: binary``, ``value: binary``, ``offset: int64``, and of the record's
+    batch ``producerId: int64`` and ``isControl: bool``. Not shared between threads.
+    """
+
+    def __init__(self) -> None:
+        self._records = RecordDecoder(Columns.KEY | Columns.VALUE | Columns.OFFSET)
+
+    def feed(
+        self,
+        data: Bytes,
+        table: BatchTable,
+        *,
+        file_position: int,
+        path: str,
+        start_offset: int,
+        end_offset: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode the rows with ``start_offset <= offset < end_offset``."""
+        for run in _runs(table):
+            producer_id, is_control = int(run.producer_id[0]), bool(run.is_control[0])
+            for batch in self._records.decode(
+                data,
+                as_data_batches(run),
+                file_position=file_position,
+                path=path,
+                start_offset=start_offset,
+                end_offset=end_offset,
+            ):
+                rows = batch.num_rows
+                yield batch.append_column(
+                    "producerId", pa.repeat(pa.scalar(producer_id, pa.int64()), rows)
+                ).append_column("isControl", pa.repeat(is_control, rows))
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give nothing: no row is kept."""
+        return iter(())
+
+
+def _runs(table: BatchTable) -> Iterator[BatchTable]:
+    """Cut a table where the producer, or what kind of batch it is, changes."""
+    changes = (np.diff(table.producer_id) != 0) | (np.diff(table.is_control.view(np.int8)) != 0)
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(table)]
+    for first, end in itertools.pairwise(bounds):
+        if first < end:
+            yield table[first:end]

@@ -1,0 +1,1 @@
+"""Appending to a log, and bringing segments and indexes into order."""

@@ -1,0 +1,298 @@
+"""How a segment grows batch by batch: its bytes, its largest timestamp, its index entries.
+
+Three of the five steps of an append (the first two decide on the segment: ``append_plan``):
+
+3. **append** the batch to the log;
+4. remember the **largest timestamp** so far, with the last offset of the batch that reached it;
+5. if more than ``index.interval.bytes`` were appended since the last **index entry**, add one to
+   each index, for this batch.
+
+As everything depends on what the files hold, and on nothing that only lives in memory, appending in
+one go or in pieces, with the log closed between them, makes the same files. Two things follow:
+
+- The bytes since the last index entry are the segment's size less the position of that entry.
+- Each time an append ends, the time index gets a *final entry* with the largest timestamp, as Kafka
+  writes one on roll and on close: whoever opens the segment next takes its largest timestamp from
+  there. The next append writes over it, so that many small appends do not fill the index. It is
+  told from the others by its offset, which lies beyond the last entry of the offset index.
+
+Before magic 2 each plain message is a batch of its own. They are small and many, so those that call
+for no index entry are added together.
+
+Source: Kafka 4.1 ``LogSegment.append``, ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import numpy as np
+
+from kafkalog.model import NO_TIMESTAMP
+from kafkalog.streaming.log.index.offset import OFFSET_ENTRY
+from kafkalog.streaming.log.index.time import TIME_ENTRY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kafkalog.streaming.records.arrow_buffers import Integers
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = [
+    "BatchFacts",
+    "Messages",
+    "RunPart",
+    "SegmentAppend",
+    "SegmentGrowth",
+    "SegmentState",
+    "facts_of",
+    "index_segment",
+]
+
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+@dataclass(slots=True)
+class SegmentState:
+    """What the files of an active segment say, as far as appending depends on it."""
+
+    base_offset: int
+    next_offset: int
+    created_ms: int
+    """Wall clock; counts only while the segment has no timestamps."""
+    size: int = 0
+    first_timestamp: int = NO_TIMESTAMP
+    """The max timestamp of the first batch."""
+    max_timestamp: int = NO_TIMESTAMP
+    offset_of_max: int = -1
+    index_entries: int = 0
+    indexed_position: int = 0
+    """The position in the last entry of the offset index; 0 without one."""
+    time_entries: int = 0
+    """Without the final one."""
+    indexed_timestamp: int = NO_TIMESTAMP
+    """The timestamp in the last of these."""
+    lost_index_entries: tuple[tuple[int, int], ...] = ()
+    """Entries counted above that the offset index lacks: it is written anew."""
+    lost_time_entries: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def empty(cls, base_offset: int, now_ms: int) -> Self:
+        """Give the state of a segment that is created now."""
+        return cls(base_offset, base_offset, now_ms)
+
+    def can_index(self, offset: int) -> bool:
+        """Tell whether an index can hold an offset; segments of old brokers may go beyond."""
+        return offset - self.base_offset <= _MAX_RELATIVE_OFFSET
+
+    def latest_time_entry(self) -> tuple[int, int]:
+        """Give the largest timestamp and its relative offset, as the time index stores them."""
+        return (self.max_timestamp, self.offset_of_max - self.base_offset)
+
+    def final_time_entries(self) -> bytes:
+        """Give the final time index entry; nothing where the last one says the same."""
+        if self.max_timestamp <= self.indexed_timestamp or not self.can_index(self.offset_of_max):
+            return b""
+        return np.array([self.latest_time_entry()], TIME_ENTRY).tobytes()
+
+
+class BatchFacts(NamedTuple):
+    """What appending needs to know of a batch; ``number`` is its row in the table."""
+
+    number: int
+    position: int
+    size: int
+    magic: int
+    base_offset: int
+    last_offset: int
+    max_timestamp: int
+
+
+def facts_of(table: BatchTable) -> Iterator[BatchFacts]:
+    """Walk over the batches of a table."""
+    columns = (
+        table.position,
+        table.size,
+        table.magic,
+        table.base_offset,
+        table.last_offset,
+        table.max_timestamp,
+    )
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return (BatchFacts(number, *row) for number, row in enumerate(rows))
+
+
+class Messages(NamedTuple):
+    """The messages of a table by columns, int64[n] each, to be searched: so not strided."""
+
+    position: Integers
+    end_position: Integers
+    offset: Integers
+    timestamp: Integers
+
+    @classmethod
+    def of(cls, table: BatchTable) -> Self:
+        """Take those of a table of magic 0 or 1; a wrapper counts as one."""
+        columns = (table.position, table.end_position, table.last_offset, table.max_timestamp)
+        return cls(*map(np.ascontiguousarray, columns))
+
+    def facts(self, row: int) -> BatchFacts:
+        """Give one as a batch."""
+        position, offset = int(self.position[row]), int(self.offset[row])
+        size = int(self.end_position[row]) - position
+        return BatchFacts(row, position, size, 1, offset, offset, int(self.timestamp[row]))
+
+
+class RunPart(NamedTuple):
+    """The batches ``[first_batch, end_batch)`` of a run, back to back in its bytes."""
+
+    run: int
+    first_batch: int
+    end_batch: int
+    source_position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentAppend:
+    """What one segment gets: bytes at a position of its log, entries at one of each index.
+
+    The indexes end behind the entries given; what a broker preallocated, or the final time index
+    entry of an earlier append, is written over or cut off.
+    """
+
+    base_offset: int
+    creates: bool
+    """The segment's files do not exist yet."""
+    seals: bool
+    """Another segment follows: nothing will be appended to this one any more."""
+    position: int
+    parts: tuple[RunPart, ...]
+    index_position: int
+    index_entries: bytes
+    time_index_position: int
+    time_index_entries: bytes
+    adopts: int | None = None
+    """The run whose file becomes the segment; it is the first of ``parts``."""
+
+    @property
+    def size(self) -> int:
+        """Bytes appended to the log."""
+        return sum(part.size for part in self.parts)
+
+
+class SegmentGrowth:
+    """A segment while batches are added to it; ``state`` is what it has come to."""
+
+    def __init__(
+        self,
+        state: SegmentState,
+        index_interval_bytes: int,
+        *,
+        creates: bool = False,
+        adopts: int | None = None,
+    ) -> None:
+        self.state = replace(state, lost_index_entries=(), lost_time_entries=())
+        self._before = state
+        self._interval = index_interval_bytes
+        self._creates = creates
+        self._adopts = adopts
+        self._parts: list[RunPart] = []
+        self._index_entries = list(state.lost_index_entries)
+        self._time_entries = list(state.lost_time_entries)
+
+    @property
+    def is_unborn(self) -> bool:
+        """Whether the segment is still to be made, and nothing was added to it."""
+        return self._creates and not self._parts
+
+    def append(self, run: int, batch: BatchFacts) -> None:
+        """Add a batch of a run."""
+        state = self.state
+        self._extend_parts(run, batch.number, batch.number + 1, batch.position, batch.size)
+        if state.size == 0:
+            state.first_timestamp = batch.max_timestamp
+        if batch.max_timestamp > state.max_timestamp:
+            state.max_timestamp, state.offset_of_max = batch.max_timestamp, batch.last_offset
+        if state.size - state.indexed_position > self._interval and state.can_index(
+            batch.last_offset
+        ):
+            self._add_index_entries(batch.last_offset)
+        state.size += batch.size
+        state.next_offset = batch.last_offset + 1
+
+    def uneventful(self, messages: Messages, first: int) -> int:
+        """Give the end of the messages from ``first`` on that call for no index entry."""
+        room = self._interval - (self.state.size - self.state.indexed_position)
+        start = messages.position[first]
+        return int(np.searchsorted(messages.position, start + room, side="right"))
+
+    def append_many(self, run: int, messages: Messages, first: int, end: int) -> None:
+        """Add the messages ``[first, end)``, of which :meth:`uneventful` said so, to a segment."""
+        state = self.state
+        start = int(messages.position[first])
+        size = int(messages.end_position[end - 1]) - start
+        self._extend_parts(run, first, end, start, size)
+        times = messages.timestamp[first:end]
+        slot = int(times.argmax())
+        if times[slot] > state.max_timestamp:
+            state.max_timestamp = int(times[slot])
+            state.offset_of_max = int(messages.offset[first + slot])
+        state.size += size
+        state.next_offset = int(messages.offset[end - 1]) + 1
+
+    def close(self, *, seals: bool) -> SegmentAppend:
+        """Give what was added, with the final time index entry."""
+        state = self.state
+        index_entries = state.index_entries - len(self._index_entries)
+        time_entries = state.time_entries - len(self._time_entries)
+        times = np.array(self._time_entries, TIME_ENTRY).tobytes()
+        return SegmentAppend(
+            base_offset=state.base_offset,
+            creates=self._creates,
+            seals=seals,
+            position=self._before.size,
+            parts=tuple(self._parts),
+            index_position=index_entries * OFFSET_ENTRY.itemsize,
+            index_entries=np.array(self._index_entries, OFFSET_ENTRY).tobytes(),
+            time_index_position=time_entries * TIME_ENTRY.itemsize,
+            time_index_entries=times + state.final_time_entries(),
+            adopts=self._adopts,
+        )
+
+    def as_lost(self) -> SegmentState:
+        """Give the state of a segment whose log has what was added, and whose indexes do not."""
+        return replace(
+            self.state,
+            lost_index_entries=tuple(self._index_entries),
+            lost_time_entries=tuple(self._time_entries),
+        )
+
+    def _extend_parts(self, run: int, first: int, end: int, position: int, size: int) -> None:
+        part = self._parts[-1] if self._parts else None
+        if part is not None and part.run == run:
+            self._parts[-1] = part._replace(end_batch=end, size=part.size + size)
+        else:
+            self._parts.append(RunPart(run, first, end, position, size))
+
+    def _add_index_entries(self, last_offset: int) -> None:
+        state = self.state
+        self._index_entries.append((last_offset - state.base_offset, state.size))
+        state.index_entries += 1
+        state.indexed_position = state.size
+        if state.max_timestamp > state.indexed_timestamp:
+            self._time_entries.append(state.latest_time_entry())
+            state.time_entries += 1
+            state.indexed_timestamp = state.max_timestamp
+
+
+def index_segment(
+    base_offset: int, tables: Iterable[BatchTable], index_interval_bytes: int
+) -> SegmentAppend:
+    """Give the indexes that a segment with these batches has, as Kafka's recovery rebuilds them."""
+    growth = SegmentGrowth(SegmentState.empty(base_offset, 0), index_interval_bytes)
+    for run, table in enumerate(tables):
+        for batch in facts_of(table):
+            growth.append(run, batch)
+    return growth.close(seals=True)

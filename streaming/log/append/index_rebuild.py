@@ -1,0 +1,100 @@
+"""Make a partition's sparse indexes anew from its log, on request.
+
+Readers do without indexes, and appending mends those of the active segment. This is for the others:
+a copy whose indexes were left behind or come from another moment, files that a disk has damaged.
+They become what Kafka 4.1's recovery makes of the same batches. Indexes of aborted transactions and
+producer snapshots stay as they are: where they are missing, readers look into the log.
+
+Source: Kafka ``LogSegment.recover``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import read_regular
+from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
+from kafkalog.streaming.log.log_end import valid_chunks
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_files import list_base_offsets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.errors import CorruptRecordError
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = ["RebuiltSegment", "rebuild_partition"]
+
+
+class RebuiltSegment(NamedTuple):
+    """What was done about the indexes of the segment in ``log``."""
+
+    log: Path
+    replaced: tuple[Path, ...]
+    """The indexes that held something else, or were missing."""
+    problem: CorruptRecordError | None
+    """What ends the valid batches before the end of the file, if anything does."""
+
+
+def rebuild_partition(
+    directory: Path, *, index_interval_bytes: int = 4096, fsync: bool = True
+) -> list[RebuiltSegment]:
+    """Rebuild the offset and time indexes of a partition's segments; each is replaced by a rename.
+
+    The caller sees to it that nobody writes there meanwhile. Behind damage an index would end: then
+    one that is there stays, since it may lead readers beyond the damage.
+
+    Raises:
+        UnknownTopicOrPartitionError: the folder is gone.
+        LogDirectoryError: a link, FIFO or device has the name of a segment or an index.
+    """
+    bases = list_base_offsets(directory)
+    return [_rebuild(directory, base, index_interval_bytes, fsync=fsync) for base in bases]
+
+
+def _rebuild(
+    directory: Path, base_offset: int, index_interval_bytes: int, *, fsync: bool
+) -> RebuiltSegment:
+    with LogSegment(directory, base_offset) as segment:
+        batches = _ValidBatches(segment)
+        built = index_segment(base_offset, batches, index_interval_bytes)
+        replaced = []
+        for suffix, entries in (
+            (OFFSET_INDEX, built.index_entries),
+            (TIME_INDEX, built.time_index_entries),
+        ):
+            path = segment.file(suffix)
+            present = _content(path)
+            stays = present is not None and batches.problem is not None
+            if present != entries and not stays:
+                write_atomically(path, entries, fsync=fsync)
+                replaced.append(path)
+        return RebuiltSegment(segment.path, tuple(replaced), batches.problem)
+
+
+class _ValidBatches:
+    """The tables of a segment's valid batches; ``problem`` tells afterwards why they ended."""
+
+    def __init__(self, segment: LogSegment) -> None:
+        self._segment = segment
+        self.problem: CorruptRecordError | None = None
+
+    def __iter__(self) -> Iterator[BatchTable]:
+        chunks = valid_chunks(self._segment, 0)
+        while True:
+            try:
+                yield next(chunks).table
+            except StopIteration as end:
+                self.problem = end.value
+                return
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_regular(path, limit=1 << 30)
+    except FileNotFoundError:
+        return None

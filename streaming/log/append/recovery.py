@@ -1,0 +1,164 @@
+"""Bring a segment into order: cut its log where the valid batches end, rebuild its indexes.
+
+Indexes are replaced by a rename, so that readers keep the old one, or have the new one whole.
+
+Source: Kafka ``LogSegment.recover``, ``LogSegment.truncateTo``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import (
+    open_regular,
+    read_regular,
+    replace_end,
+    sync,
+)
+from kafkalog.streaming.log.append.growth import SegmentGrowth, index_segment
+from kafkalog.streaming.log.append.state import load_state
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
+from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
+from kafkalog.streaming.log.segment import LogSegment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog.streaming.log.log_end import ValidEnd
+
+__all__ = [
+    "correct_indexes",
+    "cut_segment",
+    "rebuild_indexes",
+    "recover_segment",
+    "remove_segment",
+    "start_segment",
+    "wrong_indexes",
+]
+
+
+def recover_segment(
+    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
+) -> ValidEnd:
+    """Check a whole segment, cut what follows its last valid batch, and rebuild its indexes.
+
+    Returns:
+        where the valid batches ended, and what was wrong with the bytes that were cut.
+    """
+    with LogSegment(directory, base_offset) as segment:
+        end = find_valid_end(segment, 0)
+        if end.problem is not None:
+            _replace_end(segment.path, end.position, b"", fsync=fsync)
+    rebuild_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes, fsync=fsync)
+    return end
+
+
+def rebuild_indexes(
+    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
+) -> None:
+    """Replace both sparse indexes of a segment by what its valid batches call for."""
+    with LogSegment(directory, base_offset) as segment:
+        tables = (chunk.table for chunk in valid_chunks(segment, 0))
+        built = index_segment(base_offset, tables, index_interval_bytes)
+        write_atomically(segment.file(OFFSET_INDEX), built.index_entries, fsync=fsync)
+        write_atomically(segment.file(TIME_INDEX), built.time_index_entries, fsync=fsync)
+
+
+def correct_indexes(
+    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
+) -> list[Path]:
+    """Replace those sparse indexes of a segment that hold something else than its batches call for.
+
+    The indexes of an active segment are not fsynced with each commit, and a loss of power may leave
+    any part of what was written to them.
+
+    Returns:
+        the files that were replaced, or made.
+    """
+    wrong = wrong_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes)
+    for path, entries in wrong.items():
+        write_atomically(path, entries, fsync=fsync)
+    return list(wrong)
+
+
+def wrong_indexes(
+    directory: Path, base_offset: int, *, index_interval_bytes: int
+) -> dict[Path, bytes]:
+    """Give those sparse indexes of a segment that :func:`correct_indexes` would replace, by what.
+
+    Changes nothing.
+    """
+    with LogSegment(directory, base_offset) as segment:
+        tables = (chunk.table for chunk in valid_chunks(segment, 0))
+        built = index_segment(base_offset, tables, index_interval_bytes)
+        called_for = {
+            segment.file(OFFSET_INDEX): built.index_entries,
+            segment.file(TIME_INDEX): built.time_index_entries,
+        }
+    return {path: entries for path, entries in called_for.items() if not _holds(path, entries)}
+
+
+def _holds(path: Path, entries: bytes) -> bool:
+    try:
+        return (
+            path.stat().st_size == len(entries)
+            and read_regular(path, limit=len(entries)) == entries
+        )
+    except FileNotFoundError:
+        return False
+
+
+def cut_segment(
+    directory: Path, base_offset: int, size: int, *, index_interval_bytes: int, fsync: bool = True
+) -> None:
+    """Cut a segment's log to ``size`` bytes, which end with a batch, and its indexes with it.
+
+    The indexes are then what they were when the log had that size. Also takes the zeros off files
+    that a broker preallocated.
+
+    Raises:
+        CorruptRecordError: the log does not end with a valid batch at ``size``; nothing but its
+            length has changed.
+    """
+    with LogSegment(directory, base_offset) as segment:
+        if segment.size > size:
+            _replace_end(segment.path, size, b"", fsync=fsync)
+        rest = SegmentGrowth(load_state(segment, index_interval_bytes), index_interval_bytes)
+        indexes = rest.close(seals=False)
+        for suffix, position, entries in (
+            (OFFSET_INDEX, indexes.index_position, indexes.index_entries),
+            (TIME_INDEX, indexes.time_index_position, indexes.time_index_entries),
+        ):
+            if position == 0:
+                write_atomically(segment.file(suffix), entries, fsync=fsync)
+            else:
+                _replace_end(segment.file(suffix), position, entries, fsync=fsync)
+
+
+def remove_segment(directory: Path, base_offset: int) -> None:
+    """Unlink what there is of a segment, its log last: until then it is known to exist."""
+    segment = LogSegment(directory, base_offset)
+    for suffix in (TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG):
+        segment.file(suffix).unlink(missing_ok=True)
+
+
+def start_segment(directory: Path, base_offset: int) -> None:
+    """Make the files of an empty segment, its log last; files with these names are replaced.
+
+    Whoever still has one of those open writes into a file that no longer has a name.
+    """
+    for suffix in (OFFSET_INDEX, TIME_INDEX, LOG):
+        write_atomically(directory / file_name(base_offset, suffix), b"", fsync=False)
+
+
+def _replace_end(path: Path, position: int, entries: bytes, *, fsync: bool) -> None:
+    """Let a file end with ``entries`` at ``position``."""
+    descriptor = open_regular(path, os.O_RDWR)
+    try:
+        replace_end(descriptor, position, entries)
+        if fsync:
+            sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Reading a log forward: slices, transactions, timestamps, damage."""

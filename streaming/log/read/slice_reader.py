@@ -1,0 +1,335 @@
+"""Read a planned slice as Arrow record batches, to its very end or not at all.
+
+Between planning and reading, files change: a cleaner swaps a segment for a compacted one, merges
+several, retention unlinks, a recovering broker truncates. The slice's offsets stay what is to be
+read. If the file is another one by now, the position is sought again by offset; where the file ends
+early, only a following segment proves that no offsets are missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import numpy as np
+
+from kafkalog.errors import (
+    CorruptRecordError,
+    DataLossError,
+    KafkaLogError,
+    OffsetOutOfRangeError,
+    TimestampOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.files.places import as_path
+from kafkalog.streaming.log.offset_order import ends_with_gap
+from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
+from kafkalog.streaming.log.read.slices import open_planned
+from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.read.salvage import Salvage
+    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.log.segment import Chunk, LogSegment
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = ["Decoder", "read_slice"]
+
+_LOGGER = logging.getLogger("kafkalog.log")
+
+
+class Decoder(Protocol):
+    """What turns batches into Arrow: ``records.columns.RecordDecoder``, or one in its manner."""
+
+    def feed(
+        self,
+        data: Bytes,
+        table: BatchTable,
+        *,
+        file_position: int,
+        path: str,
+        start_offset: int,
+        end_offset: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode the rows with ``start_offset <= offset < end_offset``; it may keep the last."""
+        ...
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give the rows that were kept."""
+        ...
+
+
+def read_slice(
+    topic_partition: TopicPartition,
+    planned: SegmentSlice,
+    decoder: Decoder,
+    *,
+    committed_end: int | None = None,
+    committed_only: bool = False,
+    salvage: Salvage | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the offsets of ``planned``, in order, as ``decoder`` gives them.
+
+    An error comes after the rows before it.
+
+    Offsets that compaction removed, and those of control batches, are gaps and no loss. From
+    ``committed_end`` on, if it is given, the first bytes that are no whole batch are the end of the
+    log, said in a warning; below it, and everywhere without it, they are an error.
+
+    With ``committed_only`` the records of aborted transactions are left out, and gaps like them.
+    The slice must not reach beyond the last stable offset then.
+
+    With ``salvage`` damage is left out, counted and said instead of raised; ``committed_end`` has
+    no meaning then.
+
+    Raises:
+        OffsetOutOfRangeError: retention has deleted the segment; holds the log start offset.
+        DataLossError: the log ends before the slice does, or, with ``committed_only``, inside of a
+            transaction that the slice has records of.
+        CorruptRecordError: bytes that are no batch, a wrong checksum, offsets that do not ascend.
+        TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
+        UnknownTopicOrPartitionError: the folder is gone; holds the next offset.
+    """
+    aborted = (
+        AbortedTransactions(as_path(planned.path).parent, around_damage=salvage is not None)
+        if committed_only
+        else None
+    )
+    reader = _SliceReader(topic_partition, planned, decoder, committed_end, aborted, salvage)
+    return reader.batches()
+
+
+class _Place(NamedTuple):
+    """Where to read: from a position of a segment, at first up to another one if it is known."""
+
+    segment: LogSegment
+    position: int
+    end_position: int | None
+
+
+class _SliceReader:
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        planned: SegmentSlice,
+        decoder: Decoder,
+        committed_end: int | None,
+        aborted: AbortedTransactions | None,
+        salvage: Salvage | None,
+    ) -> None:
+        self._topic_partition = topic_partition
+        self._planned = planned
+        self._directory = as_path(planned.path).parent
+        self._decoder = decoder
+        self._committed_end = committed_end
+        self._aborted = aborted
+        self._salvage = salvage
+        self._next = planned.start_offset
+        self._end = planned.end_offset
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._all_batches()
+        except TimestampOutOfRangeError as error:
+            raise TimestampOutOfRangeError(f"{self._topic_partition}: {error}") from error
+        except UnknownTopicOrPartitionError as error:
+            raise UnknownTopicOrPartitionError(str(error), offset=self._next) from error
+
+    def _all_batches(self) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._full_batches()
+        except KafkaLogError:
+            yield from self._decoder.flush()
+            raise
+        yield from self._decoder.flush()
+
+    def _full_batches(self) -> Iterator[pa.RecordBatch]:
+        place: _Place | None = self._open_planned() or self._seek()
+        while place is not None:
+            with place.segment as segment:
+                yield from self._read_segment(*place)
+                place = self._behind(segment) if self._next < self._end else None
+
+    # Finding the segment
+
+    def _open_planned(self) -> _Place | None:
+        """Open the very file that was planned to be read; None if its name leads elsewhere now."""
+        segment = open_planned(self._planned)
+        if segment is None:
+            return None
+        return _Place(segment, self._planned.start_position, self._planned.end_position)
+
+    def _seek(self) -> _Place:
+        """Find where the next offset is now: a cleaner may have put another file there."""
+        try:
+            return retrying(self._open_floor)
+        except FileNotFoundError as error:
+            raise OffsetOutOfRangeError(
+                f"{self._topic_partition}: the segments in {self._directory} are deleted faster "
+                f"than they can be opened, while offset {self._next} is looked for",
+                offset=self._next,
+            ) from error
+        except CorruptRecordError as error:
+            raise self._located(error) from error
+
+    def _open_floor(self) -> _Place:
+        segment = self._floor_segment()
+        if self._salvage is not None:
+            return _Place(segment, segment.floor_position(self._next), None)
+        position = segment.translate_offset(self._next)
+        return _Place(segment, segment.size if position is None else position, None)
+
+    def _floor_segment(self) -> LogSegment:
+        segments = LogSegments.of(self._directory)
+        floor = segments.floor(self._next)
+        if floor is None:
+            start = segments[0].base_offset if segments else -1
+            raise OffsetOutOfRangeError(
+                f"{self._topic_partition}: offset {self._next} is gone from {self._directory}: "
+                + (f"the log starts at {start} now" if segments else "it has no segments any more"),
+                offset=self._next,
+                log_start_offset=start,
+            )
+        return floor
+
+    def _behind(self, segment: LogSegment) -> _Place | None:
+        """Find where to go on when an open segment was read to its end; None if that was all.
+
+        If it is still the file of its name, a following segment beyond the slice proves that the
+        offsets missing at the end were compacted away. If a cleaner has put another one there, that
+        one knows. If retention has deleted it, it was whole when it was opened.
+        """
+        segments = LogSegments.of(self._directory)
+        replaced = not segments.has(segment)
+        if replaced and segments and segments[0].base_offset <= self._next:
+            return self._seek()
+        higher = segments.higher(segment.base_offset)
+        if higher is None and not replaced:
+            self._end_of_log(segment)
+        if higher is None or higher.base_offset >= self._end:
+            return None
+        self._next = max(self._next, higher.base_offset)
+        return self._seek()
+
+    def _end_of_log(self, segment: LogSegment) -> None:
+        reason = f"{segment.path} ends at position {segment.size} and no segment follows"
+        if self._salvage is not None and self._salvage.places:
+            _LOGGER.warning(
+                "%s: offsets [%d, %d) are gone with the damage that was skipped: %s",
+                self._topic_partition,
+                self._next,
+                self._end,
+                reason,
+            )
+            return
+        if not self._may_end_here(reason):
+            raise DataLossError(
+                f"{self._topic_partition}: offsets [{self._next}, {self._end}) are missing: "
+                f"{reason}; the log was truncated since it was planned to read them"
+            )
+
+    def _may_end_here(self, reason: str) -> bool:
+        """Tell whether the log may end at the next offset: then say so, and read no further."""
+        if self._committed_end is None or self._next < self._committed_end:
+            return False
+        _LOGGER.warning(
+            "%s: the log ends at offset %d, above the committed end %d and below %d, the end that "
+            "was asked for: %s",
+            self._topic_partition,
+            self._next,
+            self._committed_end,
+            self._end,
+            reason,
+        )
+        self._next = self._end
+        return True
+
+    # Reading one segment
+
+    def _read_segment(
+        self, segment: LogSegment, position: int, end_position: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read on until the slice's last offset or the end of the file."""
+        if self._salvage is not None:
+            yield from self._salvage_segment(self._salvage, segment, position, end_position)
+            return
+        try:
+            for bound in dict.fromkeys([end_position, None]):
+                for chunk in segment.chunks(position, bound):
+                    if self._overlaps(segment, chunk):
+                        yield from self._decode(segment, chunk._replace(table=chunk.table[:-1]))
+                        raise segment.disorder(chunk.table[-1:])
+                    yield from self._decode(segment, chunk)
+                    position = chunk.file_position + len(chunk.data)
+                    if self._next >= self._end:
+                        return
+            segment.refuse_rest(position)
+        except CorruptRecordError as error:
+            if not self._may_end_here(str(error)):
+                raise self._located(error) from error
+
+    def _overlaps(self, segment: LogSegment, chunk: Chunk) -> bool:
+        """Tell whether the last batch of a file leaps to offsets of the segment that follows.
+
+        One without a gap before it has another reason: a writer that was taken for dead has brought
+        it to an end behind which another writer had gone on. It is passed over.
+        """
+        last, end = int(chunk.table.last_offset[-1]), chunk.file_position + len(chunk.data)
+        if last < self._end or end < segment.size:
+            return False
+        if not ends_with_gap(chunk.table, self._next - 1):
+            return False
+        return leaps_into_higher(segment, chunk.table[-1:])
+
+    def _salvage_segment(
+        self, salvage: Salvage, segment: LogSegment, position: int, end_position: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Read on like ``_read_segment``, but around damage."""
+        for bound in dict.fromkeys([end_position, None]):
+            for chunk in salvage.chunks(segment, position, bound):
+                yield from self._decode(segment, chunk)
+                if self._next >= self._end:
+                    return
+            position = salvage.position
+
+    def _located(self, error: CorruptRecordError) -> CorruptRecordError:
+        return type(error)(
+            f"{self._topic_partition}: offsets [{self._next}, {self._end}) cannot be read: {error}",
+            path=error.path,
+            position=error.position,
+            offset=error.offset,
+        )
+
+    def _decode(self, segment: LogSegment, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        table = chunk.table
+        if not len(table):
+            return
+        first = int(np.searchsorted(table.last_offset, self._next))
+        # The batches behind the first one that reaches the end have nothing for us.
+        end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1
+        wanted = table[first:end]
+        # Nor has that one, if the last offsets before the end are in no batch.
+        wanted = self._committed(segment, wanted[wanted.base_offset < self._end])
+        if len(wanted):
+            yield from self._decoder.feed(
+                chunk.data,
+                wanted,
+                file_position=chunk.file_position,
+                path=str(segment.path),
+                start_offset=self._next,
+                end_offset=self._end,
+            )
+        self._next = max(self._next, int(table.last_offset[-1]) + 1)
+
+    def _committed(self, segment: LogSegment, table: BatchTable) -> BatchTable:
+        """Leave out the batches of aborted transactions, if they are not wanted."""
+        if self._aborted is None or not len(table):
+            return table
+        aborted = self._aborted.mask(segment, table)
+        return table[~aborted] if aborted.any() else table

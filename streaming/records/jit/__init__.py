@@ -1,0 +1,1 @@
+"""Loops over records as machine code: compiled once, kept in a folder of the user's own."""

@@ -1,0 +1,112 @@
+"""Run the loops over records as machine code: ``numba.njit`` with a type and a cache.
+
+A kernel is a module-level function in a file named ``*_kernels.py``. It gets and returns plain
+numbers and C-contiguous arrays, allocates nothing, raises nothing, and checks the bounds of every
+access itself, because compiled code does not. Its signature is explicit, so that there is exactly
+one compilation; ``const`` arrays take read-only and writable arrays alike.
+
+Compiled code is kept and shared between processes by ``kernel_cache``; numba is imported when the
+first kernel is called. That and loading the code takes a process a third of a second, which is why
+those that do little call ``as_python``.
+
+With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
+refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
+coverage nor a wrong index can be seen in compiled code.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+
+from kafkalog.streaming.records.jit.inline import INTERPRETED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["as_python", "compiler_is_loaded", "kernel"]
+
+_F = TypeVar("_F", bound="Callable[..., Any]")
+
+
+def kernel(result: str, *arguments: str) -> Callable[[_F], _F]:
+    """Make a kernel of a function; ``result`` and ``arguments`` are its types.
+
+    A type is a numpy scalar's name (``int64``), an array of it (``int64[]``, ``int64[,]``), or a
+    read-only one (``const uint8[]``); the result may be ``void``. Nothing is compiled or loaded
+    before the first call.
+    """
+
+    def decorate(function: _F) -> _F:
+        made = _interpreted(function) if INTERPRETED else _Kernel(function, result, arguments)
+        return cast("_F", functools.update_wrapper(made, function))
+
+    return decorate
+
+
+def compiler_is_loaded() -> bool:
+    """Whether a kernel has been called in this process: the first one's first call takes long."""
+    return INTERPRETED or "kafkalog.streaming.records.jit.cache" in sys.modules
+
+
+def as_python(function: _F) -> _F:
+    """Give what does the same as a kernel, for as little work as is not worth loading its code."""
+    return cast("_F", function.as_python) if isinstance(function, _Kernel) else function
+
+
+class _Kernel:
+    """A kernel that loads or compiles itself when it is first called."""
+
+    def __init__(
+        self, function: Callable[..., Any], result: str, arguments: tuple[str, ...]
+    ) -> None:
+        self._function = function
+        self._signature = (result, arguments)
+        self._entry: Callable[..., Any] = self._first_call
+        self.as_python = _interpreted(function)
+
+    def __call__(self, *arguments: Any) -> Any:  # noqa: ANN401
+        return self._entry(*arguments)
+
+    def _first_call(self, *arguments: Any) -> Any:  # noqa: ANN401
+        from kafkalog.streaming.records.jit.cache import compiled  # noqa: PLC0415
+
+        self._entry = compiled(self._function, *self._signature)
+        return self._entry(*arguments)
+
+
+def _interpreted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:  # noqa: ANN401
+        # Compiled integers wrap silently; so must these.
+        with np.errstate(over="ignore"):
+            return function(
+                *(a.view(_CheckedArray) if isinstance(a, np.ndarray) else a for a in arguments)
+            )
+
+    return call
+
+
+class _CheckedArray(np.ndarray[Any, Any]):
+    """An array that refuses what numpy would bend: negative indexes, slices beyond the end."""
+
+    def __getitem__(self, index: Any) -> Any:  # noqa: ANN401
+        self._check(index)
+        return super().__getitem__(index)
+
+    def __setitem__(self, index: Any, value: Any) -> None:  # noqa: ANN401
+        self._check(index)
+        super().__setitem__(index, value)
+
+    def _check(self, index: Any) -> None:  # noqa: ANN401
+        indexes = index if isinstance(index, tuple) else (index,)
+        for one, length in zip(indexes, self.shape, strict=False):
+            if isinstance(one, slice):
+                start, stop = one.start or 0, length if one.stop is None else one.stop
+                inside = one.step is None and 0 <= start <= stop <= length
+            else:
+                inside = 0 <= one < length
+            if not inside:
+                raise IndexError(f"index {one} is not inside an array of {length}")

@@ -1,0 +1,1 @@
+"""Message sets of magic 0 and 1, both ways."""

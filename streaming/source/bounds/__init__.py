@@ -1,0 +1,1 @@
+"""Where a query starts and ends, and how much one micro-batch takes."""

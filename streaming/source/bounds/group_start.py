@@ -1,0 +1,94 @@
+"""``startingOffsets=group:<id>``: where a consumer group stands, from ``__consumer_offsets``.
+
+The topic is read from the same log directories, up to where it is committed. A broker that runs
+writes a commit to its log at once, and tells of it (the high watermark on the disk) seconds later.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import OptionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.group_positions import (
+    DEFAULT_OFFSETS_PARTITIONS,
+    partition_for_group,
+)
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["read_positions", "starting_positions"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+_OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+def starting_positions(
+    options: ReadOptions, group: str, partitions: Iterable[TopicPartition]
+) -> PartitionOffsets:
+    """Give a group's positions in the partitions that a query reads; none without a group.
+
+    Raises:
+        OptionError: the group has committed nothing, or nothing in these partitions.
+    """
+    if not group:
+        return {}
+    committed = read_positions(options.paths, group, to_log_end=options.read_up_to == "logEnd")
+    read = list(partitions)
+    found = {key: committed[key] for key in read if key in committed}
+    if read and not found:
+        where = ", ".join(map(str, sorted(committed)[:10]))
+        raise OptionError(
+            f"option 'startingOffsets': group {group!r} has committed nothing in the partitions "
+            f"that are read, only in {where}"
+        )
+    unknown = [str(key) for key in read if key not in found]
+    if unknown:
+        _LOGGER.warning(
+            "group %r has committed nothing in %d partitions, which start where they do without "
+            "startingOffsets: %s",
+            group,
+            len(unknown),
+            ", ".join(unknown[:10]),
+        )
+    return found
+
+
+def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> PartitionOffsets:
+    """Read all positions of a group.
+
+    Raises:
+        OptionError: it has none, or ``__consumer_offsets`` is not there.
+        CorruptRecordError: its partition of that topic cannot be read.
+    """
+    directories = list(paths)
+    tail = LogTail(directories, lambda key: key.topic == _OFFSETS_TOPIC, to_log_end=to_log_end)
+    ends = tail.look()
+    partition = TopicPartition(_OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
+    if partition not in ends:
+        raise OptionError(
+            f"positions of group {group!r} are kept in {partition}, which is not in "
+            f"{', '.join(directories)}"
+        )
+    with tail.open(partition) as log:
+        positions = read_group_positions(log, ends[partition], group=group)
+    if group not in positions:
+        raise OptionError(
+            f"group {group!r} has committed nothing, by what {partition} in "
+            f"{', '.join(directories)} says"
+        )
+    return {key: position.offset for key, position in positions[group].items()}
+
+
+def _count(ends: PartitionOffsets) -> int:
+    """Give the topic's number of partitions; of several brokers' each has only some."""
+    highest = max((key.partition for key in ends), default=-1) + 1
+    return highest if highest == len(ends) and ends else max(highest, DEFAULT_OFFSETS_PARTITIONS)

@@ -1,0 +1,1 @@
+"""From offsets to the tasks of a batch."""

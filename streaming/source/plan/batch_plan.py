@@ -1,0 +1,79 @@
+"""What a batch query reads: its bounds, resolved as of now, cut into splits. Knows no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.source.bounds.group_start import starting_positions
+from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.plan.byte_splits import split_target
+from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.plan.pruning import join_splits, prune_ranges
+from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.whole_look import WholeLook
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.plan.selection import Selection
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["plan_batch"]
+
+
+def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list[LogSplit]:
+    """Cut what a batch query reads into splits; of a ``selection``, what may hold rows of it.
+
+    Raises:
+        OptionError: bounds that contradict each other or name other partitions than are read.
+        UnknownTopicOrPartitionError: a topic of ``subscribe`` does not exist.
+        DataLossError: offsets between the bounds are gone, and the query wants to fail then.
+    """
+    options.refuse_for_batch()
+    starting, ending = batch_bounds(options)
+    subscription = Subscription.of(options)
+    tail = LogTail(
+        options.paths,
+        subscription.selects,
+        to_log_end=options.read_up_to == "logEnd",
+        committed_only=options.committed_only,
+        every_batch=options.shows_batches,
+        around_damage=options.on_corrupt_record == "skip",
+        max_decompressed_bytes=options.max_decompressed_bytes,
+    )
+    policy = LossPolicy(fail=options.fail_on_data_loss)
+    available = WholeLook(tail, options, policy).look(
+        tail.look,
+        is_whole=lambda: not tail.lost,
+        concerns=lambda key: selection is None or selection.selects(key),
+    )
+    tail.report()
+    subscription.require_topics(tail.existing(), options.paths)
+    strategy = options.starting_timestamp_strategy
+    positions = starting_positions(options, starting.group, available)
+    start = resolve_start(starting, available, tail, when_none=strategy, positions=positions)
+    end = resolve_end(ending, available, tail)
+    _check_order(start, end)
+    policy.logs_cut(
+        {k: gap for k, gap in tail.lost.items() if ending.is_open(k, end[k], gap.start)}
+    )
+    ranges = readable_ranges(start, end, available, tail, policy)
+    if selection is None:
+        return plan_splits(ranges, options, tail, policy)
+    ranges = prune_ranges(ranges, selection, tail, disorder_ms=options.max_timestamp_disorder_ms)
+    splits = plan_splits(ranges, options, tail, policy)
+    if options.cuts_by_offsets:
+        return splits
+    total = sum(split.size for split in splits)
+    return join_splits(splits, split_target(options.split_bytes, total))
+
+
+def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
+    for key, offset in start.items():
+        if offset > end[key]:
+            raise OptionError(
+                f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: the query would start at "
+                f"offset {offset}, behind its end {end[key]}"
+            )

@@ -1,0 +1,276 @@
+"""Ctrl-C and alarms: what holds the locks comes to its own end before anything is raised."""
+
+from __future__ import annotations
+
+import ast
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.support.interrupting import AlarmError, interrupted_at, raising
+from tests.support.killing import run_and_kill
+from tests.support.sinking import Writer, rows, values_of
+
+import kafkalog
+from kafkalog.errors import CommitError
+from kafkalog.files.parallel import for_each
+from kafkalog.files.shield import Interrupted, check_interrupt, shielded
+from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.sink.upkeep import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Any]:
+    with raising() as call:
+        yield call
+
+
+def running() -> list[str]:
+    """Name the threads of ours that are alive."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kafkalog")]
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_what_is_interrupted_ends_before_the_interrupt_is_raised(
+    interrupt: Any, times: int
+) -> None:
+    ended = []
+
+    def work() -> None:
+        for _ in range(times):
+            interrupt()
+        ended.append(True)
+
+    with pytest.raises(AlarmError) as raised:
+        shielded(work)()
+    assert ended == [True]
+    assert "it is done" in "".join(raised.value.__notes__)
+
+
+def test_what_is_interrupted_stops_where_it_may(interrupt: Any) -> None:
+    steps = []
+
+    def work() -> None:
+        for step in range(5):
+            check_interrupt()
+            steps.append(step)
+            if step == 1:
+                interrupt()
+
+    with pytest.raises(AlarmError) as raised:
+        shielded(work)()
+    assert steps == [0, 1]
+    assert raised.value.__notes__ == ["kafkalog: it was stopped before it was done"]
+
+
+def test_what_clears_up_after_an_interrupt_is_not_stopped_by_the_same_one(interrupt: Any) -> None:
+    steps = []
+
+    def work() -> None:
+        interrupt()
+        try:
+            check_interrupt()
+        except Interrupted:
+            check_interrupt()
+            steps.append("cleared up")
+            raise
+
+    with pytest.raises(AlarmError):
+        shielded(work)()
+    assert steps == ["cleared up"]
+
+
+def test_errors_and_values_of_shielded_work_are_its_callers() -> None:
+    assert shielded(lambda value: value + 1)(1) == 2
+    with pytest.raises(CommitError, match="no"):
+        shielded(_fail)()
+
+
+def _fail() -> None:
+    raise CommitError("no")
+
+
+def test_of_calls_in_threads_none_begins_after_an_interrupt_and_all_have_ended(
+    interrupt: Any,
+) -> None:
+    begun, ended = [], []
+    first = threading.Event()
+
+    def act(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            interrupt()
+            first.set()
+        first.wait()
+        ended.append(number)
+
+    with pytest.raises(AlarmError):
+        shielded(lambda: for_each(act, range(100)))()
+    assert sorted(begun) == sorted(ended)
+    assert len(begun) <= 8
+
+
+def test_of_calls_in_threads_none_begins_after_one_has_failed() -> None:
+    begun = []
+
+    def act(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            raise OSError("full")
+        time.sleep(0.001)
+
+    with pytest.raises(OSError, match="full"):
+        for_each(act, range(10_000))
+    assert len(begun) < 10_000
+
+
+def table(name: str, partitions: int) -> pa.Table:
+    values = [f"{name}{number}" for number in range(partitions)]
+    return pa.table({"value": values, "partition": pa.array(range(partitions), pa.int32())})
+
+
+def values(folder: Path) -> list[str]:
+    found = kafkalog.read(folder, "t", columns=["value"], strings=["value"]).read_all()
+    return sorted(found.column("value").to_pylist())
+
+
+def test_after_ctrl_c_in_an_append_of_many_partitions_the_next_one_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"numPartitions": "40"}
+    original, sent = os.pwrite, threading.Event()
+
+    def interrupted(*arguments: Any) -> int:
+        if threading.current_thread().name.startswith("kafkalog") and not sent.is_set():
+            sent.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        return original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            kafkalog.append(tmp_path, "t", table("a", 40), options=options)
+    assert running() == []
+    kafkalog.append(tmp_path, "t", table("b", 40), options=options)
+    assert values(tmp_path) == sorted(f"b{number}" for number in range(40))
+
+
+def test_after_ctrl_c_in_a_recovery_of_many_partitions_the_next_append_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"numPartitions": "12"}
+    kafkalog.append(tmp_path, "t", table("a", 12), options=options)
+    last = 0
+    while run_and_kill(
+        lambda: kafkalog.append(tmp_path, "t", table("b", 12), options=options), last + 20
+    ):
+        last += 20
+        if (tmp_path / "kafkalog.intent").exists():
+            break
+    original, sent = os.ftruncate, threading.Event()
+
+    def interrupted(*arguments: Any) -> None:
+        if not sent.is_set():
+            sent.set()
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        original(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            recover([str(tmp_path)])
+    assert sent.is_set()
+    assert running() == []
+    kafkalog.append(tmp_path, "t", table("c", 12), options=options)
+    assert values(tmp_path) == sorted(f"{name}{n}" for name in "ac" for n in range(12))
+
+
+def test_who_waits_for_a_lock_can_be_interrupted(tmp_path: Path, interrupt: Any) -> None:
+    writer = Writer(tmp_path, topic="t")
+    runs = writer.stage(0, rows(["a"]))
+    held, free = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with DirectoryLocks([tmp_path], holder="other", timeout_ms=0):
+            held.set()
+            free.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    alarm = threading.Timer(0.1, interrupt)
+    alarm.start()
+    try:
+        with pytest.raises(AlarmError):
+            writer.commit(0, runs)
+    finally:
+        alarm.join()
+        free.set()
+        holder.join()
+    writer.commit(0, runs)
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_an_interrupt_that_is_too_late_says_that_the_batch_is_committed(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    call, was_late = 0, False
+    while True:
+        folder = tmp_path / str(call)
+        writer = Writer(folder, topic="t")
+        runs = writer.stage(0, rows(["a"]))
+        with interrupted_at(call) as reached:
+            try:
+                writer.commit(0, runs)
+            except AlarmError as error:
+                is_committed = "it is done" in "".join(error.__notes__)
+                was_late |= is_committed
+                assert values_of([folder], "t") in (
+                    ({0: ["a"]},) if is_committed else ({}, {0: []})
+                )
+        if not reached():
+            break
+        call += 3
+    assert was_late
+
+
+_UNDER_ITS_CALLERS = {
+    "opened_set",
+    "_ensure_set",
+    "check_no_broker",
+    "_commit",
+    "_copy_set",
+    "_is_ours",
+    "_locks",
+    "_locked",
+}
+
+
+def test_nothing_takes_locks_but_in_a_shielded_thread() -> None:
+    """Whatever is interrupted there ends first. The rest is called by what is shielded."""
+    package = Path(kafkalog.__path__[0])
+    found = []
+    for path in [*package.glob("streaming/**/*.py"), *package.glob("jobs/**/*.py")]:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and _takes_locks(node):
+                found.append(node.name)
+                decorators = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
+                assert "shielded" in decorators or node.name in _UNDER_ITS_CALLERS, (
+                    f"{path.name}: {node.name} takes locks, and is not @shielded"
+                )
+    assert {"recover", "take_over", "hand_over", "abort"} <= {*found}
+
+
+def _takes_locks(function: ast.FunctionDef) -> bool:
+    calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
+    names = {call.id if isinstance(call, ast.Name) else getattr(call, "attr", "") for call in calls}
+    return bool(names & {"DirectoryLocks", "opened_set", "_locks"})
