@@ -108,6 +108,20 @@ class PartitionTail:
         self._stable_ends = (end, self._stamp, found)
         return found
 
+    def is_stable(self, offset: int, *, around_damage: bool) -> bool:
+        """Tell whether the log has the end of each transaction that begins below an offset.
+
+        The marker may lie above it: a limit cuts a batch within a transaction that is over.
+        """
+        try:
+            if self.last_stable(offset, around_damage=around_damage) >= offset:
+                return True
+            with PartitionLog(self.where.path, self.where.topic_partition) as log:
+                end = log.log_end(behind_damage=True).offset
+            return StableOffset(self.where.path, around_damage=around_damage).find(end) >= offset
+        except UnknownTopicOrPartitionError:  # deleted or moved since the last look
+            return False
+
     def look_for(self, offset: int) -> None:
         """Look into the folder for an offset that is committed but was not seen yet, once."""
         if offset != self._looked_for:

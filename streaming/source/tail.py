@@ -193,7 +193,7 @@ class LogTail:
         if not self._committed_only:
             return True
         partition = self._partitions[topic_partition]
-        return partition.last_stable(offset, around_damage=self._around_damage) >= offset
+        return partition.is_stable(offset, around_damage=self._around_damage)
 
     def report(self) -> None:
         """Say in numbers what the last look found beside the ends, where there is something."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.transactions import ABORT, COMMIT, marker, producer_batch
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
@@ -193,6 +194,36 @@ def test_a_batch_that_was_planned_is_read_above_what_a_broker_tells_on_disk(
     assert spans(stream.plan({T0: 5, T1: 4}, {T0: 9, T1: 4})) == {"t-0": (5, 9)}
     with pytest.raises(DataLossError, match=r"\[6, 12\) cannot be read"):
         control(log).plan({T0: 5, T1: 4}, {T0: 12, T1: 4})
+
+
+@pytest.mark.parametrize("kind", [COMMIT, ABORT, None])
+def test_a_batch_cut_within_a_transaction_that_has_ended_is_read_though_the_end_goes_back(
+    log: Path, kind: int | None
+) -> None:
+    """What was planned of an open one was never the last stable offset."""
+    ended = marker(20, 7, COMMIT if kind is None else kind)
+    batches = producer_batch(0, 10, 7) + producer_batch(10, 10, 7) + ended
+    write_segment(log / "t-0", 0, batches)
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 21, "t-1": 4})
+    given = {"kafka.isolation.level": "read_committed", "maxOffsetsPerTrigger": "19"}
+    stream = control(log, **given)
+    end = stream.next_end(stream.initial(), take_all=False)
+    assert end == {T0: 15, T1: 3}
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5, "t-1": 4})
+    if kind is None:
+        (log / "t-0" / f"{0:020d}.log").write_bytes(batches.removesuffix(ended))
+        with pytest.raises(DataLossError, match=r"\[3, 15\) cannot be read"):
+            control(log, **given).plan({T0: 3, T1: 3}, end)
+        return
+    for planning in (stream, control(log, **given)):
+        splits = planning.plan({T0: 3, T1: 3}, end)
+        rows = [
+            offset
+            for split in splits
+            for batch in read_split(split, options(log, **given), ROWS)
+            for offset in batch["offset"].to_pylist()
+        ]
+        assert rows == ([] if kind == ABORT else [*range(3, 15)])
 
 
 def test_a_target_that_was_planned_is_kept_though_the_end_goes_back(log: Path) -> None:
