@@ -1,0 +1,43 @@
+"""What the documentation points at: links, headings, and the tests that show a promise."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FOLDERS = "crash|interop|spark|unit"
+
+
+def anchors(page: Path) -> set[str]:
+    """Give the headings of a page as links name them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_a_file_and_a_heading_that_are_there(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if "://" in link:
+            continue
+        path, _, heading = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {link}"
+        assert not heading or heading in anchors(target), f"{page.name}: {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    named = re.findall(rf"`(?:tests/)?((?:{FOLDERS})/[\w/]*test_\w+)(?:\.py)?`", page.read_text())
+    assert [name for name in named if not (ROOT / "tests" / f"{name}.py").exists()] == []
+
+
+def test_every_row_of_what_shows_it_names_a_test() -> None:
+    shown = (ROOT / "docs/guarantees.md").read_text().partition("## What shows it")[2]
+    rows = [line for line in shown.splitlines() if line.startswith("| ")]
+    promises = [row for row in rows if not row.startswith(("| promise |", "| ---"))]
+    assert promises
+    assert [row for row in promises if not re.search(rf"`(?:{FOLDERS})/", row)] == []
