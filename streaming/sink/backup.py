@@ -38,6 +38,7 @@ from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.folder_copy import FolderCopy
+from kafkalog.streaming.sink.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.recovery import take_back
@@ -65,6 +66,7 @@ _ROOT_FILES: Final = (
     LOG_START_OFFSET,
     RECOVERY_POINT,
     HIGH_WATERMARK,
+    SALVAGE_NOTE,
     STATE_FILE,
 )
 """In the order in which they are written."""
@@ -235,5 +237,5 @@ def _finish(copy: FolderCopy, files: _RootFiles) -> None:
     copy.sync()
     for name, content in files.items():
         write_atomically(copy.target / name, content)
-    (copy.target / UNFINISHED_FOLDER).rmdir()
+    let_brokers_in(copy.target)
     fsync_directory(copy.target)

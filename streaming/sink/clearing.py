@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import (
@@ -15,9 +14,9 @@ from kafkalog.checkpoints.commit_state import (
     DEFAULT_EXPIRATION_MS,
     INTENT_FILE,
     STAGED_PREFIX,
-    UNFINISHED_FOLDER,
 )
 from kafkalog.files.regular import fsync_directory
+from kafkalog.streaming.sink.guard import let_brokers_in
 from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity, staging_hash
 
 if TYPE_CHECKING:
@@ -65,8 +64,7 @@ def clear_away(log_set: LogSet, *, durable: bool) -> None:
         if durable:
             fsync_directory(folder)
     for folder in log_set.directories:
-        with suppress(FileNotFoundError):
-            (folder / UNFINISHED_FOLDER).rmdir()
+        let_brokers_in(folder)
 
 
 def sweep(log_set: LogSet, identity: BatchIdentity) -> None:

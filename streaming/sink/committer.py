@@ -24,17 +24,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
-from kafkalog.checkpoints.commit_state import INTENT_FILE, UNFINISHED_FOLDER, CommitState
+from kafkalog.checkpoints.commit_state import INTENT_FILE, CommitState
 from kafkalog.checkpoints.intent import Intent
-from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
-from kafkalog.files.regular import fsync_directory, make_directory
+from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import Interrupted, check_interrupt, shielded
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.sink.append import PartitionAppend
 from kafkalog.streaming.sink.clearing import WrittenEnd, clear_away, sweep, write_ends
 from kafkalog.streaming.sink.forgetting import tell_forgotten
+from kafkalog.streaming.sink.guard import keep_brokers_out
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
 from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.locks import DirectoryLocks
@@ -51,7 +52,6 @@ from kafkalog.streaming.sink.versions import new_topics_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.append.appender import AppendPlan
@@ -282,7 +282,7 @@ class Committer:
         content = intent.to_bytes()
         drop_lines(log_set.directories, _made_partitions(appends))
         for folder in log_set.directories:
-            _make_guard(folder)
+            keep_brokers_out(folder)
             remove_clean_shutdown_marker(folder, fsync=False)
             write_atomically(folder / INTENT_FILE, content)
 
@@ -349,15 +349,3 @@ def _written_end(plan: AppendPlan) -> WrittenEnd:
 
 def _made_partitions(appends: Sequence[PartitionAppend]) -> set[TopicPartition]:
     return {each.plan.topic_partition for each in appends if each.plan.creates_directory}
-
-
-def _make_guard(folder: Path) -> None:
-    guard = folder / UNFINISHED_FOLDER
-    try:
-        make_directory(guard)
-    except FileExistsError:
-        if guard.is_symlink() or not guard.is_dir():
-            raise LogDirectoryError(
-                f"{guard} is no folder, and would not keep a broker from starting on an unfinished "
-                "commit: remove it"
-            ) from None

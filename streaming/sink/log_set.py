@@ -30,6 +30,7 @@ from kafkalog.files.shield import shielded
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.file_systems import check_file_system
+from kafkalog.streaming.sink.guard import unfinished_salvage
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.sink.publishing import lost_locks, write_state
 
@@ -366,6 +367,9 @@ def _check_no_broker_lived(folder: Path, options: WriteOptions) -> None:
 
 def _check_may_join(folder: Path, options: WriteOptions, *, joins: bool) -> None:
     """Refuse a directory without a state that is not empty: its state may have been lost."""
+    salvaged = unfinished_salvage(folder)
+    if salvaged is not None:
+        raise LogDirectoryError(salvaged)
     for name in (INTENT_FILE, UNFINISHED_FOLDER):
         if (folder / name).exists():
             raise CheckpointError(

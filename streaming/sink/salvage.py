@@ -12,8 +12,8 @@ What is damaged is shown first. An operator then names each place, and what is t
 
 The former segments are kept in the root of the log directory, as ``.kafkalog.salvaged.*``: readers
 and brokers pass over files there. Every step can be cut off; then the same command is run again.
-Until it has come to its end, the folder ``kafkalog.unfinished`` keeps brokers from starting: one
-would cut off all that follows damage.
+Until it has come to its end, the folder ``kafkalog.unfinished`` keeps brokers from starting,
+whoever writes or recovers meanwhile: one would cut off all that follows damage.
 """
 
 from __future__ import annotations
@@ -34,18 +34,13 @@ from kafkalog.checkpoints.broker import (
     remove_clean_shutdown_marker,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import (
-    UNFINISHED_FOLDER,
-    load_committed,
-    load_state,
-)
+from kafkalog.checkpoints.commit_state import load_committed, load_state
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.copies import copy_range, try_to_link
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
     fsync_file,
-    make_directory,
     open_regular,
     sync,
 )
@@ -58,6 +53,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.rewrite import finish_swaps, rewrite_segment, truncate_log
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.sink.damage import look_for_damage
+from kafkalog.streaming.sink.guard import note_salvage, salvage_is_over
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.places import PlaceName, chosen_places
@@ -149,14 +145,14 @@ def salvage(
         logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
         plans = [(log, *chosen_places(log.key, log.found, names)) for log in logs]
         done = Salvaged()
-        _keep_brokers_out([log.where.log_dir for log, choices, _ in plans if any(choices.values())])
+        for folder in {log.where.log_dir for log, choices, _ in plans if any(choices.values())}:
+            note_salvage(folder, _arguments(names))
         for log, choices, notes in plans:
             done.notes += notes
             done.places += _Salvage(log, log_set).act(choices)
             done.notes += _open_transactions(log)
         for folder in directories:
-            with suppress(FileNotFoundError):
-                (folder / UNFINISHED_FOLDER).rmdir()
+            salvage_is_over(folder)
         return done
 
 
@@ -169,11 +165,8 @@ def _directories(options: WriteOptions) -> list[Path]:
     return directories
 
 
-def _keep_brokers_out(directories: Sequence[Path]) -> None:
-    for folder in set(directories):
-        with suppress(FileExistsError):
-            make_directory(folder / UNFINISHED_FOLDER)
-        fsync_directory(folder)
+def _arguments(names: Sequence[PlaceName]) -> str:
+    return " ".join(f"--{name.choice} {name.text}" for name in names)
 
 
 @contextmanager

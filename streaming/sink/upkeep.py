@@ -27,6 +27,7 @@ from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
+from kafkalog.streaming.sink.guard import unfinished_salvage
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.log_set import LogSet, check_given
 from kafkalog.streaming.sink.os_loss import accept_os_loss as go_on_without
@@ -185,6 +186,7 @@ def put_in_order(
     _look_for_os_loss(log_set, done, accepts=accepts_os_loss, dry_run=preview is not None)
     if preview is None:
         take_back(log_set, durable=True)
+    done.problems += filter(None, map(unfinished_salvage, log_set.directories))
     log_dirs = LogDirs(log_set.directories)
     partitions = log_dirs.partitions()
     log_starts = log_dirs.checkpoint(LOG_START_OFFSET, partitions.values())

@@ -82,6 +82,11 @@ def test_a_salvage_that_is_cut_off_is_run_again(
         assert values(folder, onCorruptRecord="skip", failOnDataLoss="false")[:number] == [
             str(each) for each in range(number)
         ]
+        began = (folder / UNFINISHED_FOLDER / "salvage").exists()
+        problems = recover([str(folder)]).problems
+        if began:  # nobody but the salvage lets a broker in again
+            assert (folder / UNFINISHED_FOLDER).is_dir()
+            assert f"--{choice} t-0@{number}" in problems[0]
         act(folder)
         kept = [found.read_bytes() for found in folder.glob(KEPT_PREFIX + "*")]
         assert damaged in kept

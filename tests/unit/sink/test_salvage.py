@@ -24,7 +24,7 @@ from kafkalog.checkpoints.broker import (
     write_clean_shutdown_marker,
     write_leader_epochs,
 )
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, load_state
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.library import read
@@ -32,7 +32,10 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.sink.backup import back_up
+from kafkalog.streaming.sink.handover import hand_over, take_over
 from kafkalog.streaming.sink.salvage import KEPT_PREFIX, salvage
+from kafkalog.streaming.sink.upkeep import recover
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,3 +300,29 @@ def test_two_places_of_a_segment_are_dropped_together(log: Path) -> None:
     done = salvage([str(log)], drop=["t-0@2", "t-0@7"]).places
     assert [place.done for place in done] == ["dropped", "dropped"]
     assert values(log) == of(0, 2, 4)
+
+
+def test_until_a_salvage_that_was_cut_off_is_run_again_nobody_lets_a_broker_in(
+    log: Path, tmp_path: Path
+) -> None:
+    position = damage(log, 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kafkalog.streaming.sink.salvage.rewrite_segment", _fail)
+        with pytest.raises(OSError, match="full"):
+            salvage([str(log)], drop=[f"t-0/{0:020d}.log:{position}"])
+    write(log, BATCHES)
+    back_up([str(log)], str(tmp_path / "copy"))
+    for folder in (log, tmp_path / "copy"):
+        for act in (recover, hand_over, take_over):
+            (problem,) = (each for each in act([str(folder)]).problems if "salvage" in each)
+            assert f"{folder}: a salvage was cut off (--drop t-0/" in problem
+            assert (folder / UNFINISHED_FOLDER).is_dir()
+        assert not (folder / CLEAN_SHUTDOWN).exists()
+        salvage([str(folder)], drop=["t-0@2"])
+        assert not (folder / UNFINISHED_FOLDER).exists()
+        assert recover([str(folder)]).problems == []
+        assert values(folder) == of(0, 2, 3, 4, 5)
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise OSError(28, "the disk is full")
