@@ -20,7 +20,7 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.sink.known_tails import PROCESS_TAILS
-from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.versions import with_digests
 from kafkalog.streaming.sink.write_options import WriteOptions

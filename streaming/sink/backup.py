@@ -40,7 +40,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.folder_copy import FolderCopy
 from kafkalog.streaming.sink.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_no_broker
-from kafkalog.streaming.sink.log_set import LogSet, check_given
+from kafkalog.streaming.sink.open_set import check_given, open_set
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -119,7 +119,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = _WAIT_MS) -> Ba
     is_ours = _is_ours(sources, wait_ms)
     if is_ours:
         with _locks(sources, wait_ms):
-            LogSet.open(sources, options)
+            open_set(sources, options)
     copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
     files = _copy_set(copies, options, wait_ms) if is_ours else _copy_as_it_runs(copies)
     for copy, contents in zip(copies, files, strict=True):
@@ -190,7 +190,7 @@ def _copy_set(
     sources = [copy.source for copy in copies]
     for _ in range(_PASSES):
         with _locks(sources, wait_ms):
-            take_back(LogSet.open(sources, options), durable=True)
+            take_back(open_set(sources, options), durable=True)
             sizes = [copy.log_sizes() for copy in copies]
         before = sum(copy.bytes for copy in copies)
         for copy, noted in zip(copies, sizes, strict=True):
@@ -198,7 +198,7 @@ def _copy_set(
         if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
             break
     with _locks(sources, wait_ms) as held:
-        take_back(LogSet.open(sources, options), durable=True)
+        take_back(open_set(sources, options), durable=True)
         for copy in copies:
             copy.bring_up_to_date()
         files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]

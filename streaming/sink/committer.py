@@ -39,8 +39,8 @@ from kafkalog.streaming.sink.guard import keep_brokers_out
 from kafkalog.streaming.sink.identity import Verdict, judge, remember
 from kafkalog.streaming.sink.known_tails import KnownTails
 from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.log_set import LogSet
 from kafkalog.streaming.sink.newcomers import tell_newcomer
+from kafkalog.streaming.sink.open_set import open_set
 from kafkalog.streaming.sink.os_loss import boot_of, refuse_os_loss
 from kafkalog.streaming.sink.planning import plan_appends
 from kafkalog.streaming.sink.recovery import take_back
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.sink.identity import BatchIdentity
     from kafkalog.streaming.sink.known_tails import TailsOfSet
+    from kafkalog.streaming.sink.log_set import LogSet
     from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.sink.staged_run import StagedRun
     from kafkalog.streaming.sink.write_plan import WritePlan
@@ -116,7 +117,7 @@ class Committer:
 
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._locks() as locks:
-            log_set = LogSet.open(self._plan.directories, self._options)
+            log_set = open_set(self._plan.directories, self._options)
             log_set.verify_locks = locks.verify
             refuse_os_loss(log_set)
             last = log_set.state.writers.get(self._identity.writer)
@@ -158,7 +159,7 @@ class Committer:
         The rest is swept away by a later commit.
         """
         with self._locks():
-            log_set = LogSet.open(self._plan.directories, self._options)
+            log_set = open_set(self._plan.directories, self._options)
             last = log_set.state.writers.get(self._identity.writer)
             if last is not None and last.batch_id >= self._identity.batch_id:
                 return

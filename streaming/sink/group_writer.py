@@ -25,7 +25,7 @@ from kafkalog.streaming.coordinator.group_positions import (
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.identity import BatchIdentity
-from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.topics import TopicCatalog
 from kafkalog.streaming.sink.write_options import WriteOptions

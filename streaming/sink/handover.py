@@ -44,7 +44,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.lost_partitions import lost_partitions
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
-from kafkalog.streaming.sink.log_set import LogSet, check_given
+from kafkalog.streaming.sink.open_set import check_given, look_at_set, open_set
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
 from kafkalog.streaming.sink.preview import Preview
 from kafkalog.streaming.sink.recovery_points import LogReach, sync_behind
@@ -55,6 +55,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kafkalog.streaming.sink.log_set import LogSet
     from kafkalog.streaming.sink.upkeep import PartitionEnd, Upkeep
 
 __all__ = ["hand_over", "take_over"]
@@ -158,9 +159,9 @@ def take_over(
     if dry_run:
         for folder in directories:
             check_unused(folder)
-        return _previewed(LogSet.look(directories, options), aborts_open=aborts_open)
+        return _previewed(look_at_set(directories, options), aborts_open=aborts_open)
     with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms) as locks:
-        log_set = LogSet.open(directories, options)
+        log_set = open_set(directories, options)
         log_set.verify_locks = locks.verify
         done = put_in_order(log_set, takes_over=True)
         if aborts_open and (aborted := abort_open_transactions(log_set)):

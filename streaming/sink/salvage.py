@@ -55,7 +55,7 @@ from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.sink.damage import look_for_damage
 from kafkalog.streaming.sink.guard import note_salvage, salvage_is_over
 from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.log_set import LogSet, check_given
+from kafkalog.streaming.sink.open_set import check_given, open_set
 from kafkalog.streaming.sink.places import PlaceName, chosen_places
 from kafkalog.streaming.sink.recovery import take_back
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.sink.damage import Damage, LogDamage
+    from kafkalog.streaming.sink.log_set import LogSet
     from kafkalog.streaming.sink.places import Choice
 
 __all__ = ["KEPT_PREFIX", "DamagedPlace", "Salvaged", "salvage"]
@@ -178,7 +179,7 @@ def _locked(
         if all(load_state(folder) is None for folder in directories):
             yield None
             return
-        log_set = LogSet.open(directories, options)
+        log_set = open_set(directories, options)
         log_set.verify_locks = locks.verify
         take_back(log_set, durable=True)
         yield log_set

@@ -29,7 +29,7 @@ from kafkalog.streaming.sink.broker_marks import BrokerMarks
 from kafkalog.streaming.sink.foreign_tail import open_appender
 from kafkalog.streaming.sink.guard import unfinished_salvage
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
-from kafkalog.streaming.sink.log_set import LogSet, check_given
+from kafkalog.streaming.sink.open_set import check_given, look_at_set, open_set
 from kafkalog.streaming.sink.os_loss import accept_os_loss as go_on_without
 from kafkalog.streaming.sink.os_loss import find_os_loss, refuse_os_loss
 from kafkalog.streaming.sink.ownership import TopicOwners
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.unsynced import LostOffsets
+    from kafkalog.streaming.sink.log_set import LogSet
 
 __all__ = ["PartitionEnd", "Upkeep", "opened_set", "put_in_order", "recover", "report_lost"]
 
@@ -156,10 +157,10 @@ def opened_set(
     if dry_run:
         for folder in directories:
             check_unused(folder)
-        yield LogSet.look(directories, options)
+        yield look_at_set(directories, options)
         return
     with DirectoryLocks(directories, holder=holder, timeout_ms=wait_ms) as locks:
-        log_set = LogSet.open(directories, options)
+        log_set = open_set(directories, options)
         log_set.verify_locks = locks.verify
         yield log_set
 

@@ -28,7 +28,7 @@ from kafkalog.errors import CommitError, OptionError
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.sink.row_digest import RowDigest
 from kafkalog.streaming.sink.row_types import check_columns

@@ -12,7 +12,7 @@ from tests.support.power_loss import Unsynced
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError
-from kafkalog.streaming.sink import log_set
+from kafkalog.streaming.sink import open_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -81,7 +81,7 @@ def left_behind(before: Disk, folders: Sequence[Path]) -> Iterator[Disk]:
     machine = Machine(before.copy())
     machine.process = 1
     with simulated(machine):
-        log_set.ensure_set(writer(folders, "run-1").options)
+        open_set.ensure_set(writer(folders, "run-1").options)
     killed = with_inodes_of(before, machine.disk)
     unsynced = Unsynced.after(before, machine.disk.folders)
     chance = random.Random("join")
@@ -145,9 +145,9 @@ def test_to_name_new_members_in_themselves_first_is_found_out(
     def join(newest: CommitState, members: dict[str, Path], folders: list[Path]) -> Any:
         joined = {**{f"new-{folder.name}": folder for folder in folders}, **members}
         state = replace(newest, sequence=newest.sequence + 1, member_ids=tuple(joined))
-        log_set._write(state, joined)
+        open_set._write(state, joined)
         return state, joined
 
-    monkeypatch.setattr(log_set, "_join", join)
+    monkeypatch.setattr(open_set, "_join", join)
     with pytest.raises((AssertionError, KafkaLogError)):
         check_whatever_is_left(OLD[:1], begun=False)

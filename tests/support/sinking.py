@@ -14,7 +14,7 @@ from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.committer import Committer, Outcome
 from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.known_tails import KnownTails
-from kafkalog.streaming.sink.log_set import ensure_set
+from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan

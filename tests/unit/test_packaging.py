@@ -10,9 +10,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import grimp
 import pytest
 from tests.support.distributions import (
     PACKAGES,
@@ -159,3 +161,10 @@ def test_the_import_layers_hold() -> None:
         [command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("kafkalog", include_external_packages=False)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(imports) > 200
+    TopologicalSorter(imports).prepare()  # or CycleError, which names the modules

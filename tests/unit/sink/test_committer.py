@@ -27,7 +27,7 @@ from kafkalog.errors import (
     RowError,
 )
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.sink import publishing
+from kafkalog.streaming.sink import committer, publishing
 from kafkalog.streaming.sink.committer import Committer
 from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.log_set import LogSet
@@ -469,7 +469,7 @@ def test_locks_are_looked_at_before_every_state_is_published(
 ) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]), digest="d")
     before = load_state(tmp_path)
-    original = LogSet.open
+    original = committer.open_set
 
     def open_and_replace(*arguments: Any, **named: Any) -> LogSet:
         opened = original(*arguments, **named)
@@ -478,7 +478,7 @@ def test_locks_are_looked_at_before_every_state_is_published(
         return opened
 
     with monkeypatch.context() as patch:
-        patch.setattr(LogSet, "open", open_and_replace)
+        patch.setattr(committer, "open_set", open_and_replace)
         writer = Writer(tmp_path, topic="t", run="run-2")
         writer.stamp_ms = time.time_ns() // 1_000_000 + 60_000
         with pytest.raises(LogDirectoryError, match="deleted or replaced"):

@@ -20,7 +20,8 @@ from kafkalog.streaming.sink.file_systems import (
     refusal,
 )
 from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.log_set import LogSet, ensure_set
+from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.open_set import ensure_set
 
 MOUNTINFO = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -15,7 +15,8 @@ from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.sink.handover import take_over
-from kafkalog.streaming.sink.log_set import LogSet, check_given, ensure_set
+from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.sink.open_set import check_given, ensure_set
 
 if TYPE_CHECKING:
     from pathlib import Path
