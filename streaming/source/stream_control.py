@@ -206,7 +206,9 @@ class StreamControl:
         available = {**available, **stable}
         gone = self._made_anew(start, end)
         if is_target:
-            refuse_lost_targets(end, available, gone)
+            absent = self._absent(start, available)
+            due = {key: at for key, at in end.items() if absent.get(key) != at}
+            refuse_lost_targets(due, available, gone)
         for key, offset in gone.items():
             policy.range_not_readable(key, offset, end[key], "its topic was made anew")
         start = {**start, **{key: end[key] for key in gone}}
@@ -243,6 +245,8 @@ class StreamControl:
                 break
             self._rest()
             ends = self._look(start)
+        absent = self._absent(start, ends)
+        ends = {**ends, **absent} if absent else ends
         if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
             if not is_fresh:
                 self._restarts(start, ends)
@@ -254,6 +258,17 @@ class StreamControl:
         if self._available_now:
             self._targets = ends
         return ends
+
+    def _absent(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Give the offsets at which partitions wait that are missing, and were not deleted.
+
+        A query that goes on without them reads on from there when they are back. Without their
+        offsets they would be new ones then, and read from their start.
+        """
+        if start.keys() <= ends.keys():
+            return {}
+        known = self._tail.missing_parts().partitions
+        return {key: start[key] for key in start if key not in ends and key in known}
 
     def _say_cut_logs(self) -> None:
         """Fail, or say it once, where the log lacks what was committed."""

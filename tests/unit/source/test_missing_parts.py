@@ -224,6 +224,42 @@ def test_a_running_query_misses_a_directory_as_well(
     assert len(said) == 1
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_query_that_goes_on_without_a_directory_reads_on_where_it_was_when_that_is_back(
+    writer: Writer, *, is_restarted: bool, is_final: bool
+) -> None:
+    b = writer.directories[1]
+    stream, end = running(writer, subscribe="t", failOnDataLoss="false")
+    away = unmount(b)
+    if is_restarted:
+        stream = StreamControl(parsed(writer, subscribe="t", failOnDataLoss="false"))
+    if is_final:
+        stream.freeze_targets()
+    assert stream.next_end(end, take_all=is_final) == end
+    assert stream.plan(end, end) == []
+    if is_restarted or is_final:
+        stream = StreamControl(parsed(writer, subscribe="t", failOnDataLoss="false"))
+    b.rmdir()
+    away.rename(b)
+    writer.write(1, rows([f"w{p}" for p in NUMBERS], partitions=NUMBERS))
+    last = stream.next_end(end, take_all=True)
+    splits = stream.plan(end, last)
+    starts = {split.topic_partition.partition: split.slices[0].start_offset for split in splits}
+    assert starts == dict.fromkeys(NUMBERS, 1)
+
+
+def test_a_partition_whose_topic_is_deleted_does_not_wait_to_come_back(writer: Writer) -> None:
+    other = Writer(*writer.directories, name="other", topic="u")
+    other.write(0, rows(["x"]))
+    stream, end = running(writer, subscribePattern="t|u", failOnDataLoss="false")
+    shutil.rmtree(folder_of(writer, 1))
+    assert stream.next_end(end, take_all=True) == end
+    for number in (0, 2):
+        shutil.rmtree(folder_of(writer, number))
+    assert [str(key) for key in stream.next_end(end, take_all=False)] == ["u-0"]
+
+
 def test_a_new_partition_that_a_running_query_never_finds_is_a_loss(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
