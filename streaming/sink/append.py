@@ -13,7 +13,7 @@ from kafkalog.checkpoints.intent import (
     StagedFile,
 )
 from kafkalog.files.regular import fsync_directory, fsync_file
-from kafkalog.streaming.log.append.recovery import correct_indexes
+from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
 from kafkalog.streaming.sink.message_source import LogTables, MessageSource
 from kafkalog.streaming.sink.recovery_points import LogReach
 from kafkalog.streaming.sink.staged_source import StagedSource
@@ -171,6 +171,6 @@ class PartitionAppend:
         interval = self.appender.config.index_interval_bytes
         for segment in self.plan.segments:
             if segment.seals and not segment.creates:
-                correct_indexes(
+                correct_indexes_of_sound(
                     self.plan.directory, segment.base_offset, index_interval_bytes=interval
                 )

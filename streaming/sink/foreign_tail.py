@@ -13,6 +13,7 @@ batch is in the log already. Nothing is appended there.
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES, RECOVERY_POINT
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_end import ValidEnd
     from kafkalog.streaming.sink.broker_marks import BrokerMarks
 
-__all__ = ["look_at_end", "open_appender"]
+__all__ = ["look_at_end", "open_appender", "telling_a_way_out"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
@@ -46,6 +47,15 @@ _WAY_OUT: Final = (
     "Restore the file. Or let `kafkalog salvage` drop what is damaged: it keeps the original, and "
     "says which offsets are lost"
 )
+
+
+@contextmanager
+def telling_a_way_out() -> Iterator[None]:
+    """Let damage that is met say what can be done about it."""
+    try:
+        yield
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"{error}. Nothing was changed there. {_WAY_OUT}") from error
 
 
 def open_appender(

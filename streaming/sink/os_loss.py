@@ -20,7 +20,11 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.errors import CommitError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.append.recovery import correct_indexes, recover_segment, remove_segment
+from kafkalog.streaming.log.append.recovery import (
+    correct_indexes_of_sound,
+    recover_segment,
+    remove_segment,
+)
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -148,7 +152,7 @@ def _mend_indexes(log_set: LogSet) -> None:
             bases = list_base_offsets(where.path)
             for base, following in zip(bases, [*bases[1:], None], strict=True):
                 if following is None or following >= durable_end:
-                    correct_indexes(where.path, base, index_interval_bytes=interval)
+                    correct_indexes_of_sound(where.path, base, index_interval_bytes=interval)
 
 
 def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:

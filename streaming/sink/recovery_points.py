@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, RECOVERY_POINT, read_offset_checkpoint
 from kafkalog.files.parallel import for_each
 from kafkalog.files.regular import fsync_directory, fsync_file
-from kafkalog.streaming.log.append.recovery import correct_indexes
+from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
 from kafkalog.streaming.log.files import (
     LOG,
     OFFSET_INDEX,
@@ -81,7 +81,9 @@ def _sync(log: LogReach, point: int) -> None:
     bases = list_base_offsets(log.folder)
     for base, following in itertools.pairwise(bases):
         if base < point <= following:
-            correct_indexes(log.folder, base, index_interval_bytes=log.index_interval_bytes)
+            correct_indexes_of_sound(
+                log.folder, base, index_interval_bytes=log.index_interval_bytes
+            )
     for path in _files(log.folder, bases, point):
         fsync_file(path, missing_ok=True)
     fsync_directory(log.folder)

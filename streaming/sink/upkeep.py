@@ -26,7 +26,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.unsynced import advice
 from kafkalog.streaming.sink.broker_marks import BrokerMarks
-from kafkalog.streaming.sink.foreign_tail import open_appender
+from kafkalog.streaming.sink.foreign_tail import open_appender, telling_a_way_out
 from kafkalog.streaming.sink.guard import unfinished_salvage
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.open_set import check_given, look_at_set, open_set
@@ -297,11 +297,12 @@ def _put_partition_in_order(
     with PartitionLog(found.path, key) as log:
         start = log.log_start_offset
         if log.segments:
-            corrected = correct_indexes(
-                found.path,
-                log.segments[-1].base_offset,
-                index_interval_bytes=config.index_interval_bytes,
-            )
+            with telling_a_way_out():
+                corrected = correct_indexes(
+                    found.path,
+                    log.segments[-1].base_offset,
+                    index_interval_bytes=config.index_interval_bytes,
+                )
     return PartitionEnd(
         key,
         found,

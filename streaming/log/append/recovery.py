@@ -8,8 +8,10 @@ Source: Kafka ``LogSegment.recover``, ``LogSegment.truncateTo``.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from kafkalog.errors import CorruptRecordError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import (
     open_regular,
@@ -24,12 +26,15 @@ from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
 from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from kafkalog.streaming.log.log_end import ValidEnd
+    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = [
     "correct_indexes",
+    "correct_indexes_of_sound",
     "cut_segment",
     "rebuild_indexes",
     "recover_segment",
@@ -76,11 +81,26 @@ def correct_indexes(
 
     Returns:
         the files that were replaced, or made.
+
+    Raises:
+        CorruptRecordError: a batch is damaged. The indexes are left as they are: by them alone the
+            batches after it are found.
     """
     wrong = wrong_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes)
     for path, entries in wrong.items():
         write_atomically(path, entries, fsync=fsync)
     return list(wrong)
+
+
+def correct_indexes_of_sound(
+    directory: Path, base_offset: int, *, index_interval_bytes: int
+) -> None:
+    """Correct the indexes of a segment as :func:`correct_indexes` does, but not of a damaged one.
+
+    For who writes and does not judge: readers and ``verify`` find the damage.
+    """
+    with suppress(CorruptRecordError):
+        correct_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes)
 
 
 def wrong_indexes(
@@ -89,15 +109,30 @@ def wrong_indexes(
     """Give those sparse indexes of a segment that :func:`correct_indexes` would replace, by what.
 
     Changes nothing.
+
+    Raises:
+        CorruptRecordError: see there.
     """
     with LogSegment(directory, base_offset) as segment:
-        tables = (chunk.table for chunk in valid_chunks(segment, 0))
-        built = index_segment(base_offset, tables, index_interval_bytes)
+        built = index_segment(base_offset, _sound_tables(segment), index_interval_bytes)
         called_for = {
             segment.file(OFFSET_INDEX): built.index_entries,
             segment.file(TIME_INDEX): built.time_index_entries,
         }
     return {path: entries for path, entries in called_for.items() if not _holds(path, entries)}
+
+
+def _sound_tables(segment: LogSegment) -> Iterator[BatchTable]:
+    """Give the headers of all batches, and raise at the first that is damaged."""
+    chunks = valid_chunks(segment, 0)
+    while True:
+        try:
+            yield next(chunks).table
+        except StopIteration as stop:
+            problem: CorruptRecordError | None = stop.value
+            break
+    if problem is not None:
+        raise problem
 
 
 def _holds(path: Path, entries: bytes) -> bool:

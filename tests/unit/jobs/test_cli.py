@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import pytest
 from tests.support.killing import count_calls, run_and_kill
+from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes
 from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
@@ -97,6 +98,22 @@ def test_recover_reports_what_it_may_not_touch(log: Path) -> None:
     code, text = call("recover", log)
     assert code == 1
     assert "committed" in text
+
+
+def test_recover_reports_damage_that_it_comes_across_and_leaves_the_indexes_alone(
+    log: Path,
+) -> None:
+    for number in (1, 2, 3):
+        Writer(log, topic="t", index__interval__bytes="0").write(number, rows([f"{number}" * 99]))
+    segment = log / "t-0" / f"{0:020d}.log"
+    flip(segment, 65)
+    files = {path: path.read_bytes() for path in segment.parent.iterdir()}
+    for words in (("--dry-run",), (), ()):
+        code, text = call("recover", log, *words)
+        assert code == 1
+        assert "position 0 has a wrong checksum" in text
+        assert "kafkalog salvage" in text
+        assert {path: path.read_bytes() for path in segment.parent.iterdir()} == files
 
 
 def test_directories_that_the_sink_never_wrote_are_refused(tmp_path: Path) -> None:
