@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import logging
+import time
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["OffsetGap", "say_gaps"]
+__all__ = ["OffsetGap", "StuckEnds", "say_gaps"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
+
+
+_LONG_S: Final = 60.0
+"""A broker tells every few seconds what is committed."""
 
 
 class OffsetGap(NamedTuple):
@@ -47,6 +52,43 @@ def say_gaps(
             len(damaged),
             ", ".join(damaged[:10]),
         )
+
+
+class StuckEnds:
+    """Says of logs that go further than what is committed that they do so for long.
+
+    After a minute without any progress, and each time that as much time has passed again: nobody
+    may complete these logs any more, and the query would wait for ever without a word.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[TopicPartition, tuple[int, float]] = {}
+        self._next_s: float = _LONG_S
+
+    def look(self, gaps: Mapping[TopicPartition, OffsetGap]) -> None:
+        """Take note of the gaps between what is committed and where the logs end now."""
+        now = self._clock()
+        before = self._since
+        self._since = {
+            key: before[key] if key in before and before[key][0] == gap.start else (gap.start, now)
+            for key, gap in gaps.items()
+        }
+        longest = max((now - since for _, since in self._since.values()), default=0.0)
+        if longest < _LONG_S:
+            self._next_s = _LONG_S
+        elif longest >= self._next_s:
+            self._next_s = 2 * longest
+            stuck = {k: gaps[k] for k, (_, since) in self._since.items() if now - since >= _LONG_S}
+            count, shown = _counted(stuck)
+            _LOGGER.warning(
+                "%s are in the log and have not become committed for %d s: %s. The query waits for "
+                "that. If a broker or a writer has these directories, see whether it runs; what "
+                "nobody completes any more is read with readUpTo=logEnd",
+                count,
+                int(longest),
+                shown,
+            )
 
 
 def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:

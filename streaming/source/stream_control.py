@@ -28,6 +28,7 @@ from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
 from kafkalog.streaming.source.bounds.stream_end import StreamEnd
+from kafkalog.streaming.source.gaps import OffsetGap, StuckEnds
 from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
@@ -39,7 +40,6 @@ from kafkalog.streaming.source.whole_look import WholeLook
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.source.gaps import OffsetGap
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
@@ -90,6 +90,7 @@ class StreamControl:
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._held: PartitionOffsets = {}
+        self._stuck = StuckEnds()
         self._asked = False
         self._replayed = False
         """Whether the run began with a batch that an earlier one has logged."""
@@ -320,6 +321,8 @@ class StreamControl:
         if waiting.keys() - self._held.keys():
             _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
         self._held = waiting
+        behind = {key: OffsetGap(self.latest[key], offset) for key, offset in waiting.items()}
+        self._stuck.look(behind | self._tail.unread)
         return {**self.latest, **waiting} if waiting else self.latest
 
     def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:

@@ -17,6 +17,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source import partition_tail, stream_control
+from kafkalog.streaming.source.gaps import StuckEnds
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
@@ -249,6 +250,33 @@ def test_an_offset_that_the_log_has_come_to_since_it_was_read_is_waited_at(log: 
     assert stream.initial() == {T0: 0, T1: 0}
     put(log / "t-0", 10, 5)
     assert stream.next_end({T0: 15, T1: 4}, take_all=False) == {T0: 15, T1: 4}
+
+
+def test_what_stays_uncommitted_for_long_is_said_and_said_again_ever_later(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6, "t-1": 4})
+    put(log / "t-2", 0, 5)  # no broker tells of it
+    stream, now, said = control(log), [0.0], []
+    read = {T0: 9, T1: 4, T2: 0}
+    stream.next_end(read, take_all=True)
+    stream._stuck = StuckEnds(lambda: now[0])
+    for minute in range(9):
+        now[0] = minute * 60.0
+        caplog.clear()
+        assert stream.next_end(read, take_all=True) == read
+        said += [minute for text in caplog.messages if "t-0 [6, 10), t-2 [0, 5)" in text]
+    assert said == [1, 2, 4, 8]
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 7, "t-1": 4, "t-2": 5})
+    caplog.clear()
+    for seconds in (500.0, 559.0):
+        now[0] = seconds
+        stream.next_end(read, take_all=True)
+    assert caplog.messages == []
+    now[0] = 560.0
+    stream.next_end(read, take_all=True)
+    (text,) = caplog.messages
+    assert "3 offsets of 1 partitions are in the log and have not become committed for 60 s" in text
 
 
 def test_an_end_that_goes_back_with_another_topic_is_that_of_a_topic_made_anew(log: Path) -> None:
