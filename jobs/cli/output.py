@@ -139,4 +139,14 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
 
 
 def _cells(values: Iterable[object]) -> list[str]:
-    return ["" if value is None or value == [] else str(value) for value in values]
+    return [_cell(value) for value in values]
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    if isinstance(value, dict):
+        return " ".join(f"{name}={each}" for name, each in value.items())
+    return str(value)

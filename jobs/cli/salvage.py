@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["salvage"]
 
+_NAMED: Final = ("topic", "partition", "path")
 _PLACE: Final = "t-0@120, or t-0/00000000000000000000.log:4711; may be repeated."
 
 
@@ -41,7 +42,10 @@ def salvage(
 
         paths, partitions = _told_apart(words)
         done = act(paths, partitions, drop=drop or (), cut=cut or ())
-    print_rows([_row(place) for place in done.places], as_json=as_json)
+    rows = [_row(place) for place in done.places]
+    if not as_json:  # the place's name says them
+        rows = [{name: row[name] for name in row if name not in _NAMED} for row in rows]
+    print_rows(rows, as_json=as_json)
     for note in done.notes:
         typer.echo(f"note: {note}", err=True)
     if not done.places and not as_json:

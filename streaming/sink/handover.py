@@ -14,7 +14,6 @@ Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``Parti
 from __future__ import annotations
 
 import logging
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +25,6 @@ from kafkalog.checkpoints.broker import (
     META_PROPERTIES,
     RECOVERY_POINT,
     is_topic_id,
-    new_topic_id,
     read_offset_checkpoint,
     read_topic_id,
     write_clean_shutdown_marker,
@@ -36,13 +34,17 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
-from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.lost_partitions import lost_partitions
+from kafkalog.streaming.sink.broker_identity import (
+    check_identity,
+    refuse_another_identity,
+    write_meta_properties,
+)
 from kafkalog.streaming.sink.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.sink.open_set import check_given, look_at_set, open_set
 from kafkalog.streaming.sink.open_transactions import abort_open_transactions
@@ -63,7 +65,6 @@ __all__ = ["hand_over", "take_over"]
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
 _WAIT_MS: Final = 60_000
-_CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 
 
 @shielded
@@ -93,11 +94,12 @@ def hand_over(
     Raises:
         UnknownTopicOrPartitionError: ``topic_ids`` names a topic that is not there.
         OptionError: it has an id that is none, or one id for two topics; no id of a cluster, or
-            a negative one of a node.
+            a negative one of a node; or directories of another broker.
         KafkaLogError: see :func:`~kafkalog.streaming.sink.upkeep.recover`.
     """
-    _check_cluster(cluster_id, node_id)
+    check_identity(cluster_id, node_id)
     with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover", dry_run=dry_run) as log_set:
+        refuse_another_identity(log_set.directories, cluster_id, node_id)
         done = put_in_order(log_set, preview=Preview(log_set) if dry_run else None)
         report_lost(log_set, done)
         _check_numbers(done)
@@ -118,7 +120,7 @@ def _give(
     if cluster_id is not None and node_id is not None and not (folder / META_PROPERTIES).exists():
         done.written.append(f"{folder / META_PROPERTIES}: cluster {cluster_id}, node {node_id}")
         if not dry_run:
-            _write_meta_properties(folder, cluster_id, node_id)
+            write_meta_properties(folder, cluster_id, node_id)
     here = [each for each in done.partitions if each.where.log_dir == folder]
     done.written.append(f"{folder}: recovery points and high watermarks of {len(here)} partitions")
     if not dry_run:
@@ -387,28 +389,3 @@ def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None
             if not (folder / partition_directory_name(*key)).is_dir()
         ]
         write_offset_checkpoint(folder, name, offsets, remove=gone)
-
-
-def _check_cluster(cluster_id: str | None, node_id: int | None) -> None:
-    """Refuse what would make another ``meta.properties`` of it than was meant."""
-    if cluster_id is not None and _CLUSTER_ID.fullmatch(cluster_id) is None:
-        raise OptionError(
-            f"{cluster_id[:40]!r} is no id of a cluster: it is a word of letters, digits, '.', '-' "
-            "and '_', which kafka-cluster.sh cluster-id prints"
-        )
-    if node_id is not None and node_id < 0:
-        raise OptionError(f"node id {node_id} is negative")
-
-
-def _write_meta_properties(folder: Path, cluster_id: str, node_id: int) -> None:
-    path = folder / META_PROPERTIES
-    if path.exists():
-        return
-    lines = {
-        "cluster.id": cluster_id,
-        "directory.id": new_topic_id(),
-        "node.id": str(node_id),
-        "version": "1",
-    }
-    content = "".join(f"{name}={value}\n" for name, value in lines.items())
-    write_atomically(path, content.encode())

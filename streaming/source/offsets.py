@@ -168,8 +168,8 @@ def _object(option: str, text: str, example: str) -> dict[str, object]:
 
 def _no_offsets(found: object) -> CheckpointError:
     return CheckpointError(
-        f"offsets are {_shown(str(found))!r}, expected such as {{'flights': {{'0': 23}}}}: topic, "
-        "partition, next offset; a checkpoint can be gone on with by the same source or Spark's "
+        f'offsets are {_shown(str(found))!r}, expected such as {{"flights": {{"0": 23}}}}: topic, '
+        "partition, next offset; a checkpoint can be continued by the same source or Spark's "
         "Kafka source only"
     )
 

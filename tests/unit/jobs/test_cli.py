@@ -181,6 +181,17 @@ def test_handover_leaves_what_a_broker_starts_on(log: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("cluster", "node"), [("d", 4), ("c", 5)])
+def test_a_handover_to_another_broker_is_refused(log: Path, cluster: str, node: int) -> None:
+    call_json("handover", log, "--cluster-id", "c", "--node-id", 4)
+    (log / CLEAN_SHUTDOWN).unlink()
+    for words in ((), ("--dry-run",)):
+        code, text = call("handover", log, "--cluster-id", cluster, "--node-id", node, *words)
+        assert (code, f"{log / META_PROPERTIES} is of cluster c, node 4" in text) == (2, True)
+        assert not (log / CLEAN_SHUTDOWN).exists()
+    call_json("handover", log, "--cluster-id", "c", "--node-id", 4)
+
+
 def test_the_sink_goes_on_after_a_handover_with_another_topic_id(log: Path) -> None:
     call_json("handover", log, "--topic-id", f"t={TOPIC_ID}")
     Writer(log, topic="t").write(1, rows(["d"]))
@@ -361,7 +372,7 @@ def test_a_topic_that_is_not_there_is_bad_use(log: Path, command: str) -> None:
 @pytest.mark.parametrize("offsets", ["nonsense", '{"t":5}', '{"t":{"x":5}}'])
 def test_what_is_no_json_of_offsets_has_no_lag(log: Path, offsets: str) -> None:
     code, text = call("lag", log, "--offsets", offsets)
-    assert (code, "expected such as" in text) == (2, True)
+    assert (code, 'expected such as {"flights": {"0": 23}}' in text) == (2, True)
 
 
 def test_the_lag_in_a_partition_that_is_gone_is_a_problem(log: Path) -> None:
@@ -523,6 +534,8 @@ def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
         (place,) = objects(text)
         assert (code, place["place"], place["start"], place["end"]) == (1, name, 0, 3)
         assert (place["records"], place["done"]) == (3, None)
+    header = call("salvage", log)[1].splitlines()[0].split()
+    assert header == ["place", "bytes", "start", "end", "records", "done", "kept", "reason"]
     assert call("salvage", log, "u-0")[0] == 2
     assert call("salvage", log, "--drop", "t-0@3")[0] == 2
     (place,) = call_json("salvage", log, "--drop", name)
@@ -532,6 +545,13 @@ def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
     )
     assert call_json("salvage", log) == []
     assert call("verify", log)[0] == 0
+
+
+def test_settings_and_lists_are_words_in_a_table(log: Path) -> None:
+    assert "compression.type=lz4" in call("describe", log)[1]
+    (log / "t-0" / f"{0:020d}.index").write_bytes(b"1" * 8)
+    (log / "t-0" / f"{0:020d}.timeindex").write_bytes(b"1" * 12)
+    assert f"{0:020d}.index {0:020d}.timeindex" in call("recover", log)[1]
 
 
 def test_the_command_starts_without_spark_numba_or_arrow() -> None:
