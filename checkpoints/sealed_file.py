@@ -31,8 +31,9 @@ MAX_BYTES: Final = 256 << 20
 """A state of a million partitions takes a tenth of it; what is larger is no file of ours."""
 
 _RESTORE: Final = (
-    "Restore all log directories of the set from one backup; or, to go on from what the logs hold, "
-    "move the kafkalog.* files of all of them away and write with allowBrokerDirectory=true"
+    "Restore all log directories of the set from one backup. Or, to continue from what the logs "
+    "hold, move the kafkalog.* files of all of them away, and run `kafkalog takeover`: it forgets "
+    "who has written what"
 )
 
 

@@ -267,8 +267,13 @@ def test_traces_of_a_commit_without_a_state_mean_that_it_was_lost(
 def test_a_damaged_state_is_never_taken_for_none(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     (tmp_path / STATE_FILE).write_text("")
-    with pytest.raises(CheckpointError, match="damaged"):
+    with pytest.raises(CheckpointError, match="damaged.*away, and run `kafkalog takeover`"):
         Writer(tmp_path, topic="t", allowBrokerDirectory="true").write(1, rows(["b"]))
+    for path in tmp_path.glob("kafkalog.*"):
+        path.unlink()
+    take_over([str(tmp_path)])
+    Writer(tmp_path, name="new", topic="t").write(0, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
 
 
 def test_a_link_planted_for_the_states_temporary_is_not_written_through(tmp_path: Path) -> None:
