@@ -267,7 +267,7 @@ def test_traces_of_a_commit_without_a_state_mean_that_it_was_lost(
 def test_a_damaged_state_is_never_taken_for_none(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]))
     (tmp_path / STATE_FILE).write_text("")
-    with pytest.raises(CheckpointError, match="damaged.*away, and run `kafkalog takeover`"):
+    with pytest.raises(CheckpointError, match=r"damaged.*away, and run `kafkalog takeover`"):
         Writer(tmp_path, topic="t", allowBrokerDirectory="true").write(1, rows(["b"]))
     for path in tmp_path.glob("kafkalog.*"):
         path.unlink()
