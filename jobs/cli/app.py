@@ -54,7 +54,7 @@ DryRun = Annotated[
 TopicName = Annotated[str | None, typer.Option("--topic", help="This topic only.")]
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog recover /logs --dry-run")
 def recover(
     paths: Paths,
     reset_log_start: Annotated[
@@ -87,7 +87,7 @@ def recover(
     report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog handover /logs --cluster-id ID --node-id 1")
 def handover(
     paths: Paths,
     topic_id: Annotated[
@@ -116,7 +116,7 @@ def handover(
     report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog takeover /logs --dry-run")
 def takeover(
     paths: Paths,
     abort_open_transactions: Annotated[
@@ -133,7 +133,7 @@ def takeover(
     report_upkeep(done, as_json=as_json, dry_run=dry_run)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog verify /logs")
 def verify(
     paths: Paths,
     topic: TopicName = None,
@@ -157,7 +157,7 @@ def verify(
     exit_if([summary["problems"]])
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog topics /logs")
 def topics(paths: Paths, as_json: Json = False) -> None:
     """List topics with their ids, partitions and sizes."""
     with one_line_errors():
@@ -167,7 +167,7 @@ def topics(paths: Paths, as_json: Json = False) -> None:
     print_rows(rows, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog describe /logs --topic t")
 def describe(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
     """Show partitions: where they lie, their offsets, segments, sizes and settings."""
     with one_line_errors():
@@ -177,7 +177,7 @@ def describe(paths: Paths, topic: TopicName = None, as_json: Json = False) -> No
     print_rows(rows, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog offsets /logs --json")
 def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:
     """Show the first and the committed end offset of each partition."""
     with one_line_errors():
@@ -188,7 +188,7 @@ def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> Non
     exit_if(row["missing"] for row in rows)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog dump /logs --topic t --partition 0 --count 3")
 def dump(
     paths: Paths,
     topic: Annotated[str, typer.Option(help="The topic.")],
@@ -214,7 +214,7 @@ def dump(
     exit_if(row["error"] for row in rows)
 
 
-@app.command()
+@app.command(epilog="Example: kafkalog groups /logs")
 def groups(paths: Paths, as_json: Json = False) -> None:
     """Show the positions that consumer groups have committed, and how far they are behind."""
     with one_line_errors():
@@ -224,7 +224,7 @@ def groups(paths: Paths, as_json: Json = False) -> None:
     print_rows(rows, as_json=as_json)
 
 
-@app.command()
+@app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')
 def lag(
     paths: Paths,
     offsets: Annotated[str, typer.Option(help='Offsets as a query prints them: {"t":{"0":5}}.')],
@@ -239,8 +239,8 @@ def lag(
     exit_if(row["lag"] is None for row in rows)
 
 
-app.command()(backup)
-app.command()(salvage)
+app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
+app.command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -545,6 +546,14 @@ def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
     )
     assert call_json("salvage", log) == []
     assert call("verify", log)[0] == 0
+
+
+@pytest.mark.parametrize("command", app.registered_commands, ids=lambda each: str(each.epilog))
+def test_the_example_in_each_help_works(log: Path, command: Any) -> None:
+    assert command.epilog.startswith("Example: kafkalog ")
+    example = command.epilog.replace("/logs", str(log)).replace("/backup", str(log.parent))
+    code, text = call(*shlex.split(example)[2:])
+    assert code == 0, text
 
 
 def test_settings_and_lists_are_words_in_a_table(log: Path) -> None:
