@@ -65,9 +65,11 @@ def place_name(key: TopicPartition, damage: Damage) -> str:
 
 
 def chosen_places(
-    key: TopicPartition, found: LogDamage, names: Sequence[PlaceName]
+    key: TopicPartition, found: LogDamage, names: Sequence[PlaceName], *, again: bool = False
 ) -> tuple[dict[Damage, Choice | None], list[str]]:
     """Find out what is to become of each damaged place of a partition.
+
+    ``again``: a salvage was cut off, which may have done some of what is named.
 
     Returns:
         for each place what was chosen, None for nothing; and notes.
@@ -83,6 +85,8 @@ def chosen_places(
         named = [damage for damage in found.places if name.is_of(damage)]
         if not found.places:
             notes.append(f"{name.text}: nothing is damaged in {key}, so nothing was done")
+        elif again and not named:
+            notes.append(f"{name.text}: nothing is damaged there any more")
         elif len(named) != 1:
             there = ", ".join(place_name(key, damage) for damage in named or found.places)
             many = "several damaged places" if named else "no damaged place"

@@ -53,7 +53,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.rewrite import finish_swaps, rewrite_segment, truncate_log
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.sink.damage import look_for_damage
-from kafkalog.streaming.sink.guard import note_salvage, salvage_is_over
+from kafkalog.streaming.sink.guard import note_salvage, salvage_is_over, unfinished_salvage
 from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.open_set import check_given, open_set
 from kafkalog.streaming.sink.places import PlaceName, chosen_places
@@ -144,7 +144,8 @@ def salvage(
         for where in _chosen(directories, wanted).values():
             finish_swaps(where.path)
         logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
-        plans = [(log, *chosen_places(log.key, log.found, names)) for log in logs]
+        again = any(map(unfinished_salvage, directories))
+        plans = [(log, *chosen_places(log.key, log.found, names, again=again)) for log in logs]
         done = Salvaged()
         for folder in {log.where.log_dir for log, choices, _ in plans if any(choices.values())}:
             note_salvage(folder, _arguments(names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from crc32c import crc32c
@@ -30,6 +30,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.library import read
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
+from kafkalog.streaming.log.rewrite import rewrite_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.sink.backup import back_up
@@ -38,6 +39,7 @@ from kafkalog.streaming.sink.salvage import KEPT_PREFIX, salvage
 from kafkalog.streaming.sink.upkeep import recover
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 T0 = TopicPartition("t", 0)
@@ -322,6 +324,39 @@ def test_until_a_salvage_that_was_cut_off_is_run_again_nobody_lets_a_broker_in(
         assert not (folder / UNFINISHED_FOLDER).exists()
         assert recover([str(folder)]).problems == []
         assert values(folder) == of(0, 2, 3, 4, 5)
+
+
+def test_a_salvage_of_several_places_that_did_some_of_them_is_run_again_as_it_was(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    writer = Writer(log, topic="t", segment__bytes="200")
+    for number in range(BATCHES):
+        writer.write(number, rows([f"{number}a", f"{number}b"]))
+    bases = list_base_offsets(log / "t-0")[:2]
+    for base in bases:
+        flip(segment_of(log, base), 65)
+    named = [f"t-0@{base}" for base in bases]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kafkalog.streaming.sink.salvage.rewrite_segment", _fail_from(bases[1]))
+        with pytest.raises(OSError, match="full"):
+            salvage([str(log)], drop=named)
+    with pytest.raises(OptionError, match="names no place"):
+        salvage([str(log)], drop=["nonsense"])
+    done = salvage([str(log)], drop=named)
+    assert [place.done for place in done.places] == ["dropped"]
+    assert done.notes == [f"{named[0]}: nothing is damaged there any more"]
+    assert values(log) == of(*(n for n in range(BATCHES) if 2 * n not in bases))
+    assert not (log / UNFINISHED_FOLDER).exists()
+
+
+def _fail_from(base_offset: int) -> Callable[..., None]:
+    def rewrite(folder: Path, base: int, *arguments: Any, **named: Any) -> None:
+        if base >= base_offset:
+            _fail()
+        rewrite_segment(folder, base, *arguments, **named)
+
+    return rewrite
 
 
 def _fail(*_: object, **__: object) -> None:
