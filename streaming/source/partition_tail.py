@@ -11,7 +11,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.transactions import StableOffset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kafkalog.files.remote_path import RemotePath
@@ -121,6 +121,18 @@ class PartitionTail:
             return StableOffset(self.where.path, around_damage=around_damage).find(end) >= offset
         except UnknownTopicOrPartitionError:  # deleted or moved since the last look
             return False
+
+    def folder(self, directories: Sequence[Path]) -> Path:
+        """Give the folder where the log is now, if a broker has moved it since the last look.
+
+        To plan many partitions takes longer than the next replica takes to move.
+        """
+        folder = self.where.path
+        if len(directories) > 1 and stamp_of(watchable(folder)) is None:
+            for other in (directory / folder.name for directory in directories):
+                if stamp_of(watchable(other)) and read_topic_id(other) == self.topic_id:
+                    return other
+        return folder
 
     def look_for(self, offset: int) -> None:
         """Look into the folder for an offset that is committed but was not seen yet, once."""

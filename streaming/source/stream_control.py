@@ -22,7 +22,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import DataLossError
+from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
 from kafkalog.streaming.source.bounds.group_start import starting_positions
@@ -109,15 +109,26 @@ class StreamControl:
         if self._initial is None:
             ends = self._whole.look(lambda: self._look({}))
             self._subscription.require_topics(self._tail.existing(), self._options.paths)
-            self._initial = resolve_start(
-                self._start,
-                ends,
-                self._tail,
-                when_none=self._options.starting_timestamp_strategy,
-                positions=starting_positions(self._options, self._start.group, ends),
-            )
+            for _ in range(self._options.fetch_retries - 1):
+                try:
+                    self._initial = self._resolved(ends)
+                    break
+                except UnknownTopicOrPartitionError:  # perhaps a replica that moves
+                    self._rest()
+                    ends = self._whole.look(lambda: self._look({}))
+            else:
+                self._initial = self._resolved(ends)
             _LOGGER.info("%s starts at %s", self._start.option, json.dumps(to_json(self._initial)))
         return self._initial
+
+    def _resolved(self, ends: PartitionOffsets) -> PartitionOffsets:
+        return resolve_start(
+            self._start,
+            ends,
+            self._tail,
+            when_none=self._options.starting_timestamp_strategy,
+            positions=starting_positions(self._options, self._start.group, ends),
+        )
 
     def freeze_targets(self) -> None:
         """Read only what is there at the first look (``Trigger.AvailableNow``)."""

@@ -258,7 +258,7 @@ class LogTail:
             raise UnknownTopicOrPartitionError(
                 f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
             )
-        directory = self._partitions[topic_partition].where.path
+        directory = self._partitions[topic_partition].folder(self._log_dirs.paths)
         start = self._known.log_start(topic_partition)
         return PartitionLog(
             directory,

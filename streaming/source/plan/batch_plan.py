@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.loss import LossPolicy
@@ -16,6 +18,7 @@ from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.source.whole_look import WholeLook
 
 if TYPE_CHECKING:
+    from kafkalog.streaming.source.bounds.start import Bound
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.plan.selection import Selection
     from kafkalog.streaming.source.read_options import ReadOptions
@@ -32,7 +35,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         DataLossError: offsets between the bounds are gone, and the query wants to fail then.
     """
     options.refuse_for_batch()
-    starting, ending = batch_bounds(options)
+    bounds = batch_bounds(options)
     subscription = Subscription.of(options)
     tail = LogTail(
         options.paths,
@@ -44,13 +47,35 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         max_decompressed_bytes=options.max_decompressed_bytes,
     )
     policy = LossPolicy(fail=options.fail_on_data_loss)
-    available = WholeLook(tail, options, policy).look(
+    look = partial(
+        WholeLook(tail, options, policy).look,
         tail.look,
         is_whole=lambda: not tail.lost,
         concerns=lambda key: selection is None or selection.selects(key),
     )
+    available = look()
     tail.report()
     subscription.require_topics(tail.existing(), options.paths)
+    for _ in range(options.fetch_retries - 1):
+        try:
+            return _plan(options, bounds, selection, tail, available, LossPolicy(fail=True))
+        except (DataLossError, UnknownTopicOrPartitionError):  # perhaps a replica that moves
+            time.sleep(options.fetch_retry_interval_ms / 1000)
+            tail.list_anew()
+            available = look()
+    return _plan(options, bounds, selection, tail, available, policy)
+
+
+def _plan(
+    options: ReadOptions,
+    bounds: tuple[Bound, Bound],
+    selection: Selection | None,
+    tail: LogTail,
+    available: PartitionOffsets,
+    policy: LossPolicy,
+) -> list[LogSplit]:
+    """Plan what a look has found ``available``."""
+    starting, ending = bounds
     strategy = options.starting_timestamp_strategy
     positions = starting_positions(options, starting.group, available)
     start = resolve_start(starting, available, tail, when_none=strategy, positions=positions)

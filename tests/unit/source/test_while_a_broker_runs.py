@@ -18,6 +18,7 @@ from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source import partition_tail, stream_control
 from kafkalog.streaming.source.gaps import StuckEnds
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
@@ -437,6 +438,58 @@ def test_a_partition_that_has_two_folders_while_it_moves_is_looked_at_again(
     copied(log, other, "t-1")
     with pytest.raises(LogDirectoryError, match=r"t-1 lives in .*log/t-1 and in .*other/t-1"):
         log_dir.LogDirs([log, other]).partitions()
+
+
+@pytest.mark.parametrize("bound", [{}, {"startingTimestamp": "0"}])
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
+    log: Path,
+    other: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fail: str,
+    bound: dict[str, str],
+) -> None:
+    write_checkpoint(other, HIGH_WATERMARK, {"t-0": 10})
+    look, places = LogTail.look, [log, other]
+
+    def moving(self: LogTail, *given: Any) -> Any:
+        """Let each look be followed by a move."""
+        found = look(self, *given)
+        before, after = places
+        copied(before, after)
+        shutil.rmtree(before / "t-0")
+        places.reverse()
+        return found
+
+    monkeypatch.setattr(LogTail, "look", moving)
+    given = {"failOnDataLoss": fail, **bound}
+    assert spans(plan_batch(options(log, other, **given))) == {"t-0": (0, 10), "t-1": (0, 4)}
+    stream = control(log, other, **given)
+    assert stream.initial() == {T0: 0, T1: 0}
+    assert spans(stream.plan({T0: 0, T1: 0}, {T0: 10, T1: 4})) == {"t-0": (0, 10), "t-1": (0, 4)}
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_what_seems_lost_to_a_batch_query_is_looked_at_again(
+    log: Path, fail: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, look = log.parent / "away", LogTail.look
+
+    def losing(self: LogTail) -> Any:
+        """Let the folder be away after the first look, and back at the next."""
+        if away.exists():
+            away.rename(log / "t-0")
+            return look(self)
+        found = look(self)
+        (log / "t-0").rename(away)
+        return found
+
+    monkeypatch.setattr(LogTail, "look", losing)
+    splits = plan_batch(options(log, failOnDataLoss=fail))
+    assert spans(splits) == {"t-0": (0, 10), "t-1": (0, 4)}
+    stream = control(log, failOnDataLoss=fail)
+    monkeypatch.setattr(LogTail, "look", lambda self, _=None: losing(self))
+    assert stream.initial() == {T0: 0, T1: 0}
 
 
 def test_a_partition_that_moves_while_directories_are_listed_is_found(
