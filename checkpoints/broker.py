@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
 from kafkalog.errors import CheckpointError
-from kafkalog.files.atomic import prepare, publish, write_atomically
+from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
 from kafkalog.model import TopicPartition
 
@@ -235,19 +235,23 @@ def _labelled(label: str, line: str, path: Path) -> str:
     return found[1]
 
 
-def write_topic_id(directory: Path, topic_id: str) -> None:
+def write_topic_id(directory: Path, topic_id: str, *, replaces: bool = True) -> None:
     """Write ``partition.metadata``, whole or not at all whatever happens.
 
     Its name is durable once the caller has fsynced the folder.
 
     Raises:
         CheckpointError: ``topic_id`` is none.
+        FileExistsError: there is one, and it is not to be replaced.
     """
     path = directory / PARTITION_METADATA
     if not is_topic_id(topic_id):
         raise CheckpointError(f"{path}: {topic_id[:40]!r} is no topic id of 22 characters")
-    prepare(path, f"version: 0\ntopic_id: {topic_id}".encode())
-    publish(path, fsync=False)
+    content = f"version: 0\ntopic_id: {topic_id}".encode()
+    if replaces:
+        write_atomically(path, content, fsync=False)
+    else:
+        create_atomically(path, content)
 
 
 # The directory as a whole

@@ -47,6 +47,8 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kafkalog.streaming.sink.log_set import LogSet
+
 __all__ = ["Backup", "DirectoryBackup", "back_up"]
 
 _WAIT_MS: Final = 60_000
@@ -175,6 +177,12 @@ def _locks(sources: Sequence[Path], wait_ms: int) -> DirectoryLocks:
     return DirectoryLocks(sources, holder="kafkalog backup", timeout_ms=wait_ms)
 
 
+def _opened(sources: Sequence[Path], options: WriteOptions, held: DirectoryLocks) -> LogSet:
+    log_set = open_set(sources, options)
+    log_set.verify_locks = held.verify
+    return log_set
+
+
 def _broker_holds(folder: Path, wait_ms: int) -> bool:
     try:
         check_no_broker(folder, timeout_ms=wait_ms)
@@ -189,8 +197,8 @@ def _copy_set(
     """Copy a set of ours; writers wait only for what came during the pass before."""
     sources = [copy.source for copy in copies]
     for _ in range(_PASSES):
-        with _locks(sources, wait_ms):
-            take_back(open_set(sources, options), durable=True)
+        with _locks(sources, wait_ms) as held:
+            take_back(_opened(sources, options, held), durable=True)
             sizes = [copy.log_sizes() for copy in copies]
         before = sum(copy.bytes for copy in copies)
         for copy, noted in zip(copies, sizes, strict=True):
@@ -198,7 +206,7 @@ def _copy_set(
         if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
             break
     with _locks(sources, wait_ms) as held:
-        take_back(open_set(sources, options), durable=True)
+        take_back(_opened(sources, options, held), durable=True)
         for copy in copies:
             copy.bring_up_to_date()
         files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]

@@ -65,7 +65,8 @@ def take_back(
 
     Raises:
         LogDirectoryError: something that is not ours lies where an intent's bytes should be, or
-            what it names was committed.
+            what it names was committed; or the locks are lost.
+        CommitError: the locks were lost, and another writer has committed since.
         CheckpointError: an intent that cannot be read or does not belong here.
     """
     unfinished = log_set.unfinished()
@@ -84,7 +85,9 @@ def take_back(
             intent.partitions,
         )
         _sync_parents(log_set, intent)
-    if not unfinished:
+    if unfinished:
+        log_set.check_current()
+    else:
         _end_finished(log_set, durable=durable)
     clear_away(log_set, durable=bool(unfinished))
 
@@ -122,6 +125,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     intent = next((found for found in intents if found is not None), None)
     if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:
         return
+    log_set.check_current()
     made = {each.topic_partition for each in intent.partitions if each.created}
     drop_lines(log_set.directories, made)
     if durable:
@@ -198,6 +202,7 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
     folder = _folder(log_set, intended)
     if not folder.is_dir():
         return
+    log_set.check_current()
     for segment in reversed(() if is_cut else intended.segments):
         if segment.created:
             remove_segment(folder, segment.base_offset)
@@ -218,6 +223,8 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
     if is_shared(folder) and not is_cut:
         # Should its writer wake up on another host, what it writes late lands in a file that is
         # read up to its present end only, or, if the log ended in an empty one, in none any more.
+        # Were our locks lost by now, another writer may have committed to what would be replaced.
+        log_set.check_current()
         start_segment(folder, intended.start_offset)
     fsync_directory(folder)
 

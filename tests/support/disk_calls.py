@@ -56,6 +56,7 @@ class Machine:
         self.looking: Callable[[Callable[[Disk], object]], None] = lambda _: None
         self.rests: Callable[[], None] = lambda: None
         self.locks: dict[int, int] = {}
+        self._cut_off: set[int] = set()
         self._opened: dict[int, _Opened] = {}
         self._positions: dict[int, int] = {}
         self._drawn: dict[int, int] = {}
@@ -65,9 +66,29 @@ class Machine:
         self._opened = {fd: each for fd, each in self._opened.items() if each.process != process}
         self.locks = {inode: who for inode, who in self.locks.items() if who != process}
 
-    def change(self, change: Change) -> None:
-        """Make a change, unless the process ends before."""
+    def lose_locks(self) -> None:
+        """Take the running process's locks away; what it does with the locked files is refused.
+
+        So the server of a network file system does with a host that it has not heard of for long.
+        """
+        for descriptor, opened in self._opened.items():
+            if self.locks.get(opened.inode) == opened.process == self.process:
+                self._cut_off.add(descriptor)
+        self.locks = {inode: who for inode, who in self.locks.items() if who != self.process}
+
+    def change(self, due: Callable[[], Change]) -> None:
+        """Make a change, unless the process ends before.
+
+        ``due`` gives it, or raises. It is asked again after ``before``, in which another process
+        may have made changes.
+        """
+        self.before(due())
+        self.disk.apply(due())
+
+    def _change_opened(self, descriptor: int, change: Change) -> None:
         self.before(change)
+        if descriptor in self._cut_off:
+            raise failure(errno.EIO)
         self.disk.apply(change)
 
     def draw(self, count: int) -> bytes:
@@ -85,13 +106,13 @@ class Machine:
             if not flags & os.O_CREAT:
                 raise failure(errno.ENOENT, str(path))
             inode = self.disk.new_file()
-            self.change(Renamed(folder, name, inode))
+            self.change(lambda: self._taken(path, inode))
         elif flags & os.O_CREAT and flags & os.O_EXCL:
             raise failure(errno.EEXIST, str(path))
         if inode in self.disk.folders and flags & (os.O_WRONLY | os.O_RDWR):
             raise failure(errno.EISDIR, str(path))
         if flags & os.O_TRUNC:
-            self.change(Resized(inode, 0))
+            self.change(lambda: Resized(inode, 0))
         descriptor = _FIRST_DESCRIPTOR
         while descriptor in self._opened:
             descriptor += 1
@@ -101,6 +122,7 @@ class Machine:
 
     def close(self, descriptor: int) -> None:
         opened = self._opened.pop(descriptor, None)
+        self._cut_off.discard(descriptor)
         if opened is not None and self.locks.get(opened.inode) == opened.process:
             del self.locks[opened.inode]
 
@@ -177,7 +199,7 @@ class Machine:
 
     def pwrite(self, descriptor: int, data: Any, position: int) -> int:
         content = bytes(data)
-        self.change(Written(self.inode_of(descriptor), position, content))
+        self._change_opened(descriptor, Written(self.inode_of(descriptor), position, content))
         return len(content)
 
     def write(self, descriptor: int, data: Any) -> int:
@@ -191,59 +213,65 @@ class Machine:
         return self.pwrite(target, self.pread(source, count, offset_src), offset_dst)
 
     def ftruncate(self, descriptor: int, size: int) -> None:
-        self.change(Resized(self.inode_of(descriptor), size))
+        self._change_opened(descriptor, Resized(self.inode_of(descriptor), size))
 
     def truncate(self, path: Any, size: int) -> None:
-        target = self.inode_of(path) if isinstance(path, int) else self.disk.find(_parts(path))
-        self.change(Resized(target, size))
+        if isinstance(path, int):
+            self.ftruncate(path, size)
+        else:
+            self.change(lambda: Resized(self.disk.find(_parts(path)), size))
 
     def fsync(self, descriptor: int) -> None:
-        self.change(Synced(self.inode_of(descriptor)))
+        self._change_opened(descriptor, Synced(self.inode_of(descriptor)))
 
     def fdatasync(self, descriptor: int) -> None:
         self.fsync(descriptor)
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
-        folder, name = self._parent(path)
-        if not name or name in self.disk.folders[folder]:
-            raise failure(errno.EEXIST, str(path))
-        self.change(Renamed(folder, name, self.disk.new_folder()))
+        self._taken(path, -1)
+        inode = self.disk.new_folder()
+        self.change(lambda: self._taken(path, inode))
 
     def rmdir(self, path: Any) -> None:
-        folder, name, inode = self._existing(path)
-        if inode not in self.disk.folders:
-            raise failure(errno.ENOTDIR, str(path))
-        if self.disk.folders[inode]:
-            raise failure(errno.ENOTEMPTY, str(path))
-        self.change(Renamed(folder, name, None))
+        def due() -> Change:
+            folder, name, inode = self._existing(path)
+            if inode not in self.disk.folders:
+                raise failure(errno.ENOTDIR, str(path))
+            if self.disk.folders[inode]:
+                raise failure(errno.ENOTEMPTY, str(path))
+            return Renamed(folder, name, None)
+
+        self.change(due)
 
     def unlink(self, path: Any) -> None:
-        folder, name, inode = self._existing(path)
-        if inode in self.disk.folders:
-            raise failure(errno.EISDIR, str(path))
-        self.change(Renamed(folder, name, None))
+        def due() -> Change:
+            folder, name, inode = self._existing(path)
+            if inode in self.disk.folders:
+                raise failure(errno.EISDIR, str(path))
+            return Renamed(folder, name, None)
+
+        self.change(due)
 
     def replace(self, source: Any, target: Any) -> None:
-        folder, name, inode = self._existing(source)
-        into, new_name = self._parent(target)
+        def due() -> Change:
+            _, _, inode = self._existing(source)
+            return Renamed(*self._parent(target), inode)
+
         # One step for who looks; two for a power failure, which may keep either.
-        self.before(Renamed(into, new_name, inode))
-        self.disk.apply(Renamed(into, new_name, inode))
+        self.change(due)
+        folder, name, _ = self._existing(source)
         self.disk.apply(Renamed(folder, name, None))
 
     def link(self, source: Any, target: Any, *, follow_symlinks: bool = True) -> None:
-        _, _, inode = self._existing(source)
-        into, name = self._parent(target)
-        if name in self.disk.folders[into]:
-            raise failure(errno.EEXIST, str(target))
-        self.change(Renamed(into, name, inode))
+        self.change(lambda: self._taken(target, self._existing(source)[2]))
 
     # Locks
 
     def lockf(self, descriptor: int, command: int, *_: int) -> None:
         inode = self.inode_of(descriptor)
         if command & fcntl.LOCK_UN:
-            self.locks.pop(inode, None)
+            if self.locks.get(inode) == self.process:
+                del self.locks[inode]
             return
         taken = self.locks.setdefault(inode, self.process) != self.process
         if taken:
@@ -277,6 +305,13 @@ class Machine:
         if folder not in self.disk.folders:
             raise failure(errno.ENOTDIR, str(path))
         return (folder, name) if name else (ROOT_INODE, "")
+
+    def _taken(self, path: Any, inode: int) -> Change:
+        """Give the change that lets a free name mean an inode."""
+        folder, name = self._parent(path)
+        if not name or name in self.disk.folders[folder]:
+            raise failure(errno.EEXIST, str(path))
+        return Renamed(folder, name, inode)
 
     def _existing(self, path: Any) -> tuple[int, str, int]:
         folder, name = self._parent(path)

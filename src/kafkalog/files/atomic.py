@@ -10,12 +10,13 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.files.copies import try_to_link
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["TEMPORARY_SUFFIX", "prepare", "publish", "write_atomically"]
+__all__ = ["TEMPORARY_SUFFIX", "create_atomically", "prepare", "publish", "write_atomically"]
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -27,6 +28,25 @@ def write_atomically(path: Path, data: bytes, *, fsync: bool = True) -> None:
     """
     prepare(path, data)
     publish(path, fsync=fsync)
+
+
+def create_atomically(path: Path, data: bytes) -> None:
+    """Create ``path`` with ``data``, whole or not at all; its name is not yet durable.
+
+    Raises:
+        FileExistsError: it is there already, and left as it is.
+    """
+    prepare(path, data)
+    temporary = _temporary(path)
+    try:
+        is_there = try_to_link(temporary, path)
+    except FileExistsError:
+        temporary.unlink(missing_ok=True)
+        raise
+    if is_there:
+        temporary.unlink(missing_ok=True)
+    else:
+        publish(path, fsync=False)
 
 
 def prepare(path: Path, data: bytes) -> None:

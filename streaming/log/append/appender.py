@@ -309,13 +309,18 @@ class PartitionAppender:
                 f"{self.directory}: {self.topic_partition} is new and needs a topic id"
             )
         make_directory(self.directory)
-        # Nobody may find a torn one, and readers of a whole log directory look into each.
-        write_topic_id(self.directory, self._topic_id)
+        # Nobody may find a torn one, and readers of a whole log directory look into each. One that
+        # is there is another writer's, who was given our locks and has made the folder again.
+        write_topic_id(self.directory, self._topic_id, replaces=False)
 
     def _apply_log(
         self, segment: SegmentAppend, sources: Sequence[Source], finish: Callable[[int], None]
     ) -> None:
         path, parts, position = self._file(segment, LOG), segment.parts, segment.position
+        if segment.creates and _size_of(path) is None:
+            # Kafka removes them too: without a log they are nobody's.
+            for suffix in (OFFSET_INDEX, TIME_INDEX):
+                self._file(segment, suffix).unlink(missing_ok=True)
         creates = segment.creates
         if segment.adopts is not None and _adopt(sources[segment.adopts], path):
             parts, position, creates = parts[1:], position + parts[0].size, False
@@ -323,6 +328,8 @@ class PartitionAppender:
             return
         target = _create(path) if creates else _open(path)
         try:
+            if not creates:
+                _check_end(path, target, position)
             for part in parts:
                 sources[part.run].copy(part.source_position, part.size, target, position)
                 position += part.size
@@ -336,13 +343,10 @@ class PartitionAppender:
     ) -> None:
         path = self._file(segment, suffix)
         size = _size_of(path)
-        if segment.creates and size is not None:
-            # Kafka removes them too: without a log they are nobody's.
-            path.unlink()
-            size = None
-        if size == position and not entries:
+        if size == position and not entries and not segment.creates:
             return
-        with _closing(_create(path) if size is None else _open(path)) as target:
+        is_new = segment.creates or size is None
+        with _closing(_create(path) if is_new else _open(path)) as target:
             replace_end(target, position, entries)
 
     def _file(self, segment: SegmentAppend, suffix: str) -> Path:
@@ -373,6 +377,16 @@ def _create(path: Path) -> int:
         return create_exclusive(path)
     except FileExistsError as error:
         raise _in_the_way(path) from error
+
+
+def _check_end(path: Path, target: int, position: int) -> None:
+    """Refuse a log that does not end where the plan begins: somebody else has appended, or cut."""
+    size = os.fstat(target).st_size
+    if size != position:
+        raise LogDirectoryError(
+            f"{path}: has {size} bytes, and had {position} when the append was planned: another "
+            "writer has changed it. Nothing was written to it"
+        )
 
 
 def _adopt(source: Source, path: Path) -> bool:

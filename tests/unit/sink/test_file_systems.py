@@ -11,6 +11,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LogDirectoryError
+from kafkalog.streaming.log.append.recovery import cut_segment
 from kafkalog.streaming.sink import file_systems
 from kafkalog.streaming.sink.file_systems import (
     Mount,
@@ -241,6 +242,29 @@ def test_a_recovery_that_started_a_new_segment_may_be_cut_off_and_done_again(
             writer.write(1, rows(["b"]))
     writer.write(1, rows(["b"]))
     assert values_of([folder], "t") == {0: ["a", "b"]}
+
+
+def test_a_recovery_that_loses_its_locks_replaces_no_segment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
+    folder = tmp_path / "log"
+    writer = Writer(folder, topic="t")
+    writer.write(0, rows(["a"]))
+    cut_off(Writer(folder, topic="t"), monkeypatch, "b")
+
+    def lost(*_: object) -> None:
+        raise LogDirectoryError("the lock was lost")
+
+    def cut_and_lose(*arguments: object, **named: object) -> None:
+        cut_segment(*arguments, **named)  # type: ignore[arg-type]
+        monkeypatch.setattr(DirectoryLocks, "_prove", lost)
+
+    monkeypatch.setattr("kafkalog.streaming.sink.recovery.cut_segment", cut_and_lose)
+    with pytest.raises(LogDirectoryError, match="was lost"):
+        writer.write(1, rows(["b"]))
+    # Another host may have its rows there by now.
+    assert not (folder / "t-0" / f"{1:020d}.log").exists()
 
 
 def test_a_lock_that_a_server_has_taken_away_is_noticed(

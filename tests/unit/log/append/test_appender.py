@@ -103,6 +103,35 @@ def test_the_plan_names_every_file_that_it_makes_and_changes(tmp_path: Path) -> 
     assert len(plan.index_files(sealed=False)) == 2
 
 
+def test_a_log_that_others_have_changed_since_the_plan_is_not_written_to(tmp_path: Path) -> None:
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [5]))
+    data, table = scan(make_batches(5, [1]))
+    late = PartitionAppender(directory, FLIGHTS, LogConfig(), now_ms=0)
+    plan = late.plan([table])
+    append(directory, make_batches(5, [7]))
+    before = contents(directory)
+    with pytest.raises(LogDirectoryError, match="another writer has changed it"):
+        late.apply(plan, [BufferSource(data)])
+    assert contents(directory) == before
+
+
+def test_the_id_and_files_of_a_partition_made_again_are_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = tmp_path / "flights-0"
+    data, table = scan(make_batches(0, [1]))
+    late = PartitionAppender(directory, FLIGHTS, LogConfig(), now_ms=0, topic_id="B" * 21 + "A")
+    plan = late.plan([table])
+    append(directory, make_batches(0, [7]))
+    before = contents(directory)
+    # Its folder was made before another writer recovered, and made the partition itself.
+    monkeypatch.setattr("kafkalog.streaming.log.append.appender.make_directory", lambda _: None)
+    with pytest.raises(FileExistsError):
+        late.apply(plan, [BufferSource(data)])
+    assert contents(directory) == before
+
+
 def test_a_new_partition_without_a_topic_id_is_refused(tmp_path: Path) -> None:
     appender = PartitionAppender(tmp_path / "flights-0", FLIGHTS, LogConfig(), now_ms=0)
     with pytest.raises(LogDirectoryError, match="topic id"):
