@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """Give the one session that all these tests share; starting one takes seconds."""
+    """Give the session that the tests of a file share; other files may need another one."""
     with small_session() as session:
         yield session
 

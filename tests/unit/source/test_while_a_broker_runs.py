@@ -132,6 +132,12 @@ def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_
     assert ends(log) == {"t-0": 10, "t-1": 4}
 
 
+def test_krafts_own_log_is_named_in_no_checkpoint_and_read_when_it_is_named(log: Path) -> None:
+    make_topic(log, 3, name="__cluster_metadata")
+    tail = LogTail([str(log / "__cluster_metadata-0")], lambda _: True)
+    assert tail.look() == {TopicPartition("__cluster_metadata", 0): 3}
+
+
 def test_a_partition_that_our_commit_state_names_needs_no_line_in_the_checkpoint(log: Path) -> None:
     topic_id = make_topic(log, 10, 4)
     write_checkpoint(log, HIGH_WATERMARK, {"t-1": 4})
