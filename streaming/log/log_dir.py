@@ -111,8 +111,8 @@ class LogDirs:
 
         Lines about partitions that live elsewhere, or nowhere, are left over and not given. An
         unreadable file counts as missing, with a warning. A partition that the file of its
-        directory does not name gets ``unnamed``, if that is given; without the file, nothing. KRaft's
-        own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
+        directory does not name gets ``unnamed``, if that is given; without the file, nothing.
+        KRaft's own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
         """
         offsets: dict[TopicPartition, int] = {}
         by_directory: dict[Path, list[TopicPartition]] = {}
