@@ -115,7 +115,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
             patch.setattr(LogSet, "unfinished", all_intents)
             patch.setattr(committer, "clear_away", nothing)
         case "no guard":
-            patch.setattr(committer, "_make_guard", nothing)
+            patch.setattr(committer, "keep_brokers_out", nothing)
         case "what is interrupted forgets its intent":
             patch.setattr(Committer, "_try_to_take_back", forget_intent)
         case "the mark of a clean shutdown stays":
