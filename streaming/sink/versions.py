@@ -10,14 +10,14 @@ in each topic of the write                  the write
 the version is new                          is appended
 it is the last one, with the same rows      is skipped
 it is the last one, with other rows         is refused, whatever its other topics are
-it is below the last one                    is skipped: nobody knows any more what rows it had
+it is below the last one                    is skipped: what rows it had is not kept
 new in some, the last with the same rows    is appended to those alone, all at once: what the
 in the others                               others are to get is there
 new in some, below the last in others       is refused: it is not the write that was committed
 ==========================================  ======================================================
 
-A topic that is deleted and made anew is another one, and begins anew. Where an earlier release kept
-one version for an id, that stands for all topics which have none of their own.
+A topic that is deleted and recreated is another topic: it has no versions yet. Where an earlier
+release kept one version for an id, it stands for all topics that have none of their own.
 """
 
 from __future__ import annotations

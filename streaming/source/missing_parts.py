@@ -70,11 +70,11 @@ def find_missing_parts(
     if state is None or not any(folder in committed.members for folder in directories):
         return NOTHING
     members = missing_members(committed, directories)
-    # Whether a topic without any folder was deleted, or lies in a directory that is missing, ...
+    # While a directory is missing, a topic without any folder may lie there: count all of them.
     found = (
         lost_of_living(state, there)
         if members is None
-        else (  # ... nobody knows then.
+        else (
             (topic, [p for p in topic.high_watermarks if (topic.name, p) not in there])
             for topic in state.topics.values()
         )

@@ -306,7 +306,7 @@ class StreamControl:
         return log_starts
 
     def _made_anew(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
-        """Find offsets to read whose topic has been made anew since the batch was decided on.
+        """Find offsets to read whose topic was recreated after the batch was decided on.
 
         Those of partitions that the batch adds count from 0.
         """
