@@ -24,7 +24,7 @@ from kafkalog.streaming.sink.locks import DirectoryLocks
 from kafkalog.streaming.sink.upkeep import recover
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 @pytest.fixture
@@ -33,9 +33,18 @@ def interrupt() -> Iterator[Any]:
         yield call
 
 
-def running() -> list[str]:
-    """Name the threads of ours that are alive."""
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("kafkalog")]
+@pytest.fixture
+def begun() -> Callable[[], list[str]]:
+    """Name the threads of ours that began in the test and are alive.
+
+    The pools of remote files stay with a process: another test may have left some.
+    """
+    before = set(threading.enumerate())
+    return lambda: [
+        thread.name
+        for thread in threading.enumerate()
+        if thread not in before and thread.name.startswith("kafkalog")
+    ]
 
 
 @pytest.mark.parametrize("times", [1, 5])
@@ -143,7 +152,7 @@ def values(folder: Path) -> list[str]:
 
 
 def test_after_ctrl_c_in_an_append_of_many_partitions_the_next_one_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Callable[[], list[str]]
 ) -> None:
     options = {"numPartitions": "40"}
     original, sent = os.pwrite, threading.Event()
@@ -159,13 +168,13 @@ def test_after_ctrl_c_in_an_append_of_many_partitions_the_next_one_is_left_alone
         patch.setattr(os, "pwrite", interrupted)
         with pytest.raises(KeyboardInterrupt):
             kafkalog.append(tmp_path, "t", table("a", 40), options=options)
-    assert running() == []
+    assert begun() == []
     kafkalog.append(tmp_path, "t", table("b", 40), options=options)
     assert values(tmp_path) == sorted(f"b{number}" for number in range(40))
 
 
 def test_after_ctrl_c_in_a_recovery_of_many_partitions_the_next_append_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Callable[[], list[str]]
 ) -> None:
     options = {"numPartitions": "12"}
     kafkalog.append(tmp_path, "t", table("a", 12), options=options)
@@ -190,7 +199,7 @@ def test_after_ctrl_c_in_a_recovery_of_many_partitions_the_next_append_is_left_a
         with pytest.raises(KeyboardInterrupt):
             recover([str(tmp_path)])
     assert sent.is_set()
-    assert running() == []
+    assert begun() == []
     kafkalog.append(tmp_path, "t", table("c", 12), options=options)
     assert values(tmp_path) == sorted(f"{name}{n}" for name in "ac" for n in range(12))
 
