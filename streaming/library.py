@@ -16,15 +16,15 @@ import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
 from kafkalog.streaming.border import crosses_border
+from kafkalog.streaming.commit.committer import Committer, Outcome
+from kafkalog.streaming.commit.versions import with_digests
+from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.options import warn_ignored
-from kafkalog.streaming.sink.committer import Committer, Outcome
-from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.sink.known_tails import PROCESS_TAILS
-from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.versions import with_digests
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
+from kafkalog.streaming.store.known_tails import PROCESS_TAILS
+from kafkalog.streaming.store.open_set import ensure_set
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

@@ -2,7 +2,7 @@
 
 A broker that is given the directories, and every tool that reads the topic, then shows how far a
 query has come. The records are committed like any others, by the steps of
-:mod:`~kafkalog.streaming.sink.committer`. They take no part in exactly-once delivery: a position
+:mod:`~kafkalog.streaming.commit.committer`. They take no part in exactly-once delivery: a position
 that is written twice says the same.
 """
 
@@ -18,18 +18,18 @@ import pyarrow as pa
 
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.coordinator.group_positions import (
     DEFAULT_OFFSETS_PARTITIONS,
     partition_for_group,
 )
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
-from kafkalog.streaming.sink.committer import Committer
-from kafkalog.streaming.sink.identity import BatchIdentity
-from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.topics import TopicCatalog
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.open_set import ensure_set
+from kafkalog.streaming.store.topics import TopicCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

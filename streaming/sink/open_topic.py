@@ -10,19 +10,19 @@ import pyarrow.compute as pc
 
 from kafkalog.errors import RecordTooLargeError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition
-from kafkalog.streaming.sink.formats import BatchFormat
-from kafkalog.streaming.sink.kept_offsets import out_of_order
-from kafkalog.streaming.sink.partitioner import KeyHashes, KeylessSpread
+from kafkalog.streaming.commit.kept_offsets import out_of_order
+from kafkalog.streaming.commit.staging.formats import BatchFormat
+from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes, KeylessSpread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from kafkalog.streaming.commit.write_plan import WritePlan
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
     from kafkalog.streaming.sink.row_columns import Rows
-    from kafkalog.streaming.sink.topics import Topic
-    from kafkalog.streaming.sink.write_plan import WritePlan
+    from kafkalog.streaming.store.topics import Topic
 
 __all__ = ["OpenPartition", "OpenTopic"]
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from kafkalog.errors import RowError
 from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.records.record_columns import RecordColumns
-from kafkalog.streaming.sink.partitioner import record_sizes
+from kafkalog.streaming.sink.partitioning.partitioner import record_sizes
 from kafkalog.streaming.sink.row_types import check_columns
 
 if TYPE_CHECKING:

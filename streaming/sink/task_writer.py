@@ -15,24 +15,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.errors import LogDirectoryError, RowError
+from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
+from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
+from kafkalog.streaming.commit.staging.staged_run import TaskOutput
 from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
-from kafkalog.streaming.sink.partitioner import KeyHashes
+from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes
 from kafkalog.streaming.sink.row_columns import Rows
-from kafkalog.streaming.sink.row_digest import RowDigest, row_hashes
-from kafkalog.streaming.sink.staged_run import TaskOutput
-from kafkalog.streaming.sink.staging import Home, StagingArea
-from kafkalog.streaming.sink.topics import Topic, TopicCatalog
+from kafkalog.streaming.store.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.commit.write_plan import WritePlan
     from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.builder import EncodedBatch
-    from kafkalog.streaming.sink.identity import BatchIdentity
-    from kafkalog.streaming.sink.staged_run import StagedRun
-    from kafkalog.streaming.sink.write_plan import WritePlan
+    from kafkalog.streaming.store.identity import BatchIdentity
 
 __all__ = ["TaskWriter"]
 

@@ -26,14 +26,14 @@ from pyspark.sql.datasource import (
 
 from kafkalog.errors import CommitError, OptionError
 from kafkalog.streaming.border import crosses_border
+from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
+from kafkalog.streaming.commit.row_digest import RowDigest
+from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.options import warn_ignored
-from kafkalog.streaming.sink.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.sink.open_set import ensure_set
-from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
-from kafkalog.streaming.sink.row_digest import RowDigest
 from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
+from kafkalog.streaming.store.open_set import ensure_set
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from kafkalog.streaming.sink.staged_run import StagedRun, TaskOutput
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
 
 __all__ = [
     "LogBatchWriter",
@@ -144,8 +144,8 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     @crosses_border
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
-        from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.sink.known_tails import PROCESS_TAILS  # noqa: PLC0415
+        from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
+        from kafkalog.streaming.store.known_tails import PROCESS_TAILS  # noqa: PLC0415
 
         outputs = _outputs(messages)
         if not outputs:
@@ -197,8 +197,8 @@ class LogBatchWriter(DataSourceArrowWriter):
     @crosses_border
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the rows."""
-        from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.sink.versions import with_digests  # noqa: PLC0415
+        from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
+        from kafkalog.streaming.commit.versions import with_digests  # noqa: PLC0415
 
         outputs = _outputs(messages)
         identity = with_digests(self._identity, outputs, self._plan.options.topic)
@@ -242,7 +242,7 @@ def _stage(
 
 
 def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:
-    from kafkalog.streaming.sink.committer import Committer  # noqa: PLC0415
+    from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
 
     if outputs:
         Committer(plan, outputs[0].identity).abort(_runs(outputs))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.lost_partitions import MissingMembers, lost_of_living, missing_members
+from kafkalog.streaming.store.lost_partitions import MissingMembers, lost_of_living, missing_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

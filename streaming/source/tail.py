@@ -38,12 +38,12 @@ from kafkalog.files.watch import Watched
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.unsynced import find_lost, lost_text
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.gaps import OffsetGap, say_gaps
 from kafkalog.streaming.source.known_ends import KnownEnds
 from kafkalog.streaming.source.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.source.partition_tail import PartitionTail
+from kafkalog.streaming.store.unsynced import find_lost, lost_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -13,12 +13,12 @@ from tests.support.commit_model import Bounds, Broken, first_world, search
 from tests.support.reader_model import look_during_commits
 
 from kafkalog.checkpoints.intent import load_intent
-from kafkalog.streaming.sink import committer
-from kafkalog.streaming.sink.clearing import clear_away
-from kafkalog.streaming.sink.committer import Committer
-from kafkalog.streaming.sink.foreign_tail import _ForeignLog
-from kafkalog.streaming.sink.identity import Verdict
-from kafkalog.streaming.sink.log_set import LogSet
+from kafkalog.streaming.commit import committer
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.foreign_tail import _ForeignLog
+from kafkalog.streaming.store.clearing import clear_away
+from kafkalog.streaming.store.identity import Verdict
+from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from tests.support.power_loss import Unsynced
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError
-from kafkalog.streaming.sink import open_set
+from kafkalog.streaming.store import open_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -24,9 +24,10 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import STATE_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit import committer
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.sink import committer, recovery
+from kafkalog.streaming.store import take_back as recovery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -27,7 +27,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import load_intent, load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files import atomic as atomic_file
-from kafkalog.streaming.sink.upkeep import recover
+from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:

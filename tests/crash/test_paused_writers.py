@@ -14,8 +14,8 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.errors import BatchIdentityError, FencedWriterError, LockTimeoutError
-from kafkalog.streaming.sink.append import PartitionAppend
-from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.commit.append import PartitionAppend
+from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

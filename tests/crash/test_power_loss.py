@@ -24,8 +24,8 @@ from tests.support.sinking import adopt_small_files
 from kafkalog.checkpoints.commit_state import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.regular import create_exclusive, write_all
-from kafkalog.streaming.sink.committer import Committer
-from kafkalog.streaming.sink.query_checkpoint import QueryCheckpoint
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -17,8 +17,8 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.sink.salvage import KEPT_PREFIX, salvage
-from kafkalog.streaming.sink.upkeep import recover
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.salvage import KEPT_PREFIX, salvage
 
 if TYPE_CHECKING:
     from pathlib import Path

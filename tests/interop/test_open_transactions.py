@@ -12,7 +12,7 @@ from tests.support.kafka import Broker, Topic
 from tests.support.sinking import Writer, rows
 
 from kafkalog.streaming.library import read
-from kafkalog.streaming.sink.handover import hand_over, take_over
+from kafkalog.streaming.operate.handover import hand_over, take_over
 
 if TYPE_CHECKING:
     from pathlib import Path

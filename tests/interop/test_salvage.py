@@ -12,8 +12,8 @@ from tests.support.log_files import flip
 from tests.support.sinking import Writer, rows
 
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.sink.handover import hand_over, take_over
-from kafkalog.streaming.sink.salvage import KEPT_PREFIX, salvage
+from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.operate.salvage import KEPT_PREFIX, salvage
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from tests.support.disk import Change, Disk
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.partition_log import PartitionLog
-    from kafkalog.streaming.sink.staged_run import StagedRun
 
 __all__ = [
     "LOG_DIR",

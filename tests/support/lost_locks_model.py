@@ -29,8 +29,8 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.commit_state import INTENT_FILE, LOCK_FILE, STATE_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.log.files import parse_partition_directory
-from kafkalog.streaming.sink import file_systems
-from kafkalog.streaming.sink.file_systems import Mount
+from kafkalog.streaming.store import file_systems
+from kafkalog.streaming.store.file_systems import Mount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def on_a_network(patch: pytest.MonkeyPatch) -> None:
     mount = Mount(str(MOUNT), "nfs4", frozenset({"local_lock=none"}))
     patch.setattr(file_systems, "mount_of", lambda _: mount)
     patch.setattr(file_systems, "check_file_system", lambda _: None)
-    patch.setattr("kafkalog.streaming.sink.open_set.check_file_system", lambda _: None)
+    patch.setattr("kafkalog.streaming.store.open_set.check_file_system", lambda _: None)
 
 
 def lose_locks_anywhere(scene: Scene) -> int:

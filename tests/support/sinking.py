@@ -8,16 +8,16 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.streaming.commit.committer import Committer, Outcome
+from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.sink.committer import Committer, Outcome
-from kafkalog.streaming.sink.identity import BatchIdentity
-from kafkalog.streaming.sink.known_tails import KnownTails
-from kafkalog.streaming.sink.open_set import ensure_set
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.open_set import ensure_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pytest
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.sink.staged_run import StagedRun
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
 
 __all__ = ["Writer", "adopt_small_files", "rows", "values_of"]
 
@@ -35,8 +35,8 @@ STAMP_MS = 1_700_000_000_000
 
 def adopt_small_files(patch: pytest.MonkeyPatch) -> None:
     """Let every partition of a task have files of its own, and commits adopt them at any size."""
-    patch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 0)
-    patch.setattr("kafkalog.streaming.sink.staging.SMALLEST_OWN_FILE_BYTES", 0)
+    patch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 0)
+    patch.setattr("kafkalog.streaming.commit.staging.staged_files.SMALLEST_OWN_FILE_BYTES", 0)
     patch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 0)
 
 

@@ -16,8 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from tests.support.spark import small_session
 
+from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.datasource import KafkaLogDataSource
-from kafkalog.streaming.sink.committer import Committer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ import kafkalog
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import CommitError, OptionError, RowError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.sink.committer import Committer
+from kafkalog.streaming.commit.committer import Committer
 
 if TYPE_CHECKING:
     from pathlib import Path

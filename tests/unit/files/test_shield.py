@@ -20,8 +20,8 @@ import kafkalog
 from kafkalog.errors import CommitError
 from kafkalog.files.parallel import for_each
 from kafkalog.files.shield import Interrupted, check_interrupt, shielded
-from kafkalog.streaming.sink.locks import DirectoryLocks
-from kafkalog.streaming.sink.upkeep import recover
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

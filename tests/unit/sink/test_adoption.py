@@ -13,15 +13,15 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.staging.staged_source import StagedSource
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.sink.log_set import LogSet
-from kafkalog.streaming.sink.staged_source import StagedSource
+from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.sink.staged_run import StagedRun
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
 
 BEFORE = ["a" * 100]
 ADDED = ["b" * 100] * 4 + ["c" * 100] * 4

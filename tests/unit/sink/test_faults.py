@@ -24,7 +24,7 @@ from kafkalog.errors import (
     KafkaLogError,
     LogDirectoryError,
 )
-from kafkalog.streaming.sink.committer import Committer
+from kafkalog.streaming.commit.committer import Committer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -276,7 +276,7 @@ def test_who_is_silent_for_twice_the_time_is_forgotten_by_name(
 def test_the_error_of_an_append_says_where_the_fault_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: int
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.sink.staged_source._BUFFER_BYTES", 200)
+    monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_source._BUFFER_BYTES", 200)
     monkeypatch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 1 << 30)
     values = pa.table({"value": ["a" * 100] * 8})
     append(tmp_path, "t", values, options={"max.message.bytes": "200"})

@@ -18,11 +18,11 @@ from tests.support.legacy_clients import read_with
 from tests.support.record_batches import Record, Row, array, columns, decode, table_of
 
 from kafkalog.model import NO_TIMESTAMP, TimestampType
+from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.records.batch import invalid_checksums
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.offsets import assign_offsets
-from kafkalog.streaming.sink.formats import BatchFormat
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

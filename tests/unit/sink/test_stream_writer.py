@@ -12,9 +12,9 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.commit_state import load_state
 from kafkalog.errors import BatchIdentityError, CommitError
-from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
+from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path

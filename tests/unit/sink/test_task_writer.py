@@ -14,11 +14,11 @@ from kafkalog.errors import (
     RecordTooLargeError,
     RowError,
 )
+from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.sink import task_writer
-from kafkalog.streaming.sink.identity import BatchIdentity
 from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,7 +58,9 @@ def test_what_a_task_reports_is_small_and_can_be_sent(tmp_path: Path) -> None:
 def test_a_file_that_grows_large_is_continued_in_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.sink.staging.LARGEST_FILE_BYTES", 3_000_000)
+    monkeypatch.setattr(
+        "kafkalog.streaming.commit.staging.staged_files.LARGEST_FILE_BYTES", 3_000_000
+    )
     writer = Writer(tmp_path, topic="t")
     batches = [rows(["x" * 1000] * 1000)] * 8
     runs = TaskWriter(writer.plan(), writer.identity(0)).write(batches).runs
@@ -71,8 +73,8 @@ def test_a_file_that_grows_large_is_continued_in_another(
 @pytest.fixture
 def grows_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let partitions go on in files of their own after 100 kB."""
-    monkeypatch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 100_000)
-    monkeypatch.setattr("kafkalog.streaming.sink.staging.SMALLEST_OWN_FILE_BYTES", 0)
+    monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 100_000)
+    monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.SMALLEST_OWN_FILE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("grows_early")

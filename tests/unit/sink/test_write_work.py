@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from kafkalog.streaming.sink.staged_run import StagedRun
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
 
 ROWS = 10_000
 """In a batch, as Spark hands them over."""
@@ -116,7 +116,7 @@ def test_a_commit_reads_and_writes_each_staged_byte_once(
 def test_a_commit_of_files_that_become_segments_copies_nothing(
     tmp_path: Path, batch: pa.RecordBatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalog.streaming.sink.staging.OWN_FILE_BYTES", 0)
+    monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 0)
     monkeypatch.setattr("kafkalog.streaming.log.append.plan.ADOPTED_BYTES", 0)
     fitting = {"numPartitions": "1", "segment__bytes": "4000000"}
     staging = Staging(tmp_path, batch, compression__type="lz4", **fitting)

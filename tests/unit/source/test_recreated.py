@@ -10,8 +10,8 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
 from kafkalog.errors import DataLossError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.handover import hand_over
 from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.sink.handover import hand_over
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl

@@ -1,0 +1,1 @@
+"""A batch's way from staged files into logs, by one rename."""

@@ -1,0 +1,176 @@
+"""The runs of one partition on their way from staged files into its log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
+from kafkalog.checkpoints.intent import (
+    IntendedPartition,
+    IntendedPiece,
+    IntendedSegment,
+    StagedFile,
+)
+from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.streaming.commit.staging.message_source import LogTables, MessageSource
+from kafkalog.streaming.commit.staging.staged_source import StagedSource
+from kafkalog.streaming.log.append.recovery import correct_indexes_of_sound
+from kafkalog.streaming.store.recovery_points import LogReach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.commit.staging.staged_source import StagedFiles
+    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender, Source
+    from kafkalog.streaming.records.batch import BatchTable
+    from kafkalog.streaming.store.topics import Topic
+
+__all__ = ["PartitionAppend"]
+
+_LONG_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class PartitionAppend:
+    """What a commit does to one partition: planned when made, done by :meth:`apply`."""
+
+    topic: Topic
+    appender: PartitionAppender
+    plan: AppendPlan
+    runs: tuple[StagedRun, ...]
+    tables: tuple[BatchTable, ...]
+    member_id: str
+    is_durable: bool
+    """Whether the commit syncs the records too, and what lies before them."""
+
+    @classmethod
+    def of(
+        cls,
+        topic: Topic,
+        appender: PartitionAppender,
+        runs: Sequence[StagedRun],
+        member_id: str,
+        files: StagedFiles,
+        *,
+        durable: bool,
+    ) -> PartitionAppend:
+        """Give the batches of ``runs`` their offsets and plan where they go; touches nothing.
+
+        A log in which offsets are kept is durable whenever it rolls: a gap that the rows have
+        between two segments would look like records that a loss of power took.
+
+        Raises:
+            RecordTooLargeError: a batch that exceeds ``segment.bytes``.
+            CommitError: a staged file of plain messages is gone or changed.
+        """
+        tables = []
+        offset = appender.log_end_offset
+        for run in runs:
+            table = run.table(offset, appender.leader_epoch)
+            offset = int(table.last_offset[-1]) + 1
+            tables.append(table)
+        adoptable = [slot for slot, run in enumerate(runs) if run.whole_file and run.magic == 2]
+        plan = appender.plan(LogTables(files, runs, tables), adoptable=adoptable)
+        leaves_gap = len(plan.segments) > 1 and any(run.first_offset >= 0 for run in runs)
+        is_durable = durable or leaves_gap
+        return cls(topic, appender, plan, tuple(runs), tuple(tables), member_id, is_durable)
+
+    def intended(self, staged_members: Sequence[str]) -> IntendedPartition:
+        """Give what the intent says; ``staged_members`` are the directories that runs count in."""
+        return IntendedPartition(
+            topic=self.topic.name,
+            key=self.topic.key,
+            partition=self.plan.topic_partition.partition,
+            member_id=self.member_id,
+            created=self.plan.creates_directory,
+            leader_epoch=self.appender.leader_epoch,
+            starts_epoch=self.plan.starts_leader_epoch is not None,
+            start_offset=self.plan.start_offset,
+            end_offset=self.plan.end_offset,
+            snapshots=self.plan.snapshots,
+            pieces=tuple(
+                IntendedPiece(
+                    StagedFile(staged_members[run.directory], run.file),
+                    run.position,
+                    run.size,
+                    run.crc32c,
+                    run.records,
+                    run.first_offset >= 0,
+                )
+                for run in self.runs
+            ),
+            segments=tuple(
+                IntendedSegment(
+                    segment.base_offset,
+                    segment.position,
+                    segment.position + segment.size,
+                    segment.creates,
+                )
+                for segment in self.plan.segments
+            ),
+        )
+
+    @property
+    def is_long(self) -> bool:
+        """Whether appending takes so long that a thread is worth it: much to copy, a new log."""
+        return self.plan.creates_directory or sum(run.size for run in self.runs) > _LONG_BYTES
+
+    def apply(self, files: StagedFiles, finish: Callable[[int], None]) -> None:
+        """Append; ``finish`` takes over the descriptors of the ``.log`` files.
+
+        Raises:
+            CommitError: a staged file is gone, or its bytes are not what the task wrote.
+            OSError: as the system says.
+        """
+        pairs = zip(self.runs, self.tables, strict=True)
+        sources: list[Source] = [
+            (StagedSource if run.magic == 2 else MessageSource)(files, run, table)
+            for run, table in pairs
+        ]
+        self.appender.apply(self.plan, sources, finish)
+
+    @property
+    def makes_or_seals(self) -> bool:
+        """Whether :meth:`sync` is due: of a log left to the system only if it is new."""
+        if not self.is_durable:
+            return self.plan.creates_directory
+        return len(self.plan.segments) > 1 or bool(self.plan.created_files())
+
+    def sync(self) -> None:
+        """Make durable what was made beside the ``.log`` files, and the indexes that were sealed.
+
+        Those of the active segment are not, and a loss of power may tear them: what appends next
+        mends their ends, readers check what they say, and here, before a segment is sealed for
+        good, they are compared with its batches.
+        """
+        self._correct_sealed_indexes()
+        created = self.plan.created_files()
+        left = {*self.plan.index_files(sealed=False), *self.plan.log_files()}
+        # These were made durable at once.
+        left |= {self.plan.directory / PARTITION_METADATA, self.plan.directory / LEADER_EPOCHS}
+        files = dict.fromkeys([*created, *self.plan.index_files(sealed=True)])
+        for path in files:
+            if path not in left:
+                fsync_file(path)
+        if created:
+            fsync_directory(self.plan.directory)
+
+    @property
+    def lies_behind(self) -> LogReach:
+        """What the log held before, which others may have left to the system to write."""
+        return LogReach(
+            self.plan.directory,
+            self.plan.topic_partition,
+            self.plan.start_offset,
+            self.appender.config.index_interval_bytes,
+        )
+
+    def _correct_sealed_indexes(self) -> None:
+        interval = self.appender.config.index_interval_bytes
+        for segment in self.plan.segments:
+            if segment.seals and not segment.creates:
+                correct_indexes_of_sound(
+                    self.plan.directory, segment.base_offset, index_interval_bytes=interval
+                )

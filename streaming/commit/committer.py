@@ -1,0 +1,352 @@
+"""The commit of a batch: what the driver does once all tasks have staged their rows.
+
+1. take the locks of all log directories;
+2. find out whether the batch is the next one, committed already, or neither;
+3. take back what an unfinished intent names;
+4. write the intent, and the folder that keeps a broker from starting;
+5. append the staged runs;
+6. make them durable, and publish the new commit state: the first rename is the commit;
+7. bring Kafka's checkpoint files up to date, and clear away.
+
+Whatever ends a commit before 6, the log directories are as they were once the next one has come to
+3. After 6 nothing is taken back: what fails then is said in the log and done by the next commit.
+
+``docs/guarantees.md`` says what each step is for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
+from kafkalog.checkpoints.commit_state import INTENT_FILE, CommitState
+from kafkalog.checkpoints.intent import Intent
+from kafkalog.errors import CommitError, KafkaLogError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
+from kafkalog.files.regular import fsync_directory
+from kafkalog.files.shield import Interrupted, check_interrupt, shielded
+from kafkalog.streaming.border import what_to_do
+from kafkalog.streaming.commit.append import PartitionAppend
+from kafkalog.streaming.commit.forgetting import tell_forgotten
+from kafkalog.streaming.commit.newcomers import tell_newcomer
+from kafkalog.streaming.commit.planning import plan_appends
+from kafkalog.streaming.commit.staging.staged_source import StagedFiles
+from kafkalog.streaming.commit.states import next_state
+from kafkalog.streaming.commit.versions import new_topics_of
+from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, sweep, write_ends
+from kafkalog.streaming.store.guard import keep_brokers_out
+from kafkalog.streaming.store.identity import Verdict, judge, remember
+from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.locks import DirectoryLocks
+from kafkalog.streaming.store.open_set import open_set
+from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
+from kafkalog.streaming.store.recovery_points import sync_behind
+from kafkalog.streaming.store.stale_lines import drop_lines
+from kafkalog.streaming.store.take_back import take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.commit.write_plan import WritePlan
+    from kafkalog.streaming.log.append.appender import AppendPlan
+    from kafkalog.streaming.store.identity import BatchIdentity
+    from kafkalog.streaming.store.known_tails import TailsOfSet
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["Committer", "Outcome"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a commit came to: whether it appended, and the ends of the partitions it wrote."""
+
+    appended: bool
+    sequence: int
+    end_offsets: dict[TopicPartition, int]
+
+
+class Committer:
+    """Commits or drops one batch. Knows no Spark; used once, by one thread.
+
+    ``checkpoint`` is that of the query, where it can be read. ``tails`` is what the process knows
+    from the commits before.
+    """
+
+    def __init__(
+        self,
+        plan: WritePlan,
+        identity: BatchIdentity,
+        *,
+        checkpoint: QueryCheckpoint | None = None,
+        tails: KnownTails | None = None,
+    ) -> None:
+        self._plan = plan
+        self._options = plan.options
+        self._identity = identity
+        self._checkpoint = checkpoint
+        self._tails = tails or KnownTails()
+        self._durable = plan.options.flush == "commit"
+
+    @shielded
+    def commit(self, runs: Sequence[StagedRun]) -> Outcome:
+        """Append and publish what the tasks staged: ``runs`` of one partition in their order.
+
+        Raises:
+            CommitError: nothing of the batch is visible; see its subclasses for what to do.
+            DurabilityError: all of it is visible, and may not survive a loss of power.
+            KafkaLogError: likewise, for other reasons (directories, names, sizes).
+        """
+        try:
+            return self._commit(runs)
+        except OSError as error:
+            raise CommitError(
+                f"{self._identity} could not be committed, and nothing of it is visible: {error}"
+                f"{what_to_do(error)}"
+            ) from error
+
+    def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
+        with self._locks() as locks:
+            log_set = open_set(self._plan.directories, self._options)
+            log_set.verify_locks = locks.verify
+            refuse_os_loss(log_set)
+            last = log_set.state.writers.get(self._identity.writer)
+            verdict = judge(
+                self._identity, last, allows_unknown=self._options.allow_unknown_checkpoint
+            )
+            take_back(log_set, durable=self._durable)
+            if verdict is Verdict.SKIP:
+                return self._skip(log_set)
+            left = self._still_to_write(log_set, runs)
+            if left is None:
+                return self._leave(log_set, log_set.state)
+            before = log_set.state
+            tails = self._tails.begin(before)
+            appends = self._append(log_set, left, tails)
+            self._finish(log_set, appends, tails)
+            tell_forgotten(before, log_set.state)
+            tell_newcomer(self._identity, before, [each.topic for each in appends])
+            ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
+            return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
+
+    def commit_or_abort(self, runs: Sequence[StagedRun]) -> Outcome:
+        """Commit; if that fails, drop what was staged: nobody else will call :meth:`abort`.
+
+        Raises:
+            CommitError, KafkaLogError: as :meth:`commit`.
+        """
+        try:
+            return self.commit(runs)
+        except BaseException:
+            with suppress(KafkaLogError, OSError):
+                self.abort(runs)
+            raise
+
+    @shielded
+    def abort(self, runs: Sequence[StagedRun]) -> None:
+        """Drop what the tasks staged, unless the batch is committed or a commit has begun with it.
+
+        The rest is swept away by a later commit.
+        """
+        with self._locks():
+            log_set = open_set(self._plan.directories, self._options)
+            last = log_set.state.writers.get(self._identity.writer)
+            if last is not None and last.batch_id >= self._identity.batch_id:
+                return
+            named = {file.name for intent in log_set.unfinished() for file in intent.files}
+            for run in runs:
+                if run.file not in named:
+                    path = self._plan.directories[run.directory] / run.file
+                    path.unlink(missing_ok=True)
+
+    def _locks(self) -> DirectoryLocks:
+        return DirectoryLocks(
+            self._plan.directories,
+            holder=str(self._identity),
+            timeout_ms=self._options.max_block_ms,
+        )
+
+    def _skip(self, log_set: LogSet) -> Outcome:
+        """Leave a batch that is committed; its writer's run may be a new one all the same.
+
+        A run that had planned the batch before it was committed is no new one: it was replaced, and
+        wakes up late. It must not push out the run that has replaced it.
+        """
+        state = log_set.state
+        last = log_set.state.writers[self._identity.writer]
+        is_late = self._plan.append_time_ms <= last.time_ms
+        if last.run_id != self._identity.run_id and not is_late:
+            current = remember(self._identity, last, last.time_ms, last.expiration_ms)
+            writers = {
+                **log_set.state.writers,
+                self._identity.writer: replace(current, batch_id=last.batch_id),
+            }
+            state = state.following(writers=writers)
+        return self._leave(log_set, state)
+
+    def _leave(self, log_set: LogSet, state: CommitState) -> Outcome:
+        """Let what is committed be so durably: who committed it may have ended before that."""
+        _LOG.info("%s is committed already", self._identity)
+        self._publish(log_set, state)
+        sweep(log_set, self._identity)
+        return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
+
+    def _still_to_write(
+        self, log_set: LogSet, runs: Sequence[StagedRun]
+    ) -> Sequence[StagedRun] | None:
+        """Leave out the topics that a write with ``txnAppId`` is in already; None if that is all.
+
+        Raises:
+            BatchIdentityError: it is not the write that is there.
+        """
+        given = self._identity
+        if not given.is_versioned:
+            return runs
+        unknown = {run.topic_partition.topic for run in runs} - dict(given.digests).keys()
+        if unknown:
+            raise CommitError(f"{given}: rows of topics {sorted(unknown)} come without a digest")
+        self._identity = new_topics_of(given, log_set)
+        left = dict(self._identity.digests)
+        if given.digests and not left:
+            return None
+        for name, _ in given.digests:
+            if name not in left:
+                _LOG.info("%s is in topic %r already", given, name)
+        return [run for run in runs if run.topic_partition.topic in left]
+
+    def _append(
+        self,
+        log_set: LogSet,
+        runs: Sequence[StagedRun],
+        tails: TailsOfSet,
+    ) -> list[PartitionAppend]:
+        """Steps 4 to 6; what fails is taken back at once where that can be done."""
+        now_ms = time.time_ns() // 1_000_000
+        appends = plan_appends(
+            log_set,
+            self._plan,
+            runs,
+            now_ms=now_ms,
+            staged_prefix=self._identity.staged_prefix,
+            tails=tails,
+        )
+        state = next_state(
+            log_set.state,
+            self._identity,
+            self._options,
+            appends,
+            now_ms=now_ms,
+            boot_id=boot_of(log_set.directories),
+        )
+        if appends:
+            log_set.verify_locks()
+            try:
+                self._declare(log_set, state, appends)
+                # Whoever began after that has seen the intent; who had begun before is seen now.
+                log_set.check_current()
+                self._apply(appends)
+                self._publish(log_set, state)
+            except (Exception, Interrupted):
+                self._try_to_take_back(log_set)
+                raise
+        elif self._identity.is_remembered:
+            self._publish(log_set, state)
+        return appends
+
+    def _declare(
+        self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
+    ) -> None:
+        """Step 4: say what is about to happen, in every directory, before the first byte.
+
+        Durably, also with ``flush=os``, which spares the records only: torn, it would make all that
+        was committed before unreadable. The folder's fsync covers guard and mark, too.
+        """
+        members = [log_set.member_of(folder) for folder in self._plan.directories]
+        intent = Intent(
+            sequence=state.sequence,
+            commit_id=state.commit_id,
+            set_id=log_set.state.set_id,
+            writer=self._identity.writer,
+            batch_id=self._identity.batch_id,
+            partitions=tuple(each.intended(members) for each in appends),
+        )
+        content = intent.to_bytes()
+        drop_lines(log_set.directories, _made_partitions(appends))
+        for folder in log_set.directories:
+            keep_brokers_out(folder)
+            remove_clean_shutdown_marker(folder, fsync=False)
+            write_atomically(folder / INTENT_FILE, content)
+
+    def _apply(self, appends: Sequence[PartitionAppend]) -> None:
+        """Step 5, and the first half of 6."""
+        with closing(StagedFiles(self._plan.directories)) as files:
+            self._apply_all(files, appends)
+        for_each(PartitionAppend.sync, [each for each in appends if each.makes_or_seals])
+        parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
+        for folder in sorted(parents):
+            fsync_directory(folder)
+        sync_behind(
+            each.lies_behind
+            for each in appends
+            if each.is_durable and not each.plan.creates_directory
+        )
+
+    def _apply_all(self, files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
+        long = [each for each in appends if each.is_long]
+        for_each(
+            lambda each: each.apply(files, sync_and_close if each.is_durable else os.close), long
+        )
+        with FileSyncer() as syncer:
+            for each in appends:
+                if not each.is_long:
+                    check_interrupt()
+                    each.apply(files, syncer.add if each.is_durable else os.close)
+
+    def _publish(self, log_set: LogSet, state: CommitState) -> None:
+        """Step 6: the commit."""
+        check_interrupt()
+        if self._checkpoint is not None:
+            self._checkpoint.sync(self._identity.batch_id)
+        log_set.publish(state)
+
+    def _try_to_take_back(self, log_set: LogSet) -> None:
+        """Take the batch back, unless its state came to be published all the same."""
+        try:
+            log_set.verify_locks()
+            if log_set.is_outdated():
+                return  # it is published, or another writer's commit is: neither is taken back
+            take_back(log_set, durable=self._durable)
+        except (OSError, KafkaLogError, Interrupted) as error:
+            _LOG.warning("%s is left for the next commit to take back: %s", self._identity, error)
+
+    def _finish(
+        self, log_set: LogSet, appends: Sequence[PartitionAppend], tails: TailsOfSet
+    ) -> None:
+        """Step 7: nothing here can undo the commit."""
+        try:
+            tails.keep(log_set.state, [each.appender for each in appends])
+            if appends:
+                write_ends([_written_end(each.plan) for each in appends], durable=self._durable)
+                clear_away(log_set, durable=False)
+            sweep(log_set, self._identity)
+        except (OSError, KafkaLogError) as error:
+            _LOG.warning("%s is committed, but clearing up failed: %s", self._identity, error)
+
+
+def _written_end(plan: AppendPlan) -> WrittenEnd:
+    log_dir = plan.directory.parent
+    return WrittenEnd(log_dir, plan.topic_partition, plan.end_offset)
+
+
+def _made_partitions(appends: Sequence[PartitionAppend]) -> set[TopicPartition]:
+    return {each.plan.topic_partition for each in appends if each.plan.creates_directory}

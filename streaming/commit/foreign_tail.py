@@ -1,0 +1,284 @@
+"""The end of a log that others have appended to: a torn tail, an open transaction.
+
+A broker that was killed leaves its last batch half written. A recovering broker cuts the log there,
+and so does a writer of ours before it appends; but only above what is committed, acknowledged or
+known to have been on the disk (:mod:`~kafkalog.streaming.store.broker_marks`), and only where no
+valid batch follows, which would mean damage in the middle and not a tail.
+
+Whole batches above what is committed were appended by a broker, and are kept. Where no broker ever
+lived, and no intent names them, the directory is a copy that was made while a query wrote: its next
+batch is in the log already. Nothing is appended there.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES, RECOVERY_POINT
+from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
+from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.log.append.recovery import recover_segment
+from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.store.batch_search import find_valid_batch, reach_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.log.log_end import ValidEnd
+    from kafkalog.streaming.store.broker_marks import BrokerMarks
+
+__all__ = ["look_at_end", "open_appender", "telling_a_way_out"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+_ACCEPT_LOSS: Final = (
+    "If what it holds is all that there is to be, let `kafkalog salvage` continue after the "
+    "missing offsets, or at them"
+)
+_WAY_OUT: Final = (
+    "Restore the file. Or let `kafkalog salvage` drop what is damaged: it keeps the original, and "
+    "says which offsets are lost"
+)
+
+
+@contextmanager
+def telling_a_way_out() -> Iterator[None]:
+    """Let damage that is met say what can be done about it."""
+    try:
+        yield
+    except CorruptRecordError as error:
+        raise CorruptRecordError(f"{error}. Nothing was changed there. {_WAY_OUT}") from error
+
+
+def open_appender(
+    folder: Path,
+    key: TopicPartition,
+    config: LogConfig,
+    *,
+    now_ms: int,
+    topic_id: str | None,
+    committed_end: int | None,
+    marks: BrokerMarks,
+    takes_over: bool = False,
+    first_offset: int = 0,
+    advice: str = "",
+) -> PartitionAppender:
+    """Open the end of a partition's log, after cutting a torn tail off it.
+
+    Args:
+        folder: of the partition.
+        key: the partition.
+        config: its topic's settings.
+        now_ms: the wall clock.
+        topic_id: for a partition that is yet to be made.
+        committed_end: what the commit state knows; None if it does not know the partition.
+        marks: what brokers left in the log directories.
+        takes_over: whether the log is the truth as it is: above what is committed, and where it
+            ends below a broker's high watermark.
+        first_offset: where a log begins that is yet to be made.
+        advice: what else to say where a log ends below what is committed.
+
+    Raises:
+        CommitError: the log ends below what is committed or acknowledged, above what is committed
+            though no broker lived there, or with an open transaction; or records are damaged that
+            are not to be lost.
+        LogDirectoryError: damage in the middle of the log.
+        CheckpointError: a broker's checkpoint files cannot be read.
+    """
+
+    def opened() -> PartitionAppender:
+        return PartitionAppender(
+            folder, key, config, now_ms=now_ms, topic_id=topic_id, first_offset=first_offset
+        )
+
+    if not folder.is_dir():
+        return opened()
+    log = _ForeignLog(folder, key, committed_end, marks, advice)
+    try:
+        appender = opened()
+    except CorruptRecordError:
+        log.cut_torn_tail(config.index_interval_bytes, takes_over=takes_over)
+        appender = opened()
+    end = appender.log_end_offset
+    log.check_has_all(end, takes_over=takes_over)
+    if not takes_over:
+        log.check_has_no_more(end)
+    if end != committed_end:
+        _check_no_open_transaction(folder, key, end)
+    return appender
+
+
+def look_at_end(
+    folder: Path,
+    key: TopicPartition,
+    config: LogConfig,
+    *,
+    committed_end: int | None,
+    marks: BrokerMarks,
+    takes_over: bool = False,
+    ends_open: bool = False,
+) -> tuple[int, str | None]:
+    """Give the end that :func:`open_appender` would find, and what it would cut off for it.
+
+    Changes nothing. With ``ends_open`` open transactions are no reason to refuse.
+
+    Raises:
+        CommitError, LogDirectoryError, CheckpointError: as :func:`open_appender`.
+    """
+    log, cut = _ForeignLog(folder, key, committed_end, marks, ""), None
+    try:
+        end = PartitionAppender(folder, key, config, now_ms=0).log_end_offset
+    except CorruptRecordError:
+        base = list_base_offsets(folder)[-1]
+        with LogSegment(folder, base) as segment:
+            valid = log.torn_end(segment, takes_over=takes_over)
+            end = segment.base_offset if valid is None else valid.next_offset
+            cut = valid and log.cut_text(segment, valid)
+    log.check_has_all(end, takes_over=takes_over)
+    if not takes_over:
+        log.check_has_no_more(end)
+    if end != committed_end and not ends_open:
+        _check_no_open_transaction(folder, key, end)
+    return end, cut
+
+
+class _ForeignLog:
+    """A log that may be another than we left, and what is known about its end."""
+
+    def __init__(
+        self,
+        folder: Path,
+        key: TopicPartition,
+        committed_end: int | None,
+        marks: BrokerMarks,
+        advice: str,
+    ) -> None:
+        self._folder = folder
+        self._key = key
+        self._committed_end = committed_end
+        self._marks = marks
+        self._advice = advice
+
+    def check_has_all(self, end: int, *, takes_over: bool) -> None:
+        """Refuse a log that ends below what was committed or acknowledged."""
+        committed = self._committed_end
+        if committed is not None and end < committed:
+            raise CommitError(
+                f"{self._folder}: the log of {self._key} ends at offset {end}, yet everything "
+                f"below {committed} is committed. Restore it: appended records would get offsets "
+                f"that readers have seen already. {_ACCEPT_LOSS}. Or move the kafkalog.* files of "
+                "all log directories away, and run `kafkalog takeover`: it forgets what was "
+                f"committed, and by whom{self._advice}"
+            )
+        acknowledged = self._marks.high_watermark(self._folder, self._key)
+        if end >= acknowledged:
+            return
+        if not takes_over:
+            raise CommitError(
+                f"{self._folder}: the log of {self._key} ends at offset {end}, yet the high "
+                f"watermark in {HIGH_WATERMARK} is {acknowledged}: the log is older than what was "
+                "acknowledged, and appended records would get offsets that readers may have seen. "
+                f"Restore it. {_ACCEPT_LOSS}. Or run `kafkalog takeover`, which accepts that "
+                f"offsets {end} to {acknowledged - 1} are lost"
+            )
+        _LOG.warning(
+            "%s: the log of %s ends at offset %d, below its high watermark %d: offsets %d to %d "
+            "were acknowledged and are lost",
+            self._folder,
+            self._key,
+            end,
+            acknowledged,
+            end,
+            acknowledged - 1,
+        )
+
+    def check_has_no_more(self, end: int) -> None:
+        """Refuse records above what is committed that nobody can have appended."""
+        if end == self._committed_end or self._marks.broker_lived(self._folder):
+            return
+        bases = list_base_offsets(self._folder)
+        start = bases[0] if bases else end
+        committed = start if self._committed_end is None else self._committed_end
+        if end > committed:
+            raise CommitError(
+                f"{self._folder}: the log of {self._key} holds offsets {committed} to {end - 1}, "
+                "which are not committed. No unfinished commit names them, and no broker lived "
+                f"here (there is no {META_PROPERTIES}): the directory was copied while a query "
+                "wrote to it, or others put the log here. A query that continues here would append "
+                "them again. Restore a whole copy (`kafkalog backup` makes one while queries "
+                "write). Or run `kafkalog takeover`: it takes these records over as they are; a "
+                "batch that a query then repeats is there twice"
+            )
+
+    def cut_torn_tail(self, index_interval_bytes: int, *, takes_over: bool) -> None:
+        """Cut what follows the last valid batch, if that may go."""
+        base = list_base_offsets(self._folder)[-1]
+        with LogSegment(self._folder, base) as segment:
+            end = self.torn_end(segment, takes_over=takes_over)
+            if end is None:
+                return
+            _LOG.warning("%s", self.cut_text(segment, end))
+        recover_segment(self._folder, base, index_interval_bytes=index_interval_bytes)
+
+    def torn_end(self, segment: LogSegment, *, takes_over: bool) -> ValidEnd | None:
+        """Find where the last segment is to be cut off; None if it need not be."""
+        end = find_valid_end(segment, 0)
+        if end.problem is None:
+            return None
+        self._check_may_go(segment, end)
+        if not takes_over:
+            self.check_has_no_more(end.next_offset)
+        return end
+
+    @staticmethod
+    def cut_text(segment: LogSegment, end: ValidEnd) -> str:
+        """Say what is cut off."""
+        return (
+            f"{segment.path} is cut off at byte {end.position}, offset {end.next_offset}; "
+            f"{segment.size - end.position} bytes of a torn batch go: {end.problem}"
+        )
+
+    def _check_may_go(self, segment: LogSegment, end: ValidEnd) -> None:
+        for offset, what in self._kept_offsets(segment, end):
+            if end.next_offset < offset:
+                raise CommitError(
+                    f"{segment.path}: committed records are damaged: the log is whole up to offset "
+                    f"{end.next_offset} only, and {what} {offset}: {end.problem}. Nothing was cut "
+                    f"off. {_WAY_OUT}{self._advice}"
+                ) from end.problem
+        behind = find_valid_batch(segment.path, end.position, end.next_offset)
+        if behind is not None:
+            raise LogDirectoryError(
+                f"{segment.path}: {end.problem}, but at byte {behind} there is a valid batch "
+                f"again: the log is damaged in its middle. Nothing was cut off. {_WAY_OUT}"
+            )
+
+    def _kept_offsets(self, segment: LogSegment, end: ValidEnd) -> Iterator[tuple[int, str]]:
+        if self._committed_end is not None:
+            yield self._committed_end, "committed up to"
+        high_watermark = self._marks.high_watermark(self._folder, self._key)
+        yield high_watermark, f"the high watermark in {HIGH_WATERMARK} is"
+        flushed = self._marks.recovery_point(self._folder, self._key)
+        if end.next_offset < flushed <= reach_of(segment, end):
+            yield flushed, f"the recovery point in {RECOVERY_POINT} is"
+
+
+def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> None:
+    with PartitionLog(folder, key) as log:
+        stable = log.last_stable_offset(end)
+    if stable < end:
+        raise CommitError(
+            f"{folder}: a transaction that began at offset {stable} of {key} is still open at the "
+            f"end of the log, offset {end}: what is appended behind it, readers of committed "
+            "records would never come to. Let the broker end it first (it aborts it when "
+            "transaction.timeout.ms is over). If none will start again, run `kafkalog takeover "
+            "--abort-open-transactions`"
+        )

@@ -1,0 +1,91 @@
+"""Writers that have been silent for long are forgotten; one clock that is wrong forgets nobody.
+
+A commit whose clock is far ahead finds that all other writers have expired. So a commit only notes
+what it finds expired. A later one forgets it, once it has stayed so for as long again as it asked
+to be remembered. A writer that commits, or that a commit finds not to have expired (the clock is
+right again), is not noted any more. A clock that is put back changes nothing either: what was
+committed by it seems to have expired when the clock is right again, and has that time too.
+
+So a clock may be wrong by any amount, for as long as ``transactional.id.expiration.ms``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.streaming.store.identity import APP_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Mapping, Sequence
+
+    from kafkalog.checkpoints.commit_state import CommitState, WriterState
+
+__all__ = ["still_known", "tell_forgotten"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+_SHOWN: Final = 20
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, WriterState]:
+    """Give the writers that are not to be forgotten, with a note on those that have expired."""
+    known = {}
+    for key, last in writers.items():
+        if not last.is_expired(now_ms):
+            known[key] = replace(last, expired_ms=None)
+        elif last.expired_ms is None or now_ms < last.expired_ms:
+            known[key] = replace(last, expired_ms=now_ms)
+        elif now_ms - last.expired_ms <= last.expiration_ms:
+            known[key] = last
+    return known
+
+
+def tell_forgotten(before: CommitState, after: CommitState) -> None:
+    """Say which writers a commit has forgotten, and which it has found to have expired."""
+    # Versions in a topic that was deleted went with it, and are not forgotten.
+    then, now = dict(_named(before, after.topics)), dict(_named(after, before.topics))
+    gone = [name for name in then if name not in now]
+    expired = {
+        name: last.expired_ms
+        for name, last in now.items()
+        if last.expired_ms is not None and name in then and then[name].expired_ms is None
+    }
+    if gone:
+        _LOG.warning(
+            "forgotten, since they were silent for twice their transactional.id.expiration.ms: %s. "
+            "A query that comes back is refused, a txnAppId begins anew",
+            _listed(gone),
+        )
+    if expired:
+        _LOG.warning(
+            "silent for longer than their transactional.id.expiration.ms: %s. They will be "
+            "forgotten once as much time again has gone by. It is %s by the clock of this machine: "
+            "if that is wrong, set it right before",
+            _listed([*expired]),
+            _shown(max(expired.values())),
+        )
+
+
+def _named(state: CommitState, keys: Container[str]) -> Iterator[tuple[str, WriterState]]:
+    """Give writers by what a person calls them, and versions in the topics of ``keys``."""
+    yield from state.writers.items()
+    for key, topic in state.topics.items():
+        if key in keys:
+            for app_id, last in topic.versions.items():
+                yield f"{APP_PREFIX}{app_id} in topic {topic.name!r}", last
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
+
+
+def _shown(time_ms: int) -> str:
+    try:
+        return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="seconds")
+    except OverflowError:
+        return f"{time_ms} ms after 1970"

@@ -1,0 +1,58 @@
+"""Offsets that rows bring along (``preserveOffsets``): which fit into a log, and in which order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import RowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+
+__all__ = ["in_offset_order", "out_of_order"]
+
+_WAY_OUT: Final = (
+    "With preserveOffsets each partition's rows must ascend by offset, and come from one task or "
+    "from tasks that share no range of offsets: "
+    'df.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")'
+)
+
+
+def out_of_order(key: TopicPartition, before: int, offset: int) -> RowError:
+    """Give the error for a row whose offset does not lie above the one before it in its task."""
+    if offset < 0:
+        return RowError(f"{key}: a row is to keep offset {offset}: offsets are not negative")
+    return RowError(
+        f"{key}: a row is to keep offset {offset} and comes behind one with offset {before}. "
+        f"{_WAY_OUT}"
+    )
+
+
+def in_offset_order(
+    key: TopicPartition, runs: Iterable[StagedRun], log_end_offset: int
+) -> list[StagedRun]:
+    """Sort runs that keep their offsets by their first ones; holes between them are fine.
+
+    Raises:
+        RowError: offsets below the end of the log, or runs that overlap.
+    """
+    ordered = sorted(runs, key=lambda run: run.first_offset)
+    end = log_end_offset
+    for slot, run in enumerate(ordered):
+        first = run.first_offset
+        if first < end and slot == 0:
+            raise RowError(
+                f"{key}: rows are to keep offsets from {first} on, but the log ends at offset "
+                f"{end}: what lies below is written already. Leave out the rows below offset {end}"
+            )
+        if first < end:
+            before = ordered[slot - 1].first_offset
+            raise RowError(
+                f"{key}: rows of two tasks overlap, one has offsets {before} to {end - 1}, another "
+                f"begins at {first}. {_WAY_OUT}"
+            )
+        end = run.last_offset + 1
+    return ordered

@@ -1,0 +1,240 @@
+"""From staged runs to what each partition's log gets: offsets, segments, folders of new topics."""
+
+from __future__ import annotations
+
+import re
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, new_topic_id
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
+from kafkalog.errors import CommitError, LogDirectoryError, RowError
+from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
+from kafkalog.streaming.commit.append import PartitionAppend
+from kafkalog.streaming.commit.foreign_tail import open_appender
+from kafkalog.streaming.commit.kept_offsets import in_offset_order
+from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait
+from kafkalog.streaming.commit.staging.staged_source import StagedFiles
+from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
+from kafkalog.streaming.store.broker_marks import BrokerMarks
+from kafkalog.streaming.store.lost_partitions import lost_partitions, lost_text
+from kafkalog.streaming.store.stale_lines import check_log_start
+from kafkalog.streaming.store.topics import Topic, TopicCatalog, warn_of_partitions
+from kafkalog.streaming.store.unsynced import advice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.commit.write_plan import WritePlan
+    from kafkalog.streaming.log.append.appender import PartitionAppender
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.known_tails import TailsOfSet
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["plan_appends"]
+
+_STAGED_NAME: Final = re.compile(
+    re.escape(STAGED_PREFIX) + r"[0-9a-f]{16}\.[0-9]+\.[0-9a-f]{32}", re.ASCII
+)
+
+
+def plan_appends(
+    log_set: LogSet,
+    plan: WritePlan,
+    runs: Sequence[StagedRun],
+    *,
+    now_ms: int,
+    staged_prefix: str,
+    tails: TailsOfSet,
+) -> list[PartitionAppend]:
+    """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
+
+    A topic that is new gets all of its partitions, those without rows too. The ends of logs that
+    ``tails`` knows are not read. What can only be
+    compressed now goes into new staged files, whose names begin with ``staged_prefix``.
+
+    Raises:
+        RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
+        RecordTooLargeError: a record that exceeds ``max.message.bytes``, of those compressed now.
+        CommitError, LogDirectoryError: a log that cannot be appended to, see
+            ``foreign_tail.open_appender``; a run that no task of ours
+            made.
+    """
+    for run in runs:
+        _check_run(run, plan)
+    by_partition: dict[TopicPartition, list[StagedRun]] = {}
+    for run in runs:
+        by_partition.setdefault(run.topic_partition, []).append(run)
+    opened = list(_Planner(log_set, plan, now_ms, tails).open(by_partition))
+    durable = plan.options.flush == "commit"
+    with closing(StagedFiles(plan.directories)) as files:
+        late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
+        try:
+            return _planned(opened, files, late, durable=durable)
+        except BaseException:
+            late.discard()
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A partition whose log is open at its end, and what it is to get."""
+
+    topic: Topic
+    key: TopicPartition
+    runs: Sequence[StagedRun]
+    appender: PartitionAppender
+    member_id: str
+
+
+def _planned(
+    opened: Sequence[_Opened], files: StagedFiles, late: LateEncoding, *, durable: bool
+) -> list[PartitionAppend]:
+    for each in opened:
+        if must_wait(each.runs, each.topic.config):
+            late.add(each.key, each.runs, each.topic.config, each.appender.log_end_offset)
+    encoded = late.finish()
+    return [
+        PartitionAppend.of(
+            each.topic,
+            each.appender,
+            encoded.get(each.key, each.runs),
+            each.member_id,
+            files,
+            durable=durable,
+        )
+        for each in opened
+    ]
+
+
+def _check_run(run: StagedRun, plan: WritePlan) -> None:
+    """Hold what came over the wire against what a task can have made: names become paths."""
+    known = 0 <= run.directory < len(plan.options.paths) and _STAGED_NAME.fullmatch(run.file)
+    if not known or run.position < 0 or run.size <= 0:
+        raise CommitError(f"a task reported a staged run that none can have made: {run!r:.300}")
+
+
+class _Planner:
+    def __init__(self, log_set: LogSet, plan: WritePlan, now_ms: int, tails: TailsOfSet) -> None:
+        self._tails = tails
+        self._log_set = log_set
+        self._plan = plan
+        self._now_ms = now_ms
+        self._dirs = LogDirs(log_set.directories)
+        self._partitions = self._dirs.partitions()
+        committed = Committed(log_set.state, None)
+        self._catalog = TopicCatalog(self._partitions, committed, plan.options, tails.topic_id)
+        self._counts = self._dirs.partition_counts()
+        self._marks = BrokerMarks()
+
+    @cached_property
+    def _log_starts(self) -> Mapping[TopicPartition, int]:
+        return self._dirs.checkpoint(LOG_START_OFFSET, self._partitions.values())
+
+    def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
+        wanted: dict[str, set[int]] = {}
+        placed: dict[str, set[int]] = {}
+        for key, runs in by_partition.items():
+            wanted.setdefault(key.topic, set()).add(key.partition)
+            placed.setdefault(key.topic, set()).update(run.partitions for run in runs)
+        topics = {name: self._catalog.topic(name) for name in sorted(wanted)}
+        self._check_new_topics(topics)
+        for name, topic in topics.items():
+            self._check_none_lost(topic)
+            given = self._plan.options.num_partitions
+            if topic.exists and given not in {None, topic.partitions}:
+                warn_of_partitions(name, given, topic.partitions)
+            if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
+                # Else rows of one key would lie in two partitions, in no order.
+                raise RowError(
+                    f"rows of topic {name!r} were placed among {max(placed[name])} partitions, and "
+                    f"it has {topic.partitions}: it was made, or got more of them, by another "
+                    "writer meanwhile; try again"
+                )
+            numbers = sorted(wanted[name]) if topic.exists else range(topic.partitions)
+            identified = topic if topic.exists else _with_id(topic)
+            for number in numbers:
+                key = TopicPartition(name, number)
+                yield self._open_partition(identified, key, by_partition.get(key, []))
+
+    def _check_new_topics(self, topics: Mapping[str, Topic]) -> None:
+        options = self._plan.options
+        new = [name for name, topic in topics.items() if not topic.exists]
+        if options.topic is None and len(new) > options.max_new_topics:
+            raise RowError(
+                f"column 'topic' names {len(new)} topics that do not exist, among them {new[0]!r}; "
+                f"one batch may make {options.max_new_topics} (option maxNewTopics)"
+            )
+
+    def _check_none_lost(self, topic: Topic) -> None:
+        """Refuse a topic that lacks a partition: keys would go elsewhere, and nobody would know."""
+        known = self._log_set.state.topics.get(topic.key)
+        if known is None or not topic.exists:
+            return
+        lost = lost_partitions(known, self._partitions)
+        if lost:
+            raise LogDirectoryError(f"{lost_text(known, lost)}. Nothing was written")
+
+    def _open_partition(
+        self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun]
+    ) -> _Opened:
+        found = self._partitions.get(key)
+        if found is None and topic.exists:
+            raise RowError(
+                f"partition {key.partition} of topic {key.topic!r} is not in these log "
+                "directories, though others of the topic are: a broker of a larger cluster lived "
+                "here. Name the partitions to write in a column 'partition'"
+            )
+        folder, log_dir = self._place(key, found)
+        kept = [run for run in runs if run.first_offset >= 0]
+        state = self._log_set.state
+        committed_end = state.high_watermark(key.topic, topic.topic_id, key.partition)
+        appender = self._tails.take(folder)
+        if appender is not None and appender.log_end_offset == committed_end:
+            appender.resume(topic.config, now_ms=self._now_ms)
+        else:
+            appender = open_appender(
+                folder,
+                key,
+                topic.config,
+                now_ms=self._now_ms,
+                topic_id=topic.topic_id,
+                committed_end=committed_end,
+                marks=self._marks,
+                first_offset=min((run.first_offset for run in kept), default=0),
+                advice=advice(state.topics.get(topic.key), key.partition),
+            )
+            if found is not None:
+                check_log_start(found, self._log_starts.get(key, 0), appender.log_end_offset)
+        if kept:
+            runs = in_offset_order(key, runs, appender.log_end_offset)
+        else:
+            _check_room(key, runs, appender.log_end_offset)
+        return _Opened(topic, key, runs, appender, self._log_set.member_of(log_dir))
+
+    def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
+        if found is not None:
+            return found.path, found.log_dir
+        log_dir = choose_directory(self._counts)
+        self._counts[log_dir] += 1
+        return log_dir / partition_directory_name(*key), log_dir
+
+
+def _check_room(key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: int) -> None:
+    """Refuse records that would get offsets that an int64 cannot hold."""
+    records = sum(run.records for run in runs)
+    if log_end_offset + records > MAX_OFFSET:
+        raise CommitError(
+            f"{key}: {records} records do not fit behind the end of the log, offset "
+            f"{log_end_offset}: the last possible offset is {MAX_OFFSET - 1}"
+        )
+
+
+def _with_id(topic: Topic) -> Topic:
+    return Topic(
+        topic.name, topic.partitions, topic.settings, exists=False, topic_id=new_topic_id()
+    )

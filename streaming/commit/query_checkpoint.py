@@ -1,0 +1,96 @@
+"""The checkpoint folder of a streaming query, as far as the sink looks into it.
+
+Spark numbers a query's batches, but a number proves little: a checkpoint that was restored from an
+older copy plans other rows under the same number. ``offsets/<batch>`` holds what the batch was
+planned to read and is written before the batch runs; a batch that is run again finds it again.
+
+Only checkpoints on a local file system are read, and only those whose folder the query was given
+itself: the rest is Spark's to reach, not ours. Without one, a batch is known by its rows: see
+:mod:`~kafkalog.streaming.commit.row_digest`.
+
+Source: Spark ``StreamMetadata``, ``OffsetSeqLog``, ``HDFSMetadataLog``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
+from kafkalog.streaming.options import PATHS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["QueryCheckpoint"]
+
+_METADATA: Final = "metadata"
+_OFFSETS: Final = "offsets"
+_LIMIT: Final = 64 << 20
+
+
+class QueryCheckpoint:
+    """The checkpoint of one query, ``query_id``, in a local folder."""
+
+    def __init__(self, folder: Path, query_id: str = "") -> None:
+        self._folder = folder
+        self.query_id = query_id
+
+    @classmethod
+    def at(cls, location: str | None) -> Self | None:
+        """Find the checkpoint that ``location`` names, if it is local."""
+        if location is None:
+            return None
+        try:
+            (path,) = PATHS.read(location)
+            metadata = json.loads(read_regular(Path(path) / _METADATA, limit=_LIMIT))
+        except (KafkaLogError, OSError, ValueError):
+            return None
+        query_id = metadata.get("id") if isinstance(metadata, dict) else None
+        return cls(Path(path), query_id) if isinstance(query_id, str) else None
+
+    @classmethod
+    def of_query(cls, location: str | None, query_id: str) -> Self | None:
+        """Find the checkpoint that ``location`` names, if it is local and this query's."""
+        found = cls.at(location)
+        return found if found is not None and found.query_id == query_id else None
+
+    def digest(self, batch_id: int) -> str | None:
+        """Give the SHA-256 of what a batch was planned to read; None if that is not there."""
+        try:
+            planned = read_regular(self._offsets(batch_id), limit=_LIMIT)
+        except (KafkaLogError, OSError):
+            return None
+        return hashlib.sha256(planned).hexdigest()
+
+    def sync(self, batch_id: int) -> None:
+        """Make durable what Spark has written of a batch, which it does not do itself.
+
+        Otherwise a power failure could leave a batch committed whose number and offsets Spark has
+        forgotten, and which it would plan anew.
+        """
+        for file in (self._folder / _METADATA, self._offsets(batch_id)):
+            _fsync_if_there(file)
+        for folder in self._folders():
+            fsync_directory(folder)
+
+    def _offsets(self, batch_id: int) -> Path:
+        return self._folder / _OFFSETS / str(batch_id)
+
+    def _folders(self) -> Iterable[Path]:
+        return (self._folder / _OFFSETS, self._folder, self._folder.parent)
+
+
+def _fsync_if_there(path: Path) -> None:
+    try:
+        descriptor = open_regular(path)
+    except FileNotFoundError:
+        return
+    try:
+        sync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Batches that tasks have written, and that nobody has decided on yet."""

@@ -1,0 +1,173 @@
+"""Put encoded batches into staged files: what a task does before anybody decides on the batch.
+
+A staged file lies in the root of a log directory, where a broker ignores files, so that a topic
+that is not there yet needs no folder. Nobody reads it before a commit names it, and what is never
+named is swept away.
+
+Small runs share a file. A partition that has got many bytes goes on in files of its own, each no
+larger than a segment may be: a commit can make such a file a segment without copying it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import CommitError
+from kafkalog.files.regular import fsync_directory
+from kafkalog.streaming.commit.staging.staged_file import StagedFile
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.staging.staged_file import OpenRun
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.records.builder import EncodedBatch
+
+__all__ = ["Home", "StagingArea"]
+
+LARGEST_FILE_BYTES: Final = 1 << 30
+"""A shared file that would grow beyond it is continued in another one."""
+
+OWN_FILE_BYTES: Final = 16 << 20
+"""A partition that has staged so much goes on in files of its own; copying as much takes 5 ms."""
+
+SMALLEST_OWN_FILE_BYTES: Final = 1 << 20
+"""Where segments are smaller than this, no partition gets files of its own."""
+
+OPEN_OWN_FILES: Final = 128
+"""How many partitions may have one open at a time; the others go on in the shared file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What staging needs to know of a partition.
+
+    ``directory`` is the number of the log directory it lives in, None for a new one;
+    ``segment_bytes`` is its topic's ``segment.bytes``.
+    """
+
+    directory: int | None
+    segment_bytes: int
+
+
+@dataclass(slots=True)
+class _Growing:
+    """How much a partition has staged, and the file of its own that it goes on in."""
+
+    size: int = 0
+    file: StagedFile | None = None
+
+
+class StagingArea:
+    """The staged files of one attempt of a task.
+
+    ``folders`` are the log directories; files that partitions share, and those of new partitions,
+    go to number ``directory``. ``prefix`` is what names start with. With ``durable``,
+    :meth:`finish` makes the files survive a power failure. Belongs to one thread; :meth:`finish`
+    or :meth:`discard` ends it.
+    """
+
+    def __init__(
+        self, folders: Sequence[Path], directory: int, prefix: str, *, durable: bool
+    ) -> None:
+        self._folders = folders
+        self._directory = directory
+        self._prefix = prefix
+        self._durable = durable
+        self._files: list[StagedFile] = []
+        self._shared: StagedFile | None = None
+        self._growing: dict[TopicPartition, _Growing] = {}
+        self._runs: list[OpenRun] = []
+
+    def add(
+        self, topic_partition: TopicPartition, batches: Sequence[EncodedBatch], home: Home
+    ) -> None:
+        """Write batches of one partition behind those added before.
+
+        Raises:
+            CommitError: a file cannot be made or written (disk full, no permission, …).
+        """
+        growing = self._growing.setdefault(topic_partition, _Growing())
+        size = sum(len(batch.data) for batch in batches)
+        if growing.file is not None or self._deserves_own_file(growing, home):
+            self._add_to_own(topic_partition, batches, home, growing)
+        else:
+            if self._shared is None or self._shared.size + size > LARGEST_FILE_BYTES:
+                self._end(self._shared)
+                self._shared = self._new_file(self._directory)
+            self._append(self._shared, topic_partition, batches)
+        growing.size += size
+
+    def finish(self) -> tuple[StagedRun, ...]:
+        """Close the files and give what is in them, runs of one partition in their order.
+
+        Raises:
+            CommitError: they cannot be made durable.
+        """
+        for file in self._files:
+            self._end(file)
+        if self._durable:
+            self._sync_folders()
+        return tuple(run.close() for run in self._runs)
+
+    def _sync_folders(self) -> None:
+        for directory in sorted({file.directory for file in self._files}):
+            try:
+                fsync_directory(self._folders[directory])
+            except OSError as error:
+                raise CommitError(f"staged files cannot be made durable: {error}") from error
+
+    def discard(self) -> None:
+        """Remove the files of an attempt that failed; what cannot be removed is swept later."""
+        for file in self._files:
+            file.discard()
+
+    def _deserves_own_file(self, growing: _Growing, home: Home) -> bool:
+        return (
+            growing.size >= OWN_FILE_BYTES
+            and home.segment_bytes >= SMALLEST_OWN_FILE_BYTES
+            and sum(each.file is not None for each in self._growing.values()) < OPEN_OWN_FILES
+        )
+
+    def _add_to_own(
+        self,
+        topic_partition: TopicPartition,
+        batches: Sequence[EncodedBatch],
+        home: Home,
+        growing: _Growing,
+    ) -> None:
+        """Fill files one after the other, each up to the size of a segment."""
+        start, size = 0, 0 if growing.file is None else growing.file.size
+        for slot, batch in enumerate(batches):
+            if growing.file is None or size + len(batch.data) > home.segment_bytes:
+                if growing.file is not None:
+                    self._append(growing.file, topic_partition, batches[start:slot])
+                    self._end(growing.file)
+                growing.file = self._new_file(
+                    self._directory if home.directory is None else home.directory
+                )
+                start, size = slot, 0
+            size += len(batch.data)
+        if growing.file is not None:
+            self._append(growing.file, topic_partition, batches[start:])
+
+    def _append(
+        self, file: StagedFile, topic_partition: TopicPartition, batches: Sequence[EncodedBatch]
+    ) -> None:
+        if not batches:
+            return
+        begun = file.append(topic_partition, batches)
+        if begun is not None:
+            self._runs.append(begun)
+
+    def _new_file(self, directory: int) -> StagedFile:
+        file = StagedFile(self._folders[directory], directory, self._prefix)
+        self._files.append(file)
+        return file
+
+    def _end(self, file: StagedFile | None) -> None:
+        if file is not None:
+            file.end(durable=self._durable)

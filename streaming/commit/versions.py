@@ -1,0 +1,142 @@
+"""Batch writes with an id: which topics of a write are still to be written.
+
+``txnVersion`` counts for each ``txnAppId`` and topic, as Delta's counts for each table. So one
+``foreachBatch`` may write to several topics under one id and version, and goes on where it was cut
+off when its batch comes again. Of a topic's last version the digest of the rows is kept:
+
+==========================================  ======================================================
+in each topic of the write                  the write
+==========================================  ======================================================
+the version is new                          is appended
+it is the last one, with the same rows      is skipped
+it is the last one, with other rows         is refused, whatever its other topics are
+it is below the last one                    is skipped: what rows it had is not kept
+new in some, the last with the same rows    is appended to those alone, all at once: what the
+in the others                               others are to get is there
+new in some, below the last in others       is refused: it is not the write that was committed
+==========================================  ======================================================
+
+A topic that is deleted and recreated is another topic: it has no versions yet. Where an earlier
+release kept one version for an id, it stands for all topics that have none of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.errors import BatchIdentityError
+from kafkalog.model import partition_directory_name
+from kafkalog.streaming.commit.row_digest import RowDigest
+from kafkalog.streaming.store.identity import APP_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from kafkalog.checkpoints.commit_state import TopicState, WriterState
+    from kafkalog.streaming.commit.staging.staged_run import TaskOutput
+    from kafkalog.streaming.store.identity import BatchIdentity
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["new_topics_of", "note_versions", "with_digests"]
+
+_WAY_OUT: Final = (
+    "If the rows that are there are to stay, leave this write out; if both are wanted, write with "
+    "another txnAppId (transactional_id). Several writes to one topic need a txnAppId each"
+)
+
+
+def with_digests(
+    identity: BatchIdentity, outputs: Iterable[TaskOutput], topic: str | None
+) -> BatchIdentity:
+    """Add what tells the rows of each topic, as all tasks have found it.
+
+    ``topic`` is the one that all rows go to, if there is one: it counts without rows too.
+    """
+    if not identity.is_versioned:
+        return identity
+    digests: dict[str, RowDigest] = {} if topic is None else {topic: RowDigest()}
+    for output in outputs:
+        for name, digest in output.digests:
+            digests[name] = RowDigest.sum([digests.get(name, RowDigest()), digest])
+    told = tuple((name, str(digest)) for name, digest in sorted(digests.items()))
+    return replace(identity, digests=told)
+
+
+def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:
+    """Give a write with only those topics that it is still to be appended to.
+
+    Raises:
+        BatchIdentityError: it is not the write that was committed under its version.
+    """
+    topics = _known_topics(log_set, {name for name, _ in identity.digests})
+    app_id = identity.writer.removeprefix(APP_PREFIX)
+    of_all = log_set.state.writers.get(identity.writer)
+    new, below = [], []
+    for name, digest in identity.digests:
+        known = topics[name].versions.get(app_id) if name in topics else None
+        last = known or of_all
+        if last is None or identity.batch_id > last.batch_id:
+            new.append((name, digest))
+        elif identity.batch_id < last.batch_id:
+            below.append((name, last.batch_id))
+        elif last.digest not in (None, digest):
+            raise _other_rows(identity, name, digest, last)
+    if new and below:
+        raise _half_known(identity, new[0][0], *below[0])
+    return replace(identity, digests=tuple(new))
+
+
+def note_versions(
+    topics: Mapping[str, TopicState], identity: BatchIdentity, noted: WriterState
+) -> dict[str, TopicState]:
+    """Give topics by their keys, with ``noted`` as the last version of those that are written."""
+    digests = dict(identity.digests)
+    app_id = identity.writer.removeprefix(APP_PREFIX)
+    noting = dict(topics)
+    for key, topic in topics.items():
+        if topic.name in digests:
+            last = replace(noted, digest=digests[topic.name])
+            noting[key] = replace(topic, versions={**topic.versions, app_id: last})
+    return noting
+
+
+def _known_topics(log_set: LogSet, names: Collection[str]) -> Mapping[str, TopicState]:
+    """Give what the state knows of topics that are still the same ones."""
+    return {
+        topic.name: topic
+        for key, topic in log_set.state.topics.items()
+        if topic.name in names and _is_there(log_set, key, topic)
+    }
+
+
+def _is_there(log_set: LogSet, key: str, topic: TopicState) -> bool:
+    paths = (
+        folder / partition_directory_name(topic.name, number)
+        for number in topic.high_watermarks
+        for folder in log_set.directories
+    )
+    found = next((path for path in paths if path.is_dir()), None)
+    return found is not None and log_set.state.key_of(topic.name, read_topic_id(found)) == key
+
+
+def _other_rows(
+    identity: BatchIdentity, topic: str, digest: str, last: WriterState
+) -> BatchIdentityError:
+    return BatchIdentityError(
+        f"{identity} is in topic {topic!r} already, with other rows: this write has the digest "
+        f"{digest!r}, and that one had {last.digest!r} (their number first). Two writes go to the "
+        "topic under one version, or the rows differ from run to run (rand(), uuid(), "
+        f"current_timestamp()). Nothing was written. {_WAY_OUT}"
+    )
+
+
+def _half_known(
+    identity: BatchIdentity, new: str, below: str, last_version: int
+) -> BatchIdentityError:
+    return BatchIdentityError(
+        f"{identity} is new to topic {new!r}, yet topic {below!r} has version {last_version} "
+        "already: one write goes to both, so this is not the one that was committed, or it comes "
+        f"too late. Nothing was written. {_WAY_OUT}"
+    )

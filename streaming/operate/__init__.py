@@ -1,0 +1,1 @@
+"""What an operator does to a set: recover, handover, takeover, salvage, backup."""

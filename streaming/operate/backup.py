@@ -1,0 +1,249 @@
+"""Copy log directories while they are written to, so that the copy can be read and written.
+
+A set that our sink writes
+    is copied in passes. Under the locks it is only noted how far each log goes: nothing below that
+    changes any more. So much is copied while writers go on. The last pass runs under the locks and
+    copies what has come since, then the commit state. The copy is the set at that moment.
+
+A directory that a broker has, or had
+    is only read. Its checkpoint files are read first, and written last: every log reaches at least
+    as far as its high watermark says. Each partition is of a moment of its own.
+
+The copy has the ids of its original. The two cannot be written as one set, and it can take the
+original's place. Until it is whole, the folder ``kafkalog.unfinished`` keeps brokers out, and it
+has no commit state.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    CLEAN_SHUTDOWN,
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+)
+from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, load_state
+from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import fsync_directory, make_directory, read_regular
+from kafkalog.files.shield import shielded
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.operate.folder_copy import FolderCopy
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
+from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
+from kafkalog.streaming.store.open_set import check_given, open_set
+from kafkalog.streaming.store.take_back import take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["Backup", "DirectoryBackup", "back_up"]
+
+_WAIT_MS: Final = 60_000
+_PASSES: Final = 5
+_SMALL_BYTES: Final = 64 << 20
+"""So much is copied while writers wait."""
+_LISTINGS: Final = 20
+_SMALL_FILE: Final = 1 << 30
+
+_BOOTSTRAP: Final = "bootstrap.checkpoint"
+"""Of a broker that is a controller too."""
+_ROOT_FILES: Final = (
+    META_PROPERTIES,
+    _BOOTSTRAP,
+    CHANGED_IDS_FILE,
+    CLEANER_OFFSET,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    HIGH_WATERMARK,
+    SALVAGE_NOTE,
+    STATE_FILE,
+)
+"""In the order in which they are written."""
+
+_RootFiles = dict[str, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryBackup:
+    """A log directory and its copy: how many partitions, and how many bytes of their files."""
+
+    source: Path
+    target: Path
+    partitions: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What was copied. ``at_one_moment``: all of it as of one commit, not by a broker's files."""
+
+    directories: tuple[DirectoryBackup, ...]
+    at_one_moment: bool
+
+
+@shielded
+def back_up(paths: Sequence[str], target: str, *, wait_ms: int = _WAIT_MS) -> Backup:
+    """Copy log directories into ``target``, which is made, or empty.
+
+    The copy of one log directory is ``target`` itself; of several they are its folders ``1``,
+    ``2``, …, in the order of ``paths``. An unfinished commit is taken back first, as the next
+    writer would. Staged files are left out, as is what a salvage has kept.
+
+    Args:
+        paths: all log directories of the set.
+        target: a local folder.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        LogDirectoryError: a path is no log directory, or ``target`` is not empty or lies in one.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+        OSError: the copy could not be written.
+    """
+    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
+    sources = [Path(os.path.realpath(path)) for path in LogDirs(options.paths).paths]
+    for folder in sources:
+        if not folder.is_dir():
+            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    check_given(sources)
+    is_ours = _is_ours(sources, wait_ms)
+    if is_ours:
+        with _locks(sources, wait_ms):
+            open_set(sources, options)
+    copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
+    files = _copy_set(copies, options, wait_ms) if is_ours else _copy_as_it_runs(copies)
+    for copy, contents in zip(copies, files, strict=True):
+        _finish(copy, contents)
+    done = (
+        DirectoryBackup(each.source, each.target, each.partitions, each.bytes) for each in copies
+    )
+    return Backup(tuple(done), is_ours)
+
+
+def _targets(sources: Sequence[Path], target: str) -> list[Path]:
+    """Make the folders for the copies."""
+    root = Path(os.path.realpath(target))
+    for source in sources:
+        if root.is_relative_to(source) or source.is_relative_to(root):
+            raise LogDirectoryError(f"{root}: a copy of {source} cannot lie in it, nor around it")
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise LogDirectoryError(
+            f"{root} is not empty: name a new folder for the copy, or remove what is left there of "
+            "one that was cut off"
+        )
+    if not root.exists():
+        if not root.parent.is_dir():
+            raise LogDirectoryError(f"{root.parent}: there is no such folder")
+        make_directory(root)
+        fsync_directory(root.parent)
+    if len(sources) == 1:
+        targets = [root]
+    else:
+        targets = [root / str(number) for number in range(1, len(sources) + 1)]
+        for folder in targets:
+            make_directory(folder)
+        fsync_directory(root)
+    for folder in targets:
+        make_directory(folder / UNFINISHED_FOLDER)
+    return targets
+
+
+def _is_ours(sources: Sequence[Path], wait_ms: int) -> bool:
+    """Tell whether the directories are a set of ours that no broker has open."""
+    without = [folder for folder in sources if load_state(folder) is None]
+    if len(without) == len(sources) or any(_broker_holds(folder, wait_ms) for folder in sources):
+        return False
+    if without:
+        raise LogDirectoryError(
+            f"{without[0]} has no {STATE_FILE}, and {len(sources) - len(without)} of the other log "
+            "directories have one: they are not one set"
+        )
+    return True
+
+
+def _locks(sources: Sequence[Path], wait_ms: int) -> DirectoryLocks:
+    return DirectoryLocks(sources, holder="kafkalog backup", timeout_ms=wait_ms)
+
+
+def _opened(sources: Sequence[Path], options: WriteOptions, held: DirectoryLocks) -> LogSet:
+    log_set = open_set(sources, options)
+    log_set.verify_locks = held.verify
+    return log_set
+
+
+def _broker_holds(folder: Path, wait_ms: int) -> bool:
+    try:
+        check_no_broker(folder, timeout_ms=wait_ms)
+    except LogDirectoryError:
+        return True
+    return False
+
+
+def _copy_set(
+    copies: Sequence[FolderCopy], options: WriteOptions, wait_ms: int
+) -> list[_RootFiles]:
+    """Copy a set of ours; writers wait only for what came during the pass before."""
+    sources = [copy.source for copy in copies]
+    for _ in range(_PASSES):
+        with _locks(sources, wait_ms) as held:
+            take_back(_opened(sources, options, held), durable=True)
+            sizes = [copy.log_sizes() for copy in copies]
+        before = sum(copy.bytes for copy in copies)
+        for copy, noted in zip(copies, sizes, strict=True):
+            copy.bring_up_to_date(noted)
+        if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
+            break
+    with _locks(sources, wait_ms) as held:
+        take_back(_opened(sources, options, held), durable=True)
+        for copy in copies:
+            copy.bring_up_to_date()
+        files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]
+        held.verify()
+    return files
+
+
+def _copy_as_it_runs(copies: Sequence[FolderCopy]) -> list[_RootFiles]:
+    """Copy what others write, until nothing that was copied has been replaced meanwhile."""
+    files = [_root_files(copy.source, *_ROOT_FILES) for copy in copies]
+    for copy in copies:
+        for _ in range(_LISTINGS):
+            before = copy.partitions
+            if copy.bring_up_to_date() == 0 and before:
+                break
+            if not copy.partitions:
+                break
+        else:
+            raise LogDirectoryError(
+                f"{copy.source} changes so fast that in {_LISTINGS} passes some of its files were "
+                "always replaced while they were copied; try again"
+            )
+    return files
+
+
+def _root_files(folder: Path, *names: str) -> _RootFiles:
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):
+            found[name] = read_regular(folder / name, limit=_SMALL_FILE)
+    return found
+
+
+def _finish(copy: FolderCopy, files: _RootFiles) -> None:
+    """Make the copy durable, then let it be used."""
+    copy.sync()
+    for name, content in files.items():
+        write_atomically(copy.target / name, content)
+    let_brokers_in(copy.target)
+    fsync_directory(copy.target)

@@ -1,0 +1,224 @@
+"""Find what is damaged in a log, and which offsets went with it.
+
+Every byte is looked at: batches whose checksum is wrong, whose records cannot be decoded or whose
+offsets do not fit, and bytes that are no batch at all. After bytes that tell no size, the next
+valid batch is searched for at any byte. A log that ends below what was committed, or acknowledged
+by a broker, lacks its end: that is damage of no bytes.
+
+A torn batch, or zeros, at the end and above all that was committed is no damage: whoever appends
+next cuts it off.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from kafkalog.errors import CorruptRecordError
+from kafkalog.streaming.log.log_end import ValidEnd, ends_in_zeros, valid_chunks
+from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.store.batch_search import find_valid_batch, reach_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.streaming.log.segment import Chunk, LogSegment
+    from kafkalog.streaming.records.batch import BatchTable
+
+__all__ = ["Damage", "LogDamage", "look_for_damage"]
+
+_COUNT: Final = struct.Struct(">16xb40xi")
+"""Magic and number of records of a batch of magic 2."""
+
+
+class Damage(NamedTuple):
+    """Bytes of a segment that are no sound batch; none of them where the end of a log is missing.
+
+    ``[start, end)`` are the offsets between the sound batches around it: those that are lost, or
+    never were. ``records`` is what the damaged batches' headers say, None if that is not known.
+    """
+
+    base_offset: int
+    position: int
+    size: int
+    start: int
+    end: int
+    records: int | None
+    reason: str
+
+
+@dataclass(slots=True)
+class LogDamage:
+    """What is wrong with a log: ``places`` in order.
+
+    The log ends at offset ``end`` by its last sound batch. ``torn`` is the position in the last
+    segment from which on bytes may be cut off, None if there are no such bytes.
+    """
+
+    places: list[Damage] = field(default_factory=list)
+    end: int = 0
+    torn: int | None = None
+
+
+def look_for_damage(folder: Path, kept_end: int, flushed_end: int = 0) -> LogDamage:
+    """Look at every byte of a partition's log.
+
+    Args:
+        folder: of the partition.
+        kept_end: everything below it was committed, or acknowledged by a broker.
+        flushed_end: everything below it was on the disk, if damaged batches can have reached it.
+
+    Raises:
+        UnknownTopicOrPartitionError: the folder is gone.
+    """
+    found = LogDamage()
+    segments = LogSegments.of(folder)
+    for segment, follower in zip_longest(segments, segments[1:]):
+        with segment:
+            walk = _Walk(segment, max(found.end, segment.base_offset))
+            walk.go()
+            found.end = walk.next_offset
+            if follower is not None:
+                found.places += walk.gaps_below(follower.base_offset)
+                continue
+            tail = walk.tail()
+            flushed = tail is not None and flushed_end <= reach_of(segment, walk.valid_end)
+            end = max(kept_end, flushed_end if flushed else 0)
+            if tail and found.end >= end:
+                found.torn = tail.position
+            found.places += walk.gaps
+            if found.end < end:
+                found.places.append(tail._replace(end=end) if tail else walk.missing(end))
+    if not segments and kept_end:
+        found.places.append(Damage(0, 0, 0, 0, kept_end, None, "there is no segment"))
+    return found
+
+
+class _Walk:
+    """Goes over one segment; ``gaps`` are those that a sound batch follows."""
+
+    def __init__(self, segment: LogSegment, next_offset: int) -> None:
+        self.gaps: list[Damage] = []
+        self.next_offset = next_offset
+        self._segment = segment
+        self._position = 0
+        self._reasons: dict[int, str] = {}
+        self._decoder = RecordDecoder(Columns.OFFSET, check_crcs=False)
+
+    def go(self) -> None:
+        """Find the gaps, and where the last sound batch ends."""
+        start: int | None = 0
+        while start is not None:
+            chunks = valid_chunks(self._segment, start)
+            while True:
+                try:
+                    chunk = next(chunks)
+                except StopIteration as stop:
+                    broken = stop.value
+                    break
+                self._add(self._decodable(chunk))
+                start = chunk.file_position + len(chunk.data)
+            if broken is None:
+                return
+            self._reasons.setdefault(start, str(broken))
+            start = self._next_valid(start)
+
+    def gaps_below(self, next_base_offset: int) -> list[Damage]:
+        """Give all gaps of a segment that another one follows."""
+        tail = self.tail()
+        if tail is None:
+            return self.gaps
+        is_whole = tail.start == next_base_offset
+        if is_whole and ends_in_zeros(self._segment, tail.position):
+            return self.gaps
+        return [*self.gaps, tail._replace(end=max(tail.start, next_base_offset))]
+
+    @property
+    def valid_end(self) -> ValidEnd:
+        """Where the last sound batch ends."""
+        return ValidEnd(self.next_offset, self._position, None)
+
+    def tail(self) -> Damage | None:
+        """Give the bytes after the last sound batch; None if there are none."""
+        if self._position == self._segment.size:
+            return None
+        return self._gap(self._segment.size, self.next_offset)
+
+    def missing(self, end: int) -> Damage:
+        """Give what is missing of a log that ends here."""
+        reason = f"{self._segment.path}: the log ends at offset {self.next_offset}"
+        return self._gap(self._position, end)._replace(records=None, reason=reason)
+
+    def _gap(self, end_position: int, end: int) -> Damage:
+        start, size = self._position, end_position - self._position
+        reasons = (self._reasons[at] for at in sorted(self._reasons) if start <= at < end_position)
+        records = sum(counts) if (counts := self._counts(start, end_position)) else None
+        base = self._segment.base_offset
+        return Damage(base, start, size, self.next_offset, end, records, "; ".join(reasons))
+
+    def _counts(self, position: int, end: int) -> list[int]:
+        """Give what headers say of the batches there; nothing unless they fill the place."""
+        counts = []
+        while position < end:
+            header = self._segment.header_at(position)
+            data = self._segment.opened.peek(position, _COUNT.size)
+            if header is None or len(data) < _COUNT.size:
+                return []
+            magic, count = _COUNT.unpack(data)
+            if magic != 2 or not 0 <= count <= header.last_offset - header.offset + 1:
+                return []
+            counts.append(count)
+            position += header.size
+        return counts if position == end else []
+
+    def _next_valid(self, position: int) -> int | None:
+        """Find where valid batches begin again: after the damaged one, or at any byte."""
+        header = self._segment.header_at(position)
+        if header is not None and header.size:
+            follower = self._segment.header_at(position + header.size)
+            fits = follower is not None and follower.offset >= self.next_offset
+            if fits and next(valid_chunks(self._segment, position + header.size), None) is not None:
+                return position + header.size
+        return find_valid_batch(self._segment.path, position + 1, self.next_offset)
+
+    def _add(self, table: BatchTable) -> None:
+        """Take sound batches, and note the gaps in front of them."""
+        if not len(table):
+            return
+        ends = np.concatenate(([self._position], table.end_position[:-1]))
+        offsets = np.concatenate(([self.next_offset], table.last_offset[:-1] + 1))
+        for row in np.flatnonzero(table.position > ends).tolist():
+            self._position, self.next_offset = int(ends[row]), int(offsets[row])
+            first = int(table.base_offset[row])
+            end = first if first >= 0 else int(table.last_offset[row])  # a wrapper does not say
+            self.gaps.append(self._gap(int(table.position[row]), max(end, self.next_offset)))
+        self._position = int(table.end_position[-1])
+        self.next_offset = int(table.last_offset[-1]) + 1
+
+    def _decodable(self, chunk: Chunk) -> BatchTable:
+        """Leave out batches whose records cannot be decoded."""
+        table = chunk.table
+        bad = np.zeros(len(table), np.bool_)
+        first = 0
+        while first < len(table):
+            try:
+                for _ in self._decode(chunk, table[first:]):
+                    pass
+                break
+            except CorruptRecordError as error:
+                row = int(np.searchsorted(table.position, error.position))
+                bad[row] = True
+                self._reasons[int(table.position[row])] = str(error)
+                first = row + 1
+        return table[~bad]
+
+    def _decode(self, chunk: Chunk, table: BatchTable) -> Iterator[object]:
+        return self._decoder.decode(
+            chunk.data, table, file_position=chunk.file_position, path=str(self._segment.path)
+        )

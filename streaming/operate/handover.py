@@ -1,0 +1,392 @@
+"""Give a set of log directories to a broker, and take it back.
+
+A broker that starts on directories of ours must find whole logs, checkpoint files that say the same
+as these, and the ids under which its cluster knows the topics. After it, our commit state must say
+what the logs hold by then. Between the two the broker alone is the truth.
+
+What a cluster (KRaft) knows about topics is in its metadata log, not in log directories: create the
+topics there first, and give their ids to :func:`hand_over`, or a broker takes the folders for those
+of topics that were deleted, and renames them to ``-stray``.
+
+Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``PartitionMetadataFile``.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    is_topic_id,
+    read_offset_checkpoint,
+    read_topic_id,
+    write_clean_shutdown_marker,
+    write_offset_checkpoint,
+    write_topic_id,
+)
+from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.checkpoints.topic_ids import note_changed_ids
+from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.files.shield import shielded
+from kafkalog.model import partition_directory_name
+from kafkalog.streaming.commit.states import all_durable
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.operate.open_transactions import abort_open_transactions
+from kafkalog.streaming.operate.preview import Preview
+from kafkalog.streaming.operate.recover import opened_set, put_in_order, report_lost
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.store.broker_identity import (
+    check_identity,
+    refuse_another_identity,
+    write_meta_properties,
+)
+from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
+from kafkalog.streaming.store.lost_partitions import lost_partitions
+from kafkalog.streaming.store.open_set import check_given, look_at_set, open_set
+from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from kafkalog.streaming.operate.recover import Upkeep
+    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.partition_end import PartitionEnd
+
+__all__ = ["hand_over", "take_over"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+_WAIT_MS: Final = 60_000
+
+
+@shielded
+def hand_over(
+    paths: Sequence[str],
+    *,
+    topic_ids: Mapping[str, str] | None = None,
+    cluster_id: str | None = None,
+    node_id: int | None = None,
+    dry_run: bool = False,
+    wait_ms: int = _WAIT_MS,
+) -> Upkeep:
+    """Make a set that our sink wrote one that a broker can start on.
+
+    Unfinished commits are taken back, logs made durable, and the checkpoint files written. So is
+    the mark of a clean shutdown, unless logs of a broker's own topics lie there, whose ends it has
+    to look at itself. Nothing is written where a problem was found.
+
+    Args:
+        paths: all log directories of the set.
+        topic_ids: the ids that the cluster gave to topics, by name; others keep theirs.
+        cluster_id: with ``node_id``: write a ``meta.properties`` where there is none.
+        node_id: the broker's.
+        dry_run: whether to say only what would be done, and change nothing.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        UnknownTopicOrPartitionError: ``topic_ids`` names a topic that is not there.
+        OptionError: it has an id that is none, or one id for two topics; no id of a cluster, or
+            a negative one of a node; or directories of another broker.
+        KafkaLogError: see :func:`~kafkalog.streaming.operate.recover.recover`.
+    """
+    check_identity(cluster_id, node_id)
+    with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover", dry_run=dry_run) as log_set:
+        refuse_another_identity(log_set.directories, cluster_id, node_id)
+        done = put_in_order(log_set, preview=Preview(log_set) if dry_run else None)
+        report_lost(log_set, done)
+        _check_numbers(done)
+        if done.problems:
+            return done
+        if not dry_run:
+            _make_durable(log_set, done.partitions)
+        done.partitions = _renamed(log_set, done, topic_ids or {}, dry_run=dry_run)
+        for folder in log_set.directories:
+            _give(folder, done, cluster_id, node_id, dry_run=dry_run)
+    return done
+
+
+def _give(
+    folder: Path, done: Upkeep, cluster_id: str | None, node_id: int | None, *, dry_run: bool
+) -> None:
+    """Write what a broker looks for in a log directory."""
+    if cluster_id is not None and node_id is not None and not (folder / META_PROPERTIES).exists():
+        done.written.append(f"{folder / META_PROPERTIES}: cluster {cluster_id}, node {node_id}")
+        if not dry_run:
+            write_meta_properties(folder, cluster_id, node_id)
+    here = [each for each in done.partitions if each.where.log_dir == folder]
+    done.written.append(f"{folder}: recovery points and high watermarks of {len(here)} partitions")
+    if not dry_run:
+        _write_checkpoints(folder, here)
+    if all(found.log_dir != folder for found in done.skipped):
+        done.written.append(f"{folder}: the mark of a clean shutdown")
+        if not dry_run:
+            write_clean_shutdown_marker(folder)
+
+
+@shielded
+def take_over(
+    paths: Sequence[str],
+    *,
+    aborts_open: bool = False,
+    dry_run: bool = False,
+    wait_ms: int = _WAIT_MS,
+) -> Upkeep:
+    """Let our sink go on behind a broker that has stopped, or was killed.
+
+    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
+    commit state moves to the log ends. A directory that only brokers have written to becomes a set
+    of ours. A high watermark above the end of a whole log is lowered, with a warning. Where a
+    problem was found, such as a transaction that is still open, the state of that partition is left
+    as it was. Partitions that are gone are forgotten, with a warning: the broker has moved or
+    removed them.
+
+    With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
+    that will not start again, and end them. With ``dry_run`` nothing is changed, nor locked.
+
+    Raises:
+        LogDirectoryError: the broker is still running.
+        KafkaLogError: the directories are no whole set, or their state cannot be trusted.
+    """
+    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
+    directories = [_existing(path) for path in options.paths]
+    check_given(directories)
+    if dry_run:
+        for folder in directories:
+            check_unused(folder)
+        return _previewed(look_at_set(directories, options), aborts_open=aborts_open)
+    with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms) as locks:
+        log_set = open_set(directories, options)
+        log_set.verify_locks = locks.verify
+        done = put_in_order(log_set, takes_over=True)
+        if aborts_open and (aborted := abort_open_transactions(log_set)):
+            taken_back = done.taken_back
+            done = put_in_order(log_set, takes_over=True)
+            done.aborted, done.taken_back = aborted, taken_back
+        sync_behind(_reach(log_set, each) for each in done.partitions)
+        advanced = all_durable(_advanced(log_set.state, done.partitions), done.partitions)
+        state = _without_lost(advanced, log_set)
+        done.written = _moved(log_set.state, state)
+        if state != log_set.state:
+            log_set.publish(state.following())
+        for folder in log_set.directories:
+            _lower_high_watermarks(folder, done.partitions)
+    done.set_id = log_set.state.set_id
+    return done
+
+
+def _previewed(log_set: LogSet, *, aborts_open: bool) -> Upkeep:
+    """Say what a takeover would do."""
+    preview = Preview(log_set, takes_over=True, aborts_open=aborts_open)
+    done = put_in_order(log_set, takes_over=True, preview=preview)
+    state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
+    done.written = _moved(log_set.state, state)
+    return done
+
+
+def _moved(before: CommitState, state: CommitState) -> list[str]:
+    """Say which ends move from one state to the next."""
+    return [
+        f"{topic.name}-{number} is committed up to offset {end}, before up to "
+        f"{0 if key not in before.topics else before.topics[key].high_watermarks.get(number, 0)}"
+        for key, topic in state.topics.items()
+        for number, end in topic.high_watermarks.items()
+        if key not in before.topics or before.topics[key].high_watermarks.get(number) != end
+    ]
+
+
+def _existing(path: str) -> Path:
+    folder = Path(path)
+    if not folder.is_dir():
+        raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    return folder
+
+
+def _check_numbers(done: Upkeep) -> None:
+    """A broker serves topics whose partitions all exist; one that is missing begins empty there."""
+    numbers: dict[str, set[int]] = {}
+    for each in done.partitions:
+        numbers.setdefault(each.topic_partition.topic, set()).add(each.topic_partition.partition)
+    for topic, found in numbers.items():
+        missing = sorted(set(range(max(found) + 1)) - found)
+        if missing:
+            done.problems.append(
+                f"topic {topic!r} has partition {max(found)} and lacks {missing}: a broker would "
+                "begin them empty"
+            )
+
+
+def _renamed(
+    log_set: LogSet, done: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
+) -> list[PartitionEnd]:
+    """Give topics the ids that the cluster knows them by, first in our state, then in the folders.
+
+    In between the state knows them by both, so that a crash leaves no folder that nothing is
+    committed for. The next attempt goes on, and so does the sink while all folders have one id.
+    """
+    partitions = done.partitions
+    _check_ids(log_set, partitions, topic_ids)
+    changed = {
+        name: topic_id
+        for name, topic_id in topic_ids.items()
+        if any(
+            each.topic_partition.topic == name and read_topic_id(each.where.path) != topic_id
+            for each in partitions
+        )
+    }
+    if not changed:
+        return list(partitions)
+    renamed = [
+        replace(each, key=changed.get(each.topic_partition.topic, each.key)) for each in partitions
+    ]
+    done.written += [f"topic {name} gets the id {changed[name]}" for name in changed]
+    if dry_run:
+        return renamed
+    _note(log_set, partitions, changed)
+    state = _advanced(log_set.state, renamed, is_renaming=True)
+    both = state.following(topics={**log_set.state.topics, **state.topics})
+    log_set.publish(both)
+    for each in renamed:
+        if each.topic_partition.topic in changed:
+            write_topic_id(each.where.path, changed[each.topic_partition.topic])
+            fsync_directory(each.where.path)
+    log_set.publish(both.following(topics=state.topics))
+    return renamed
+
+
+def _check_ids(
+    log_set: LogSet, partitions: Sequence[PartitionEnd], topic_ids: Mapping[str, str]
+) -> None:
+    """Refuse ids that are none, or that would let two topics have one."""
+    known = {each.topic_partition.topic for each in partitions}
+    owners = {each.key: each.topic_partition.topic for each in partitions}
+    owners |= {key: topic.name for key, topic in log_set.state.topics.items()}
+    for name, topic_id in topic_ids.items():
+        if not is_topic_id(topic_id):
+            raise OptionError(
+                f"{topic_id[:40]!r} is no id of topic {name!r}: Kafka's have 22 characters, of "
+                "letters, digits, '-' and '_'"
+            )
+        if list(topic_ids.values()).count(topic_id) > 1:
+            raise OptionError(f"{topic_id} is given to two topics, one of them {name!r}")
+        if name not in known:
+            raise UnknownTopicOrPartitionError(
+                f"topic {name!r} is not in these log directories, which hold {', '.join(known)}"
+            )
+        if (owner := owners.get(topic_id, name)) != name:
+            raise OptionError(f"{topic_id} is the id of topic {owner!r}, and no id of {name!r}")
+
+
+def _note(log_set: LogSet, partitions: Sequence[PartitionEnd], changed: Mapping[str, str]) -> None:
+    """Note for streaming queries that topics get other ids and keep their records."""
+    changes = {
+        (topic, before, changed[topic])
+        for topic, before in (
+            (each.topic_partition.topic, read_topic_id(each.where.path)) for each in partitions
+        )
+        if topic in changed and before is not None and before != changed[topic]
+    }
+    for folder in log_set.directories:
+        note_changed_ids(folder, sorted(changes))
+
+
+def _advanced(
+    state: CommitState, partitions: Sequence[PartitionEnd], *, is_renaming: bool = False
+) -> CommitState:
+    """Give the state that commits what the logs hold.
+
+    A topic of another id begins anew, except where it is given that id now.
+    """
+    by_name = {topic.name: topic for topic in state.topics.values()}
+    topics = dict(state.topics)
+    for each in partitions:
+        name, number = each.topic_partition
+        before = topics.get(each.key)
+        if before is None:
+            renamed = by_name.get(name) if is_renaming else None
+            before = replace(renamed, high_watermarks={}) if renamed else TopicState(name, {})
+        topics[each.key] = replace(
+            before, high_watermarks={**before.high_watermarks, number: each.end}
+        )
+    keys: dict[str, set[str]] = {}
+    for each in partitions:
+        keys.setdefault(each.topic_partition.topic, set()).add(each.key)
+    kept = {key: topic for key, topic in topics.items() if key in keys.get(topic.name, {key})}
+    return replace(state, topics=kept)
+
+
+def _without_lost(state: CommitState, log_set: LogSet) -> CommitState:
+    """Forget partitions that are gone, of topics that are not."""
+    there = LogDirs(log_set.directories).partitions().keys()
+    names = {key.topic for key in there}
+    topics = dict(state.topics)
+    for key, topic in state.topics.items():
+        lost = lost_partitions(topic, there) if topic.name in names else []
+        for number in lost:
+            _LOG.warning(
+                "%s-%d, committed up to offset %d, is not here any more, and forgotten",
+                topic.name,
+                number,
+                topic.high_watermarks[number],
+            )
+        kept = {p: end for p, end in topic.high_watermarks.items() if p not in lost}
+        durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
+        topics[key] = replace(topic, high_watermarks=kept, durable_ends=durable)
+    return replace(state, topics=topics)
+
+
+def _lower_high_watermarks(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
+    """Let high watermarks say no more than the logs that were taken over hold."""
+    known = read_offset_checkpoint(folder, HIGH_WATERMARK)
+    lowered = {
+        each.topic_partition: each.end
+        for each in partitions
+        if each.where.log_dir == folder and known.get(each.topic_partition, 0) > each.end
+    }
+    if lowered:
+        write_offset_checkpoint(folder, HIGH_WATERMARK, lowered)
+
+
+def _make_durable(log_set: LogSet, partitions: Sequence[PartitionEnd]) -> None:
+    """Make logs durable as a whole, also where ``flush=os`` wrote them, and say so in our state."""
+    for each in partitions:
+        # All of them: with flush=os a sealed segment, a producer snapshot or the leader epochs may
+        # not be on the disk either.
+        for path in sorted(each.where.path.iterdir()):
+            if path.is_file() and not path.is_symlink():
+                fsync_file(path)
+        fsync_directory(each.where.path)
+    state = all_durable(log_set.state, partitions)
+    if state != log_set.state:
+        log_set.publish(state.following())
+
+
+def _reach(log_set: LogSet, each: PartitionEnd) -> LogReach:
+    known = log_set.state.topics.get(each.key)
+    config = LogConfig.from_mapping(known.settings if known else {})
+    return LogReach(each.where.path, each.topic_partition, each.end, config.index_interval_bytes)
+
+
+def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
+    """Say how far logs are durable; lines about partitions that are gone are dropped."""
+    ends = {each.topic_partition: each.end for each in partitions}
+    for name, offsets in (
+        (RECOVERY_POINT, ends),
+        (HIGH_WATERMARK, ends),
+        (LOG_START_OFFSET, {}),
+        (CLEANER_OFFSET, {}),
+    ):
+        gone = [
+            key
+            for key in read_offset_checkpoint(folder, name)
+            if not (folder / partition_directory_name(*key)).is_dir()
+        ]
+        write_offset_checkpoint(folder, name, offsets, remove=gone)

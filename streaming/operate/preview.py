@@ -1,0 +1,132 @@
+"""What bringing a log into order would come to, without doing it: for dry runs."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.streaming.commit.foreign_tail import look_at_end, telling_a_way_out
+from kafkalog.streaming.log.append.recovery import cut_segment, wrong_indexes
+from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.operate.open_transactions import aborted_by
+from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.take_back import look_at_unfinished
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.checkpoints.intent import IntendedPartition
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["Expected", "Preview"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+_COPIED_BYTES: Final = 1 << 20
+
+
+class Expected(NamedTuple):
+    """Where a log would end, which of its indexes would be replaced, what would be aborted."""
+
+    end: int
+    corrected: tuple[str, ...]
+    aborted: tuple[str, ...] = ()
+
+
+class Preview:
+    """Looks at the logs of a set; what would be said while acting is said as well."""
+
+    def __init__(
+        self, log_set: LogSet, *, takes_over: bool = False, aborts_open: bool = False
+    ) -> None:
+        """Prove that unfinished commits can be taken back.
+
+        Raises:
+            LogDirectoryError, CheckpointError: they cannot.
+        """
+        self._log_set = log_set
+        self._takes_over = takes_over
+        self._aborts_open = aborts_open
+        touched = look_at_unfinished(log_set)
+        self._touched: Mapping[TopicPartition, IntendedPartition] = {
+            each.topic_partition: each for each in touched
+        }
+
+    def goes_away(self, key: TopicPartition) -> bool:
+        """Tell whether an unfinished commit has made the partition."""
+        return key in self._touched and self._touched[key].created
+
+    def expect(
+        self, key: TopicPartition, found: PartitionDirectory, config: LogConfig, marks: BrokerMarks
+    ) -> Expected:
+        """Give what would become of a log.
+
+        Raises:
+            KafkaLogError: it would be left alone, for this reason.
+        """
+        touched = self._touched.get(key)
+        if touched is not None:
+            return Expected(touched.start_offset, _corrected_after(touched, found.path, config))
+        topic_id = read_topic_id(found.path)
+        end, cut = look_at_end(
+            found.path,
+            key,
+            config,
+            committed_end=self._log_set.state.high_watermark(key.topic, topic_id, key.partition),
+            marks=marks,
+            takes_over=self._takes_over,
+            ends_open=self._aborts_open,
+        )
+        if cut is not None:
+            _LOG.warning("%s", cut)
+        aborted = tuple(aborted_by(key, found.path, end)) if self._aborts_open else ()
+        bases = list_base_offsets(found.path)
+        if not bases or cut is not None:
+            return Expected(end + len(aborted), (), aborted)
+        interval = config.index_interval_bytes
+        with telling_a_way_out():
+            wrong = wrong_indexes(found.path, bases[-1], index_interval_bytes=interval)
+        return Expected(end + len(aborted), tuple(path.name for path in wrong), aborted)
+
+
+def _corrected_after(
+    touched: IntendedPartition, folder: Path, config: LogConfig
+) -> tuple[str, ...]:
+    """Give the indexes that are replaced once a commit is taken back: tried out on a copy.
+
+    The copy is of the active segment as it was before that commit, and lies with temporary files.
+    """
+    active, interval = touched.segments[0], config.index_interval_bytes
+    if active.created or is_shared(folder):
+        return ()
+    with tempfile.TemporaryDirectory(prefix="kafkalog-") as scratch:
+        copy = Path(scratch)
+        for suffix, size in ((LOG, active.size_before), (OFFSET_INDEX, None), (TIME_INDEX, None)):
+            name = file_name(active.base_offset, suffix)
+            if (folder / name).exists():
+                _copy(folder / name, copy / name, size)
+        cut_segment(
+            copy,
+            active.base_offset,
+            active.size_before,
+            index_interval_bytes=interval,
+            fsync=False,
+        )
+        wrong = wrong_indexes(copy, active.base_offset, index_interval_bytes=interval)
+        return tuple(path.name for path in wrong)
+
+
+def _copy(source: Path, target: Path, size: int | None) -> None:
+    with source.open("rb") as reader, target.open("wb") as writer:
+        left = source.stat().st_size if size is None else size
+        while left and (data := reader.read(min(left, _COPIED_BYTES))):
+            writer.write(data)
+            left -= len(data)

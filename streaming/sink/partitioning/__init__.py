@@ -1,0 +1,1 @@
+"""Which partition a row goes to."""

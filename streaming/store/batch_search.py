@@ -1,0 +1,87 @@
+"""Find valid batches after bytes that are none, and how far damaged ones reached."""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.files.local_file import read_at
+from kafkalog.files.regular import open_regular
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.log_end import ends_in_zeros
+from kafkalog.streaming.records.batch import OVERHEAD
+from kafkalog.streaming.store.proof import is_valid_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from kafkalog.streaming.log.log_end import ValidEnd
+    from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+
+__all__ = ["find_valid_batch", "reach_of"]
+
+_PIECE_BYTES: Final = 1 << 20
+_PREFIX_BYTES: Final = 17
+_MAGIC_POSITION: Final = 16
+_SIZE_POSITION: Final = 8
+_SMALLEST_SIZE: Final = 14
+_LAST_MAGIC: Final = 2
+_MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_HEAD: Final = struct.Struct(">qi4xb6xi")
+"""Offset, size and magic of any batch; of one of magic 2 also its last offset delta."""
+
+
+def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
+    """Search a segment from a position on for a valid batch that starts at an offset or above it.
+
+    Returns:
+        its position; None if there is none.
+    """
+    descriptor = open_regular(path)
+    try:
+        size = os.fstat(descriptor).st_size
+        for start in range(position, size, _PIECE_BYTES):
+            data = read_at(descriptor, start, _PIECE_BYTES + _PREFIX_BYTES)
+            for candidate in _candidates(data, next_offset):
+                if is_valid_batch(descriptor, start + candidate):
+                    return start + candidate
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def reach_of(segment: LogSegment, end: ValidEnd) -> int:
+    """Give where the log ended before the damage, as the headers of damaged batches say.
+
+    It is the largest offset where there are bytes that say nothing. Zeros, and less than a header,
+    are no batch.
+    """
+    position, reach = end.position, end.next_offset
+    while segment.size - position >= _HEAD.size and not ends_in_zeros(segment, position):
+        data = segment.opened.peek(position, _HEAD.size)
+        if not any(True for _ in _candidates(np.frombuffer(data[:_PREFIX_BYTES], np.uint8), reach)):
+            return MAX_OFFSET
+        offset, size, magic, delta = _HEAD.unpack(data)
+        last = offset + delta if magic == _LAST_MAGIC else offset
+        if last < reach:
+            return MAX_OFFSET
+        position, reach = position + OVERHEAD + size, last + 1
+    return reach
+
+
+def _candidates(data: Bytes, next_offset: int) -> Iterator[int]:
+    """Give the places where magic, size and offset are those of a batch that could follow."""
+    magics = data[_MAGIC_POSITION:]
+    sizes = np.zeros(len(magics), np.int64)
+    for position in range(_SIZE_POSITION, _SIZE_POSITION + 4):
+        sizes = sizes << 8 | data[position : position + len(magics)]
+    places = np.flatnonzero((magics <= _LAST_MAGIC) & (sizes >= _SMALLEST_SIZE) & (sizes < 1 << 31))
+    words = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view(">i8")[:, 0]
+    offsets = words.astype(np.int64)
+    fits = (offsets >= next_offset) & (offsets - next_offset <= _MAX_RELATIVE_OFFSET)
+    yield from places[fits].tolist()

@@ -1,0 +1,367 @@
+"""The locks that a writer holds on every log directory of a set.
+
+Two files in each directory, both locked with record locks (``fcntl``):
+
+``kafkalog.lock``
+    keeps our own writers apart. It is waited for, and holds the name of its holder as text.
+``.lock``
+    Kafka's. A running broker holds it through Java's ``FileChannel.lock``, which is the same kind
+    of lock; it is not waited for, but for the moment that a killed writer of ours takes to die.
+
+POSIX locks belong to the process and fall with the first close of *any* descriptor of the file: it
+is enough that another thread copies the directory. So the locks are those of an open file (Linux:
+``F_OFD_SETLK``), which keep out POSIX locks, Java's too, and are kept out by them. Where there are
+none, :meth:`DirectoryLocks.verify` locks again, and who publishes looks whether somebody else has.
+Threads of one process are kept apart by a mutex beside them.
+
+Kafka deletes its file when it stops: a lock on a file that is no longer the one on the disk
+protects nothing, which is checked when it is taken and by :meth:`DirectoryLocks.verify`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from kafkalog.checkpoints.broker import LOCK, broker_holds, is_locked
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.errors import LockTimeoutError, LogDirectoryError
+from kafkalog.files.regular import create_exclusive, open_regular
+from kafkalog.files.shield import check_interrupt
+from kafkalog.streaming.store.file_systems import is_shared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from types import TracebackType
+
+__all__ = ["DirectoryLocks", "check_no_broker", "check_unused"]
+
+_OFD_SETLK: Final = fcntl.F_OFD_SETLK if sys.platform == "linux" else None
+_FLOCK: Final = struct.Struct("hhqqi4x")
+_HELD_BY_OTHERS: Final = frozenset({errno.EACCES, errno.EAGAIN})
+_FIRST_PAUSE_S: Final = 0.01
+_LONGEST_PAUSE_S: Final = 0.25
+_DYING_S: Final = 1.0
+"""The locks of a writer that is killed fall one after the other: Kafka's may be the later one."""
+_HOLDER_BYTES: Final = 500
+
+
+class _Held(NamedTuple):
+    path: Path
+    descriptor: int
+
+
+class DirectoryLocks:
+    """Both locks of all ``directories``, held from ``with`` to its end, in a shielded thread.
+
+    They are taken in the order of their real paths, so that two writers with overlapping sets
+    cannot wait for each other. ``holder`` is what others read about us while they wait.
+    """
+
+    def __init__(self, directories: Iterable[Path], *, holder: str, timeout_ms: int) -> None:
+        self._given = {Path(folder): Path(os.path.realpath(folder)) for folder in directories}
+        self._directories = sorted(self._given.values())
+        self._holder = holder
+        self._timeout_ms = timeout_ms
+        self._text = b""
+        self._held: list[_Held] = []
+        self._undo = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Take the locks.
+
+        Raises:
+            LockTimeoutError: another writer held one of the directories for too long.
+            LogDirectoryError: a broker holds one, or the file system has no locks.
+        """
+        deadline = time.monotonic() + self._timeout_ms / 1000
+        with ExitStack() as undo:
+            for folder in self._directories:
+                self._take_mutex(folder, deadline, undo)
+                _leave_to_broker(folder)
+                self._wait_for(folder / LOCK_FILE, deadline, undo)
+            for folder in self._directories:
+                self._take_from_broker(folder / LOCK, undo)
+            self._check_links()
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give all locks back."""
+        self._held.clear()
+        self._undo.close()
+
+    def verify(self) -> None:
+        """Check that every file is still locked, and still the one on the disk.
+
+        Raises:
+            LogDirectoryError: a lock was lost; somebody deleted or replaced a file, so that it
+                protects nothing; or a link leads elsewhere now.
+        """
+        self._check_links()
+        for held in self._held:
+            if not _is_on_disk(held):
+                raise LogDirectoryError(
+                    f"{held.path} was deleted or replaced while it was locked, by a broker that "
+                    "stopped or by hand: nothing was written; try again"
+                )
+            if not _try_lock(held):
+                raise LogDirectoryError(
+                    f"the lock on {held.path} was lost, and another process holds it now. Nothing "
+                    "was written; try again"
+                )
+            if held.path.name == LOCK_FILE and is_shared(held.path.parent):
+                self._prove(held)
+
+    def _check_links(self) -> None:
+        """See that the paths lead where the locks are: else what is published lies elsewhere."""
+        for given, folder in self._given.items():
+            if Path(os.path.realpath(given)) != folder:
+                raise LogDirectoryError(
+                    f"log directory {given} led to {folder}, whose locks were taken, and leads "
+                    f"to {os.path.realpath(given)} now. Nothing was written; try again"
+                )
+
+    def _prove(self, held: _Held) -> None:
+        """Write to a locked file: a server that has given the lock to another host refuses that.
+
+        A host that the server has not heard of for a while, be it asleep, loses its locks.
+        """
+        try:
+            os.pwrite(held.descriptor, self._text[:1], 0)
+            os.fsync(held.descriptor)
+        except OSError as error:
+            raise LogDirectoryError(
+                f"the lock on {held.path} was lost: its server has not heard of this machine for "
+                f"too long ({error.strerror}). Nothing was written; try again"
+            ) from error
+
+    def _take_mutex(self, folder: Path, deadline: float, undo: ExitStack) -> None:
+        mutex = _MUTEXES.of(folder)
+        while not mutex.acquire(timeout=min(_LONGEST_PAUSE_S, max(0, deadline - time.monotonic()))):
+            check_interrupt()
+            if time.monotonic() >= deadline:
+                raise self._timed_out(folder, "another thread of this process")
+        undo.callback(mutex.release)
+
+    def _wait_for(self, path: Path, deadline: float, undo: ExitStack) -> None:
+        pause = _FIRST_PAUSE_S
+        while (holder := self._take(path, undo)) is not None:
+            check_interrupt()
+            if time.monotonic() >= deadline:
+                raise self._timed_out(path.parent, holder)
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        self._sign(self._held[-1])
+
+    def _take_from_broker(self, path: Path, undo: ExitStack) -> None:
+        deadline = time.monotonic() + _DYING_S
+        while self._take(path, undo) is not None:
+            if time.monotonic() >= deadline:
+                raise _held_by_broker(path)
+            time.sleep(_FIRST_PAUSE_S)
+
+    def _take(self, path: Path, undo: ExitStack) -> str | None:
+        """Lock one file; if another process holds it, give what it says about itself."""
+        while True:
+            held = _Held(path, _open(path))
+            _DESCRIPTORS.add(held.descriptor)
+            with ExitStack() as on_failure:
+                on_failure.callback(_release, held.descriptor)
+                if not _try_lock(held):
+                    text = os.pread(held.descriptor, _HOLDER_BYTES, 0).decode("utf-8", "replace")
+                    return text.strip() or "a process that left no name"
+                if _is_on_disk(held):
+                    self._held.append(held)
+                    undo.push(on_failure.pop_all())
+                    return None
+
+    def _sign(self, held: _Held) -> None:
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        text = (
+            f"{self._holder:.300}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
+        )
+        # Filled up, so that nothing is left of a longer name: to cut that off takes a millisecond.
+        self._text = text.encode("utf-8", "backslashreplace")[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
+        # A full disk is no reason not to hold a lock.
+        with suppress(OSError):
+            os.pwrite(held.descriptor, self._text, 0)
+
+    def _timed_out(self, folder: Path, holder: str) -> LockTimeoutError:
+        return LockTimeoutError(
+            f"log directory {folder} was held for more than {self._timeout_ms} ms by {holder}. "
+            "Nothing was written; the time to wait is the option max.block.ms"
+        )
+
+
+def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
+    """Refuse a directory that a broker holds, before anything is written.
+
+    A writer of ours at work holds Kafka's lock too, but never without ``kafkalog.lock``.
+
+    Raises:
+        LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
+    """
+    mutex = _MUTEXES.of(folder)
+    if not mutex.acquire(blocking=False):
+        return  # a thread of this process has all locks; looking would make it lose one
+    try:
+        if not broker_holds(folder) or is_locked(folder / LOCK_FILE):
+            return
+    finally:
+        mutex.release()
+    # Whoever it was may have come or gone between the two looks. With our own lock, it is sure.
+    with (
+        suppress(LockTimeoutError),
+        DirectoryLocks([folder], holder="a look for a broker", timeout_ms=timeout_ms),
+    ):
+        return
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a directory on which a broker or a writer of ours is at work; makes and takes nothing.
+
+    Raises:
+        LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
+        LockTimeoutError: a writer of ours is at work.
+    """
+    mutex = _MUTEXES.of(folder)
+    is_ours = not mutex.acquire(blocking=False)
+    if not is_ours:
+        try:
+            is_ours = is_locked(folder / LOCK_FILE)
+            if not is_ours and broker_holds(folder):
+                raise _held_by_broker(folder / LOCK)
+        finally:
+            mutex.release()
+    if is_ours:
+        raise LockTimeoutError(f"a writer is at work on log directory {folder}: try again later")
+
+
+def _leave_to_broker(folder: Path) -> None:
+    """Refuse a directory that a broker holds before anything of ours is made in it.
+
+    The caller has the folder's mutex. A writer of ours makes its own file before it takes Kafka's.
+
+    Raises:
+        LogDirectoryError: a broker holds it, and we have never written there.
+    """
+    ours = folder / LOCK_FILE
+    if not ours.exists() and broker_holds(folder) and not ours.exists():
+        raise _held_by_broker(folder / LOCK)
+
+
+def _held_by_broker(path: Path) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"{path} is held: a broker, or a tool of Kafka's, is running on this log directory. It can "
+        "be read meanwhile; stop the broker before writing"
+    )
+
+
+class _Mutexes:
+    """What keeps the threads of this process apart, for each directory by device and inode."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin without any: in a forked child, the threads that held some do not exist."""
+        self._guard = threading.Lock()
+        self._found: dict[tuple[int, int], threading.Lock] = {}
+
+    def of(self, folder: Path) -> threading.Lock:
+        """Give the one of a directory."""
+        found = folder.stat()
+        with self._guard:
+            return self._found.setdefault((found.st_dev, found.st_ino), threading.Lock())
+
+
+_MUTEXES: Final = _Mutexes()
+os.register_at_fork(after_in_child=_MUTEXES.begin)
+
+
+_DESCRIPTORS: Final[set[int]] = set()
+"""Open lock files. A forked child has them too, and would keep their locks."""
+
+
+def _close_inherited() -> None:
+    while _DESCRIPTORS:
+        os.close(_DESCRIPTORS.pop())
+
+
+os.register_at_fork(after_in_child=_close_inherited)
+
+
+def _release(descriptor: int) -> None:
+    """Give the lock of an open file back, whoever else has it open, and close it."""
+    if descriptor in _DESCRIPTORS:
+        _DESCRIPTORS.discard(descriptor)
+        with suppress(OSError):
+            _set_lock(descriptor, fcntl.F_UNLCK)
+        os.close(descriptor)
+
+
+def _set_lock(descriptor: int, kind: int) -> None:
+    if _OFD_SETLK is not None:
+        try:
+            fcntl.fcntl(descriptor, _OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, 0, 0, 0))
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system, or a kernel, without such locks
+                raise
+        else:
+            return
+    exclusive = fcntl.LOCK_EX | fcntl.LOCK_NB
+    fcntl.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else exclusive)
+
+
+def _open(path: Path) -> int:
+    while True:
+        try:
+            return open_regular(path, os.O_RDWR)
+        except FileNotFoundError:
+            pass
+        try:
+            return create_exclusive(path)
+        except FileExistsError:
+            continue  # another process was faster
+        except OSError as error:
+            raise LogDirectoryError(
+                f"{path} cannot be made, so nothing can be written: {error.strerror}"
+            ) from error
+
+
+def _try_lock(held: _Held) -> bool:
+    try:
+        _set_lock(held.descriptor, fcntl.F_WRLCK)
+    except OSError as error:
+        if error.errno in _HELD_BY_OTHERS:
+            return False
+        raise LogDirectoryError(
+            f"{held.path} cannot be locked: {error.strerror}. A file system without locks cannot "
+            "be written to, since nothing would keep writers apart"
+        ) from error
+    return True
+
+
+def _is_on_disk(held: _Held) -> bool:
+    locked = os.fstat(held.descriptor)
+    try:
+        found = held.path.lstat()
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino)

@@ -1,0 +1,109 @@
+"""The log directories that are written as one set: who belongs to it, and what it has committed.
+
+A set has an id, and each of its directories a member id; every copy of the commit state names them
+all. So a directory that is missing (not mounted), was copied, or belongs elsewhere is noticed,
+where an empty folder in its place would start all of its partitions again at offset 0.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.commit_stamp import load_stamp
+from kafkalog.checkpoints.commit_state import load_intent
+from kafkalog.errors import DurabilityError
+from kafkalog.streaming.store.publishing import lost_locks, write_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kafkalog.checkpoints.commit_state import CommitState, Intent
+
+__all__ = ["LogSet"]
+
+
+@dataclass
+class LogSet:
+    """An opened set; whoever has it holds the locks of all its directories.
+
+    ``state`` is the newest state of any directory, ``members`` the directories by member id.
+    ``verify_locks`` raises if the locks are lost.
+    """
+
+    state: CommitState
+    members: Mapping[str, Path]
+    verify_locks: Callable[[], None] = lambda: None
+
+    @property
+    def directories(self) -> list[Path]:
+        """The log directories."""
+        return list(self.members.values())
+
+    def member_of(self, folder: Path) -> str:
+        """Give the member id of a log directory."""
+        known = {path: member for member, path in self.members.items()}
+        return known.get(folder) or known[Path(os.path.realpath(folder))]
+
+    def unfinished(self) -> list[Intent]:
+        """List the intents that no state has published; more than one only after a crash in one."""
+        found = (load_intent(folder) for folder in self.directories)
+        pending = [i for i in found if i is not None and i.sequence > self.state.sequence]
+        return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
+
+    def is_outdated(self) -> bool:
+        """Tell whether a directory holds a newer state than this one, or another one as new.
+
+        Raises:
+            OSError, CheckpointError: that cannot be read.
+        """
+        known = self.state.stamp
+        stamps = (load_stamp(folder) for folder in self.directories)
+        return any(s is not None and s != known and s.sequence >= known.sequence for s in stamps)
+
+    def check_current(self) -> None:
+        """See that the locks are held, and that nobody has published since this was opened.
+
+        Raises:
+            CommitError: somebody has, though the locks seemed to be held.
+            LogDirectoryError: they are lost.
+            OSError, CheckpointError: that cannot be read.
+        """
+        self.verify_locks()
+        if self.is_outdated():
+            raise lost_locks(self.directories[0], self.state.sequence + 1)
+
+    def publish(self, state: CommitState) -> None:
+        """Make ``state`` the truth. The first rename is the commit: after it nothing is undone.
+
+        Raises:
+            OSError: nothing was published.
+            LogDirectoryError: likewise, since the locks are lost.
+            CommitError: likewise, since another writer has published meanwhile; or it is not known
+                whether this was, since what is there cannot be read.
+            DurabilityError: it was published, and may not survive a loss of power.
+        """
+        failed = write_state(state, self.members, check=self.check_current)
+        self.state = state
+        if failed is not None:
+            raise DurabilityError(
+                f"commit {state.sequence} is published and its rows are visible, but a loss of "
+                f"power may take it away: {failed}. Do not write the rows again as new ones: a "
+                "query that runs its batch again, or a write under the same id and version, makes "
+                "them durable"
+            ) from failed
+
+    def make_durable(self) -> None:
+        """Let the state survive a loss of power: who published it may have ended before that.
+
+        It is written again. To sync what is there would not tell whether that has failed before.
+
+        Raises:
+            OSError: it may not survive.
+            CommitError: another writer has published meanwhile.
+        """
+        failed = write_state(self.state, self.members, check=self.check_current)
+        if failed is not None:
+            raise failed

@@ -1,0 +1,292 @@
+"""Find out which set log directories are, start one, or let one grow."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_state import (
+    INTENT_FILE,
+    STATE_FILE,
+    UNFINISHED_FOLDER,
+    CommitState,
+    load_state,
+)
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.regular import fsync_directory
+from kafkalog.files.shield import shielded
+from kafkalog.streaming.log.files import parse_partition_directory
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.file_systems import check_file_system
+from kafkalog.streaming.store.guard import unfinished_salvage
+from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
+from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.publishing import write_state
+from kafkalog.streaming.store.take_back import take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["check_given", "ensure_set", "look_at_set", "open_set"]
+
+
+@shielded
+def ensure_set(options: WriteOptions) -> str:
+    """Give the id of the set that the log directories are; an empty directory starts one.
+
+    Folders that do not exist are made.
+
+    Raises:
+        LogDirectoryError, CheckpointError: they are no set that may be written, see
+            :func:`open_set`; or the system cannot read or write them.
+    """
+    try:
+        return _ensure_set(options)
+    except OSError as error:
+        raise LogDirectoryError(
+            f"log directories {', '.join(options.paths)} cannot be used: {error}"
+        ) from error
+
+
+def _ensure_set(options: WriteOptions) -> str:
+    directories = [Path(os.path.realpath(path)) for path in options.paths]
+    check_given(directories)
+    for folder in directories:
+        _make_with_parents(folder)
+        check_file_system(folder)
+        _check_no_broker_lived(folder, options)
+        check_no_broker(folder, timeout_ms=options.max_block_ms)
+    known, strangers = _told_apart(directories)
+    if not strangers:
+        newest = _newest(known)
+        _members(known, newest)
+        return newest.set_id
+    with DirectoryLocks(directories, holder="a new writer", timeout_ms=options.max_block_ms):
+        return open_set(directories, options).state.set_id
+
+
+def check_given(folders: Sequence[Path]) -> None:
+    """Refuse what can be no set of log directories, whatever lies in it.
+
+    Raises:
+        LogDirectoryError: a folder is given twice, or is the folder of a partition.
+    """
+    _check_distinct(folders)
+    for folder in folders:
+        _check_no_partition(folder)
+
+
+def _check_distinct(folders: Sequence[Path]) -> None:
+    """Refuse one folder under two names: nobody can hold its locks twice."""
+    known: dict[object, Path] = {}
+    for folder in folders:
+        other = known.setdefault(_identity(folder), folder)
+        if other is not folder:
+            raise LogDirectoryError(
+                f"log directory {folder} is given twice, by way of a link or a mount: it is {other}"
+            )
+
+
+def _identity(folder: Path) -> object:
+    try:
+        found = folder.stat()
+    except FileNotFoundError:
+        return folder
+    return found.st_dev, found.st_ino
+
+
+def _check_no_partition(folder: Path) -> None:
+    """Refuse a partition's folder, which can be read alone and not written."""
+    if parse_partition_directory(folder.name) is None or not folder.is_dir():
+        return
+    if any(each.path == folder for each in LogDirs([folder]).partitions().values()):
+        raise LogDirectoryError(
+            f"{folder} is the folder of a partition: name the log directory around it, "
+            f"{folder.parent}, and the topic by an option or a column"
+        )
+
+
+def _make_with_parents(folder: Path) -> None:
+    """Make a log directory whose name is on the disk: what is committed in it is lost without."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    try:
+        for each in reversed(missing):
+            # By the umask: what is around it may be open to everybody, as /tmp is.
+            each.mkdir(exist_ok=True)
+            fsync_directory(each.parent)
+    except OSError as error:
+        raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
+
+
+def open_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
+    """Find out which set the directories are; start one where there is nothing yet.
+
+    Raises:
+        LogDirectoryError: a directory of the set is missing, one belongs to another set or was
+            copied, or a broker lived here and ``allowBrokerDirectory`` is not set.
+        CheckpointError: a state is damaged or newer; or there is none where there should be.
+    """
+    folders = [Path(os.path.realpath(folder)) for folder in directories]
+    for folder in folders:
+        _check_no_broker_lived(folder, options)
+    known, strangers = _told_apart(folders)
+    begun = any((folder / INTENT_FILE).exists() for folder in known)
+    starts = not known or (_newest(known).sequence == 0 and bool(strangers) and not begun)
+    for folder in strangers:
+        _check_may_join(folder, options, joins=not starts)
+    if starts:
+        return LogSet(*_start(folders))
+    newest = _newest(known)
+    log_set = LogSet(newest, _members(known, newest))
+    if not strangers:
+        return log_set
+    # To name new members is a state of its own, and has the next sequence number: the one of an
+    # unfinished commit, which would count as published from then on.
+    take_back(log_set, durable=True)
+    return LogSet(*_join(newest, log_set.members, strangers))
+
+
+def look_at_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
+    """Give the set that :func:`open_set` would give, and change nothing; nothing is locked either.
+
+    Raises:
+        LogDirectoryError, CheckpointError: as :func:`open_set`.
+    """
+    folders = [Path(os.path.realpath(folder)) for folder in directories]
+    for folder in folders:
+        _check_no_broker_lived(folder, options)
+    known, strangers = _told_apart(folders)
+    for folder in strangers:
+        _check_may_join(folder, options, joins=bool(known))
+    members = {} if not known else _members(known, _newest(known))
+    members |= {f"new {folder}": folder for folder in strangers}
+    state = _newest(known) if known else CommitState(0, "", "", ())
+    return LogSet(replace(state, member_ids=tuple(members)), members)
+
+
+def _start(folders: Sequence[Path]) -> tuple[CommitState, dict[str, Path]]:
+    """Start a set; what a start that was cut off has left is written over."""
+    members = {_new_id(): folder for folder in folders}
+    state = CommitState(0, _new_id(), "", tuple(members), commit_id=_new_id())
+    _write(state, members)
+    return state, members
+
+
+def _join(
+    newest: CommitState, members: Mapping[str, Path], folders: Sequence[Path]
+) -> tuple[CommitState, dict[str, Path]]:
+    """Take empty directories into the set, as a broker's ``log.dirs`` may grow.
+
+    They are invited first, by a copy of the present state that names them. They belong once a
+    member names them: its rename is what counts, or the members could go on without them, and
+    have two states of one sequence number. See :func:`_told_apart`.
+    """
+    new = {_new_id(): folder for folder in folders}
+    joined = {**members, **new}
+    invitation = replace(newest, member_ids=tuple(joined))
+    for member, folder in new.items():
+        _write(invitation, {member: folder})
+    state = invitation.following()
+    _write(state, joined)
+    return state, joined
+
+
+def _told_apart(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
+    """Read the states of those that belong to a set; the rest belongs to none.
+
+    An empty directory that was only invited belongs to none: whoever took it in was cut off.
+
+    Raises:
+        CheckpointError: a state is damaged or newer.
+    """
+    states = {folder: load_state(folder) for folder in folders}
+    known = {folder: state for folder, state in states.items() if state is not None}
+    named = {
+        folder: state for folder, state in known.items() if not _is_only_invited(folder, known)
+    }
+    return named, [folder for folder in folders if folder not in named]
+
+
+def _is_only_invited(folder: Path, states: Mapping[Path, CommitState]) -> bool:
+    state, newest = states[folder], _newest(states)
+    is_unnamed = state.set_id == newest.set_id and state.member_id not in newest.member_ids
+    return is_unnamed and not LogDirs([folder]).partitions()
+
+
+def _write(state: CommitState, members: Mapping[str, Path]) -> None:
+    failed = write_state(state, members)
+    if failed is not None:
+        raise failed
+
+
+def _newest(states: Mapping[Path, CommitState]) -> CommitState:
+    """Give the state that counts: of an invitation and what it was copied from, not the former."""
+    return max(states.values(), key=lambda state: (state.sequence, -len(state.member_ids)))
+
+
+def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[str, Path]:
+    """Match directories with the members that the newest state names."""
+    found: dict[str, Path] = {}
+    for folder, state in states.items():
+        if state.set_id != newest.set_id or state.member_id not in newest.member_ids:
+            raise LogDirectoryError(
+                f"log directory {folder} belongs to another set ({state.set_id}) than the others "
+                f"({newest.set_id}): directories are written together with those that they were "
+                "first written with"
+            )
+        other = found.setdefault(state.member_id, folder)
+        if other != folder:
+            raise LogDirectoryError(
+                f"log directories {other} and {folder} are the same member of their set: one is a "
+                "copy of the other; leave it out"
+            )
+    if len(found) < len(newest.member_ids):
+        raise LogDirectoryError(
+            f"{len(newest.member_ids) - len(found)} of the {len(newest.member_ids)} log "
+            f"directories of set {newest.set_id} are missing: only {_listed(found.values())} were "
+            "given or are mounted. Partitions that live in the missing ones would start again at "
+            "offset 0"
+        )
+    return found
+
+
+def _check_no_broker_lived(folder: Path, options: WriteOptions) -> None:
+    if (folder / META_PROPERTIES).exists() and not options.allow_broker_directory:
+        raise LogDirectoryError(
+            f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "
+            "know of what others append. The option allowBrokerDirectory=true permits it"
+        )
+
+
+def _check_may_join(folder: Path, options: WriteOptions, *, joins: bool) -> None:
+    """Refuse a directory without a state that is not empty: its state may have been lost."""
+    salvaged = unfinished_salvage(folder)
+    if salvaged is not None:
+        raise LogDirectoryError(salvaged)
+    for name in (INTENT_FILE, UNFINISHED_FOLDER):
+        if (folder / name).exists():
+            raise CheckpointError(
+                f"log directory {folder} has {name} but no {STATE_FILE}: its commit state was "
+                "lost. Restore all log directories of the set from one backup"
+            )
+    partitions = LogDirs([folder]).partitions()
+    if partitions and (joins or not options.allow_broker_directory):
+        raise CheckpointError(
+            f"log directory {folder} holds {len(partitions)} partitions ({next(iter(partitions))}, "
+            f"…) and no {STATE_FILE}: its commit state was lost, or others made them. Restore it; "
+            "or, to continue from what the logs hold, run `kafkalog takeover`"
+        )
+
+
+def _listed(folders: Iterable[Path]) -> str:
+    return ", ".join(str(folder) for folder in folders)
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex

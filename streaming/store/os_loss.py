@@ -1,0 +1,169 @@
+"""After a loss of power: what ``flush=os`` had left to the system, and what is done without it.
+
+Nobody goes on by himself. A person accepts the loss by ``kafkalog recover --accept-os-loss``: logs
+are cut where their whole batches end, never below what is durable, and the commit state moves back
+to these ends. Who wrote what is kept as it was: a batch of which rows are lost counts as written,
+and is not written again, since the rest of it is there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.boot import boot_id
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    read_leader_epochs,
+    write_leader_epochs,
+)
+from kafkalog.errors import CommitError
+from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.append.recovery import (
+    correct_indexes_of_sound,
+    recover_segment,
+    remove_segment,
+)
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
+from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.take_back import take_back
+from kafkalog.streaming.store.unsynced import LostOffsets, find_lost, lost_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["accept_os_loss", "boot_of", "find_os_loss", "refuse_os_loss"]
+
+
+def boot_of(directories: Iterable[Path]) -> str | None:
+    """Give the run of the machine that records are left to; None if it is another host's."""
+    return None if any(map(is_shared, directories)) else boot_id()
+
+
+def refuse_os_loss(log_set: LogSet, *, mends: bool = True) -> None:
+    """Refuse to go on after records that flush=os had left to the system are lost.
+
+    Costs nothing unless the machine has started again since. Then all of them are read, once, and
+    indexes that are torn are mended: those of sealed segments nobody looks at again. Not so unless
+    it ``mends``.
+
+    Raises:
+        CommitError: some are, or are damaged.
+    """
+    state = log_set.state
+    current = boot_of(log_set.directories)
+    if state.boot is None or state.boot == current:
+        return
+    lost = find_os_loss(log_set)
+    if lost:
+        raise CommitError(lost_text(lost))
+    if mends:
+        _mend_indexes(log_set)
+    log_set.state = replace(state, boot=current)
+
+
+def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
+    """Let logs end where their whole records do, after a loss of power; the caller has the locks.
+
+    Takes back an unfinished commit, too. May be cut off anywhere, and run again.
+
+    Returns:
+        what was lost.
+
+    Raises:
+        CommitError: records are gone that flush=os had not left to the system.
+        KafkaLogError: see :func:`~kafkalog.streaming.store.take_back.take_back`.
+    """
+    lost = find_os_loss(log_set)
+    durable = [each for each in lost if each.start < each.durable_end]
+    if durable:
+        places = ", ".join(
+            f"{each.where.topic_partition} at offset {each.start} (durable up to "
+            f"{each.durable_end})"
+            for each in durable
+        )
+        raise CommitError(
+            f"records are damaged or gone that were on the disk: {places}. That was no loss of "
+            "power. Restore the log directories; nothing was changed"
+        )
+    for each in lost:
+        _cut(log_set, each)
+    cut = frozenset(each.where.topic_partition for each in lost)
+    take_back(log_set, durable=True, cut=cut, staged_may_be_lost=True)
+    _mend_indexes(log_set)
+    if lost:
+        # First, or a reader would go by a broker's high watermark above the new end.
+        ends = [WrittenEnd(e.where.log_dir, e.where.topic_partition, e.start) for e in lost]
+        write_ends(ends, durable=True)
+        log_set.publish(_moved_back(log_set, lost))
+    return lost
+
+
+def find_os_loss(log_set: LogSet) -> list[LostOffsets]:
+    """Look at all that was left to the system, and give what is not there."""
+    log_dirs = LogDirs(log_set.directories)
+    partitions = log_dirs.partitions()
+    compacted = log_dirs.checkpoint(CLEANER_OFFSET, partitions.values())
+    return list(find_lost(log_set.state, partitions, compacted=compacted))
+
+
+def _cut(log_set: LogSet, lost: LostOffsets) -> None:
+    """Cut a log where its whole records end, and make durable what is left."""
+    folder = lost.where.path
+    bases = list_base_offsets(folder)
+    kept = [base for base in bases if base <= lost.start]
+    for base in reversed(bases[len(kept) :]):
+        remove_segment(folder, base)
+    if kept:
+        settings = log_set.state.topics[lost.key].settings
+        interval = LogConfig.from_mapping(settings).index_interval_bytes
+        recover_segment(folder, kept[-1], index_interval_bytes=interval)
+    for path in list(folder.iterdir()):
+        offset = parse_base_offset(path.name, SNAPSHOT)
+        if offset is not None and offset > lost.start:
+            path.unlink()
+    epochs = read_leader_epochs(folder)
+    left = [each for each in epochs if each.start_offset <= lost.start]
+    if left != epochs:
+        write_leader_epochs(folder, left)
+    for base in kept:
+        fsync_file(folder / file_name(base, LOG))
+    fsync_directory(folder)
+
+
+def _mend_indexes(log_set: LogSet) -> None:
+    """Correct the indexes of segments that were left to the system, or active until then."""
+    partitions = LogDirs(log_set.directories).partitions()
+    for topic in log_set.state.topics.values():
+        interval = LogConfig.from_mapping(topic.settings).index_interval_bytes
+        for number, durable_end in topic.durable_ends.items():
+            where = partitions.get(TopicPartition(topic.name, number))
+            if where is None:
+                continue  # reported elsewhere
+            bases = list_base_offsets(where.path)
+            for base, following in zip(bases, [*bases[1:], None], strict=True):
+                if following is None or following >= durable_end:
+                    correct_indexes_of_sound(where.path, base, index_interval_bytes=interval)
+
+
+def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:
+    topics = dict(log_set.state.topics)
+    for each in lost:
+        topic, number = topics[each.key], each.where.topic_partition.partition
+        topics[each.key] = replace(
+            topic,
+            high_watermarks={**topic.high_watermarks, number: each.start},
+            durable_ends={p: end for p, end in topic.durable_ends.items() if p != number},
+        )
+    left = any(topic.durable_ends for topic in topics.values())
+    boot = boot_of(log_set.directories) if left else None
+    return replace(log_set.state.following(topics=topics), boot=boot)

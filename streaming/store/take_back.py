@@ -1,0 +1,269 @@
+"""Take back an unfinished commit: exactly the bytes that its intent names, and nothing else.
+
+A commit that was cut off has left, in some order, parts of what its intent names: segments and
+folders that it made, bytes behind the former end of a log. They go. Before that they are compared,
+batch by batch, with the staged runs: bytes that are ours, or no valid batch at all (a torn write),
+may go; a valid batch that is not ours was written by somebody else since, and then nothing is
+touched. Every step may be cut off itself and done again.
+
+On a file system that hosts share, the log continues in a new segment then. A host that was taken
+for dead may still have bytes on their way: they land in the segment before, after its end. If the
+log ended in an empty segment, its files are recreated: what comes late has no name to land under.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import (
+    HIGH_WATERMARK,
+    LEADER_EPOCHS,
+    PARTITION_METADATA,
+    RECOVERY_POINT,
+)
+from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import load_intent
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.atomic import TEMPORARY_SUFFIX
+from kafkalog.files.parallel import for_each
+from kafkalog.files.regular import fsync_directory
+from kafkalog.model import partition_directory_name
+from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment, start_segment
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.files import SNAPSHOT, file_name
+from kafkalog.streaming.store.broker_marks import BrokerMarks
+from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, write_ends
+from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.proof import check_ours
+from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.store.stale_lines import drop_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from kafkalog.checkpoints.intent import IntendedPartition, Intent
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["look_at_unfinished", "take_back"]
+
+
+def take_back(
+    log_set: LogSet,
+    *,
+    durable: bool,
+    cut: Collection[TopicPartition] = (),
+    staged_may_be_lost: bool = False,
+) -> None:
+    """Undo every unfinished commit, and end every finished one that left its intent behind.
+
+    The caller holds the locks. Costs nothing where the last commit came to its end. ``durable``:
+    a finished one, which may have left its records to the system, is made durable too. After a loss
+    of power, ``cut`` are partitions whose logs have been cut already, below where the commit began,
+    and with ``staged_may_be_lost`` what no staged file can tell is taken for the commit's own.
+
+    Raises:
+        LogDirectoryError: something that is not ours lies where an intent's bytes should be, or
+            what it names was committed; or the locks are lost.
+        CommitError: the locks were lost, and another writer has committed since.
+        CheckpointError: an intent that cannot be read or does not belong here.
+    """
+    unfinished = log_set.unfinished()
+    marks = BrokerMarks()
+    for intent in unfinished:
+        _check_belongs(log_set, intent)
+        whole = [each for each in intent.partitions if each.topic_partition not in cut]
+        for_each(
+            lambda each: _check_partition(
+                log_set, each, marks, staged_may_be_lost=staged_may_be_lost
+            ),
+            whole,
+        )
+        for_each(
+            lambda each: _take_back_partition(log_set, each, is_cut=each.topic_partition in cut),
+            intent.partitions,
+        )
+        _sync_parents(log_set, intent)
+    if unfinished:
+        log_set.check_current()
+    else:
+        _end_finished(log_set, durable=durable)
+    clear_away(log_set, durable=bool(unfinished))
+
+
+def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
+    """Prove that every unfinished commit can be taken back, and give what it touches.
+
+    Raises:
+        LogDirectoryError, CheckpointError: as :func:`take_back`.
+    """
+    marks = BrokerMarks()
+    touched: list[IntendedPartition] = []
+    for intent in log_set.unfinished():
+        _check_belongs(log_set, intent)
+        for each in intent.partitions:
+            _check_partition(log_set, each, marks, staged_may_be_lost=False)
+            touched.append(each)
+    return touched
+
+
+def _check_belongs(log_set: LogSet, intent: Intent) -> None:
+    members = {partition.member_id for partition in intent.partitions}
+    members |= {file.member_id for file in intent.files}
+    if intent.set_id != log_set.state.set_id or not members <= log_set.members.keys():
+        raise CheckpointError(
+            f"{log_set.directories[0] / INTENT_FILE} belongs to another set of log directories "
+            f"({intent.set_id}) than the commit state ({log_set.state.set_id}): one of them was "
+            "copied here. Restore all log directories of the set from one backup"
+        )
+
+
+def _end_finished(log_set: LogSet, *, durable: bool) -> None:
+    """Do what a commit had still to do that was cut off after it was published."""
+    intents = (load_intent(folder) for folder in log_set.directories)
+    intent = next((found for found in intents if found is not None), None)
+    if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:
+        return
+    log_set.check_current()
+    made = {each.topic_partition for each in intent.partitions if each.created}
+    drop_lines(log_set.directories, made)
+    if durable:
+        reaches = (
+            LogReach(
+                _folder(log_set, each),
+                each.topic_partition,
+                each.end_offset,
+                _index_interval(log_set, each),
+            )
+            for each in intent.partitions
+        )
+        sync_behind(reaches, whole=True)
+    # What says where logs end must not survive a loss of power without what was published.
+    log_set.make_durable()
+    write_ends(
+        [
+            WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
+            for each in intent.partitions
+        ],
+        durable=durable,
+    )
+    _drop_staged(log_set, intent)
+
+
+def _drop_staged(log_set: LogSet, intent: Intent) -> None:
+    """Remove what a published commit was made of; of a job without an id nobody else knows it."""
+    for member, name in intent.files:
+        if member in log_set.members and name.startswith(STAGED_PREFIX):
+            (log_set.members[member] / name).unlink(missing_ok=True)
+
+
+def _folder(log_set: LogSet, intended: IntendedPartition) -> Path:
+    name = partition_directory_name(*intended.topic_partition)
+    return log_set.members[intended.member_id] / name
+
+
+def _check_partition(
+    log_set: LogSet,
+    intended: IntendedPartition,
+    marks: BrokerMarks,
+    *,
+    staged_may_be_lost: bool,
+) -> None:
+    """Prove what is to go, in all partitions before the first one is touched."""
+    folder = _folder(log_set, intended)
+    if folder.is_dir():
+        if not intended.created:  # of a new one, the marks are of an earlier topic
+            _check_not_acknowledged(folder, intended, marks)
+        check_ours(log_set, intended, folder, staged_may_be_lost=staged_may_be_lost)
+    else:
+        _check_absent(folder, intended)
+
+
+def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: BrokerMarks) -> None:
+    """Refuse to take back what was published: the state is older than that."""
+    flushed = marks.recovery_point(folder, intended.topic_partition)
+    acknowledged = max(
+        marks.high_watermark(folder, intended.topic_partition),
+        flushed if flushed <= intended.end_offset else 0,
+    )
+    if acknowledged > intended.start_offset:
+        raise LogDirectoryError(
+            f"{folder}: a commit that was cut off began at offset {intended.start_offset}, yet "
+            f"{HIGH_WATERMARK} or {RECOVERY_POINT} says that offsets up to {acknowledged - 1} "
+            "were committed: the commit state is older than the log. Nothing was changed. Restore "
+            "all log directories of the set from one backup. Or, to keep the records that are "
+            f"there, remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories, and "
+            "run `kafkalog takeover`"
+        )
+
+
+def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut: bool) -> None:
+    folder = _folder(log_set, intended)
+    if not folder.is_dir():
+        return
+    log_set.check_current()
+    for segment in reversed(() if is_cut else intended.segments):
+        if segment.created:
+            remove_segment(folder, segment.base_offset)
+        else:
+            cut_segment(
+                folder,
+                segment.base_offset,
+                segment.size_before,
+                index_interval_bytes=_index_interval(log_set, intended),
+            )
+    for offset in intended.snapshots:
+        (folder / file_name(offset, SNAPSHOT)).unlink(missing_ok=True)
+    if intended.starts_epoch:
+        _unlink_with_temporary(folder / LEADER_EPOCHS)
+    if intended.created:
+        _remove_folder(folder)
+        return
+    if is_shared(folder) and not is_cut:
+        # Should its writer wake up on another host, what it writes late lands in a file that is
+        # read up to its present end only, or, if the log ended in an empty one, in none any more.
+        # Were our locks lost by now, another writer may have committed to what would be replaced.
+        log_set.check_current()
+        start_segment(folder, intended.start_offset)
+    fsync_directory(folder)
+
+
+def _index_interval(log_set: LogSet, intended: IntendedPartition) -> int:
+    topic = log_set.state.topics.get(intended.key)
+    return LogConfig.from_mapping(topic.settings if topic else {}).index_interval_bytes
+
+
+def _check_absent(folder: Path, intended: IntendedPartition) -> None:
+    if not intended.created:
+        raise LogDirectoryError(
+            f"{folder} is gone, though a commit that was cut off appended to it: restore it, or "
+            f"remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories to give it up"
+        )
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder that the commit made; what else lies in it was put there by others."""
+    _unlink_with_temporary(folder / PARTITION_METADATA)
+    try:
+        folder.rmdir()
+    except OSError as error:
+        strange = sorted(path.name for path in folder.iterdir())
+        raise LogDirectoryError(
+            f"{folder} was made by a commit that was cut off, and holds what that did not put "
+            f"there: {', '.join(strange[:5])}. Move it away"
+        ) from error
+
+
+def _unlink_with_temporary(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.with_name(path.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
+
+
+def _sync_parents(log_set: LogSet, intent: Intent) -> None:
+    for member in sorted(set(_members_with_new_folders(intent))):
+        fsync_directory(log_set.members[member])
+
+
+def _members_with_new_folders(intent: Intent) -> Iterator[str]:
+    return (partition.member_id for partition in intent.partitions if partition.created)

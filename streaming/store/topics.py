@@ -1,0 +1,232 @@
+"""The topics that rows may go to: which there are, with how many partitions and which settings."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
+from typing import TYPE_CHECKING, Final, Self
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import load_committed, topic_key
+from kafkalog.checkpoints.topic_ids import is_changed_id
+from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
+from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.lost_partitions import lost_id_text
+from kafkalog.streaming.store.ownership import TopicOwners, check_no_link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import Committed
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.sink.write_options import WriteOptions
+
+__all__ = ["Topic", "TopicCatalog", "check_writable", "warn_of_partitions"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+_RESERVED_PREFIX: Final = "__"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as a writer sees it.
+
+    ``partitions`` is their number, ``settings`` what was ever given to the topic, by Kafka's names;
+    ``topic_id`` is None where the topic has none or is yet to be made.
+    """
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+    exists: bool
+    topic_id: str | None = None
+
+    @property
+    def config(self) -> LogConfig:
+        """All settings, with Kafka's defaults.
+
+        Raises:
+            OptionError: settings given now that do not go with those given before.
+        """
+        try:
+            return _config_of(tuple(sorted(self.settings.items())))
+        except OptionError as error:
+            raise OptionError(f"topic {self.name!r}: {error}") from None
+
+    @property
+    def key(self) -> str:
+        """Under which the commit state keeps it."""
+        return topic_key(self.name, self.topic_id)
+
+
+@lru_cache(maxsize=64)
+def _config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
+    return LogConfig.from_mapping(dict(settings))
+
+
+def check_writable(name: str, *, allow_internal: bool) -> None:
+    """Refuse a name that Kafka forbids, and one that belongs to Kafka itself unless asked for.
+
+    Raises:
+        InvalidTopicError: it breaks Kafka's rules.
+        RowError: it starts with two underscores; or it is KRaft's own log, which is no topic.
+    """
+    validate_topic_name(name)
+    if name == CLUSTER_METADATA_TOPIC:
+        raise RowError(f"{name!r} is the log in which a cluster keeps its metadata, and no topic")
+    if (name.startswith(_RESERVED_PREFIX) or name in INTERNAL_TOPICS) and not allow_internal:
+        raise RowError(
+            f"topic {name!r} is not written to: names with two leading underscores belong to "
+            "Kafka. The option allowInternalTopics=true permits it"
+        )
+
+
+@lru_cache(maxsize=10_000)
+def warn_of_partitions(name: str, wanted: int, partitions: int) -> None:
+    """Say once per process that a topic exists with another number of partitions than is wanted."""
+    _LOG.warning(
+        "option numPartitions is %d, and topic %r has %d: a topic that exists keeps its partitions",
+        wanted,
+        name,
+        partitions,
+    )
+
+
+class TopicCatalog:
+    """What the log directories hold at one moment, and what new topics would look like.
+
+    Partitions whose folders an unfinished commit is about to make do not count: it may be undone.
+    """
+
+    def __init__(
+        self,
+        partitions: Mapping[TopicPartition, PartitionDirectory],
+        committed: Committed,
+        options: WriteOptions,
+        read_id: Callable[[Path], str | None] = read_topic_id,
+    ) -> None:
+        self._partitions = partitions
+        self._read_id = read_id
+        self._committed = committed
+        self._options = options
+        self._counts: dict[str, int] = {}
+        self._new: set[str] = set()
+        self._owners = TopicOwners(committed.state)
+        being_made = {
+            intended.topic_partition
+            for intended in (committed.unfinished.partitions if committed.unfinished else ())
+            if intended.created
+        }
+        for topic, number in partitions.keys() - being_made:
+            self._counts[topic] = max(self._counts.get(topic, 0), number + 1)
+
+    @classmethod
+    def load(cls, directories: Iterable[Path], options: WriteOptions) -> Self:
+        """Look into the log directories.
+
+        Raises:
+            LogDirectoryError: one is not there or cannot be read.
+            CheckpointError: a commit state that cannot be trusted.
+        """
+        folders = list(directories)
+        try:
+            partitions = LogDirs(folders).partitions()
+            return cls(partitions, load_committed(folders), options)
+        except OSError as error:
+            raise LogDirectoryError(f"log directories cannot be read: {error}") from error
+
+    @property
+    def set_id(self) -> str | None:
+        """The set that the directories belong to; None if they have no commit state."""
+        return self._committed.state.set_id if self._committed.state else None
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The topics that exist."""
+        return self._counts.keys()
+
+    def log_dir_of(self, key: TopicPartition) -> Path | None:
+        """Give the log directory in which a partition lives; None for a new one."""
+        found = self._partitions.get(key)
+        return None if found is None else found.log_dir
+
+    def topic(self, name: str) -> Topic:
+        """Describe a topic, or the one that would be made.
+
+        Partitions that have lost their folders count: keys are to go where they always went.
+
+        Raises:
+            InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
+        """
+        check_writable(name, allow_internal=self._options.allow_internal_topics)
+        count = self._counts.get(name)
+        if count is None:
+            self._check_collision(name)
+            self._new.add(name)
+            settings = self._options.settings
+            return Topic(name, self._options.num_partitions or 1, settings, exists=False)
+        topic_id = self._topic_id(name)
+        state = self._committed.state
+        known = state.topic(name, topic_id) if state else None
+        if known and known.high_watermarks:
+            count = max(count, max(known.high_watermarks) + 1)
+        settings = {**(known.settings if known else {}), **self._options.settings}
+        return Topic(name, count, settings, exists=True, topic_id=topic_id)
+
+    def _topic_id(self, name: str) -> str | None:
+        """Give the id that all partitions of a topic carry."""
+        folders = [entry for key, entry in self._partitions.items() if key.topic == name]
+        for entry in folders:
+            check_no_link(entry)
+        try:
+            ids = {self._read_id(entry.path) for entry in folders}
+        except OSError as error:
+            raise LogDirectoryError(f"topic {name!r}: its id cannot be read: {error}") from error
+        if len(ids) > 1:
+            raise _differing_ids(name, folders)
+        topic_id = ids.pop()
+        self._owners.check(name, topic_id)
+        if topic_id is None:
+            self._check_never_had_id(name, folders)
+        return topic_id
+
+    def _check_never_had_id(self, name: str, folders: Sequence[PartitionDirectory]) -> None:
+        """Refuse folders without an id where what is committed lay under one: it is not in them."""
+        topics = self._committed.state.topics if self._committed.state else {}
+        for key, known in topics.items():
+            if known.name == name and key != topic_key(name, None):
+                raise LogDirectoryError(lost_id_text(folders[0].path, name, key))
+
+    def _check_collision(self, name: str) -> None:
+        """Refuse a new name that differs from another only in ``.`` and ``_``, as Kafka does."""
+        plain = name.replace(".", "_")
+        for other in (*self._counts, *self._new):
+            if other != name and other.replace(".", "_") == plain:
+                raise InvalidTopicError(
+                    f"topic {name!r} cannot be made beside {other!r}: their names are the same "
+                    "but for '.' and '_', which Kafka's metrics cannot tell apart"
+                )
+
+
+def _differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirectoryError:
+    ids = {entry.path: read_topic_id(entry.path) for entry in folders}
+    changes = permutations({topic_id for topic_id in ids.values() if topic_id is not None}, 2)
+    log_dir = folders[0].log_dir
+    if any(is_changed_id(log_dir, name, before, after) for before, after in changes):
+        way_out = (
+            "A `kafkalog handover` that was to give it another one was cut off: run it again, with "
+            "the same ids"
+        )
+    else:
+        way_out = "Some are left over from an older topic of that name; move them away"
+    shown = ", ".join(f"{path} {topic_id}" for path, topic_id in ids.items())
+    return LogDirectoryError(
+        f"the partitions of topic {name!r} carry different topic ids: {shown}. {way_out}"
+    )

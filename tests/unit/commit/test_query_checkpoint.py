@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "metadata").write_text(json.dumps({"id": "4711"}))
+    (tmp_path / "offsets" / "3").write_text('v1\n{"batchTimestampMs":1}\n{"flights":{"0":7}}')
+    return tmp_path
+
+
+@pytest.mark.parametrize("scheme", ["", "file:", "file://"])
+def test_the_digest_is_that_of_the_planned_offsets(folder: Path, scheme: str) -> None:
+    checkpoint = QueryCheckpoint.of_query(f"{scheme}{folder}", "4711")
+    assert checkpoint is not None
+    before = checkpoint.digest(3)
+    assert before is not None
+    (folder / "offsets" / "3").write_text("v1\n{}\n{}")
+    assert checkpoint.digest(3) not in {None, before}
+    assert checkpoint.digest(4) is None
+
+
+@pytest.mark.parametrize("location", [None, "s3://bucket/checkpoint", "hdfs:/c", "/nowhere"])
+def test_a_checkpoint_that_is_not_local_is_not_read(location: str | None) -> None:
+    assert QueryCheckpoint.of_query(location, "4711") is None
+
+
+def test_another_querys_checkpoint_is_not_taken_for_this_ones(folder: Path) -> None:
+    assert QueryCheckpoint.of_query(str(folder), "42") is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"id":7}', "{"])
+def test_a_folder_without_a_querys_metadata_is_no_checkpoint(folder: Path, content: str) -> None:
+    (folder / "metadata").write_text(content)
+    assert QueryCheckpoint.at(str(folder)) is None
+
+
+def test_a_checkpoint_can_be_made_durable_before_all_of_it_is_there(folder: Path) -> None:
+    checkpoint = QueryCheckpoint.of_query(str(folder), "4711")
+    assert checkpoint is not None
+    checkpoint.sync(3)
+    checkpoint.sync(4)

@@ -1,0 +1,161 @@
+"""What a process knows from its last commit is used while it is true, and only then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.logs import Row, append_batch, batch_bytes
+from tests.support.sinking import Writer, adopt_small_files, rows, values_of
+
+from kafkalog.checkpoints.broker import (
+    META_PROPERTIES,
+    LeaderEpoch,
+    read_leader_epochs,
+    write_leader_epochs,
+)
+from kafkalog.streaming.commit import planning
+from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.log_set import LogSet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STAMPS = [1_700_000_000_000]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note the folders whose logs are read at their ends."""
+    seen: list[str] = []
+    original = planning.open_appender
+
+    def note(folder: Path, *arguments: object, **named: object) -> object:
+        seen.append(folder.name)
+        return original(folder, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(planning, "open_appender", note)
+    return seen
+
+
+def one_row(value: str) -> object:
+    return rows([value], timestamps=STAMPS)
+
+
+def test_the_end_of_a_log_is_read_once_by_a_process_that_goes_on(
+    tmp_path: Path, opened: list[str]
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    for batch_id in range(4):
+        writer.write(batch_id, rows(["a", "b"], partitions=[0, 1]))
+    assert opened == ["t-0", "t-1"]
+    assert values_of([tmp_path], "t") == {0: ["a"] * 4, 1: ["b"] * 4}
+
+
+@pytest.mark.parametrize("adopts", [False, True])
+def test_files_are_byte_for_byte_those_of_a_process_that_knows_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopts: bool
+) -> None:
+    if adopts:
+        adopt_small_files(monkeypatch)
+    for folder, forgets in (("knows", False), ("forgets", True)):
+        writer = Writer(
+            tmp_path / folder, topic="t", segment__bytes="1000", index__interval__bytes="100"
+        )
+        for batch_id in range(25):
+            if forgets:
+                writer.tails = KnownTails()
+            size = 1 + 37 * batch_id % 200
+            writer.write(batch_id, rows(["x" * size] * 2, timestamps=STAMPS * 2))
+    known = tmp_path / "knows" / "t-0"
+    names = {path.name for path in known.iterdir()}
+    assert len(names) > 20
+    for name in names - {"partition.metadata"}:
+        assert (known / name).read_bytes() == (tmp_path / "forgets" / "t-0" / name).read_bytes(), (
+            name
+        )
+    assert names == {path.name for path in (tmp_path / "forgets" / "t-0").iterdir()}
+
+
+def test_what_another_writer_committed_is_gone_on_behind(tmp_path: Path, opened: list[str]) -> None:
+    writer, other = Writer(tmp_path, topic="t"), Writer(tmp_path, name="other", topic="t")
+    for batch_id in range(3):
+        writer.write(batch_id, rows(["a"]))
+        other.write(batch_id, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"] * 3}
+    assert len(opened) == 6
+
+
+def test_what_a_broker_appended_is_gone_on_behind(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t", allowBrokerDirectory="true")
+    (tmp_path / META_PROPERTIES).write_text("version=1\n")
+    writer.write(0, rows(["a"]))
+    append_batch(tmp_path / "t-0" / f"{0:020d}.log", batch_bytes(1, [Row(b"b")]))
+    writer.write(1, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+
+
+def test_an_epoch_that_a_broker_began_is_noticed(tmp_path: Path, opened: list[str]) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    folder = tmp_path / "t-0"
+    write_leader_epochs(folder, [*read_leader_epochs(folder), LeaderEpoch(5, 1)])
+    writer.write(1, rows(["b"]))
+    assert len(opened) == 2
+    log = (folder / f"{0:020d}.log").read_bytes()
+    assert log[len(log) // 2 :][12:16] == (5).to_bytes(4, "big")
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_that_was_deleted_is_made_anew(tmp_path: Path, suffix: str) -> None:
+    writer = Writer(tmp_path, topic="t", index__interval__bytes="0")
+    for batch_id in range(3):
+        writer.write(batch_id, one_row("a"))
+    path = tmp_path / "t-0" / f"{0:020d}{suffix}"
+    before = path.read_bytes()
+    path.unlink()
+    writer.write(3, one_row("a"))
+    assert len(path.read_bytes()) >= len(before)
+    if suffix == ".index":
+        assert path.read_bytes()[: len(before)] == before
+
+
+def test_a_batch_that_failed_leaves_nothing_that_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", fail)
+        with pytest.raises(Exception, match="No space"):
+            writer.write(1, rows(["b"]))
+    writer.write(1, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "c"]}
+
+
+def test_directories_that_were_replaced_by_a_backup_are_looked_at(
+    tmp_path: Path, opened: list[str]
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    for path in (tmp_path / "t-0").iterdir():
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+    writer.write(1, rows(["b"]))
+    assert len(opened) == 2
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+
+
+def test_few_sets_are_kept(tmp_path: Path, opened: list[str]) -> None:
+    tails = KnownTails()
+    for number in range(10):
+        writer = Writer(tmp_path / str(number), topic="t")
+        writer.tails = tails
+        writer.write(0, rows(["a"]))
+    assert len(tails._sets) == 8
+    assert len(opened) == 10

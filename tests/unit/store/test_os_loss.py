@@ -1,0 +1,227 @@
+"""Records of ``flush=os`` that did not survive: who notices, and how to continue without them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+from typer.testing import CliRunner
+
+from kafkalog.checkpoints import boot
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
+from kafkalog.checkpoints.commit_state import CommitState, load_state
+from kafkalog.errors import CommitError, DataLossError
+from kafkalog.jobs.cli.app import app
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+COMMAND = "recover --accept-os-loss"
+
+
+@pytest.fixture
+def boots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give a list whose last word is the id of the machine's present run."""
+    runs = ["first"]
+    monkeypatch.setattr(boot, "_read", lambda: runs[-1])
+    return runs
+
+
+def writer(folder: Path, flush: str, **options: str) -> Writer:
+    return Writer(folder, name=flush, topic="t", flush=flush, **options)
+
+
+def state_of(folder: Path) -> CommitState:
+    state = load_state(folder)
+    assert state is not None
+    return state
+
+
+def durable_ends(folder: Path) -> dict[int, int]:
+    (topic,) = state_of(folder).topics.values()
+    return dict(topic.durable_ends)
+
+
+def wrote(folder: Path) -> Writer:
+    """Write two rows durably, then three batches of two rows that are left to the system."""
+    writer(folder, "commit").write(0, rows(["a", "b"]))
+    left = writer(folder, "os")
+    for batch_id in range(3):
+        left.write(batch_id, rows([f"{batch_id}c", f"{batch_id}d"]))
+    return left
+
+
+def log_of(folder: Path) -> Path:
+    return max(folder.glob("t-0/*.log"))
+
+
+def cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+def zero(path: Path, start: int, size: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(start)
+        file.write(bytes(size))
+
+
+def look(folder: Path) -> dict[TopicPartition, int]:
+    return LogTail([str(folder)], lambda _: True).look()
+
+
+def test_the_state_keeps_how_far_logs_are_durable(tmp_path: Path, boots: list[str]) -> None:
+    del boots
+    wrote(tmp_path)
+    assert durable_ends(tmp_path) == {0: 2}
+    assert state_of(tmp_path).boot == "first"
+    writer(tmp_path, "commit").write(1, rows(["e"]))
+    assert durable_ends(tmp_path) == {}
+    assert state_of(tmp_path).boot is None
+
+
+@pytest.mark.parametrize("act", [hand_over, take_over])
+def test_who_gives_directories_away_or_takes_them_makes_them_durable(
+    tmp_path: Path, act: Callable[[list[str]], object], boots: list[str]
+) -> None:
+    del boots
+    wrote(tmp_path)
+    act([str(tmp_path)])
+    assert durable_ends(tmp_path) == {}
+
+
+def torn(tmp_path: Path) -> None:
+    """Lose the middle one of three batches; the last one is there."""
+    log = log_of(tmp_path)
+    size = log.stat().st_size
+    zero(log, size // 2, size // 4)
+
+
+def cut_off(tmp_path: Path) -> None:
+    log = log_of(tmp_path)
+    cut(log, log.stat().st_size * 3 // 4 - 10)
+
+
+@pytest.mark.parametrize("lose", [torn, cut_off])
+def test_until_the_loss_is_accepted_everybody_names_the_command(
+    tmp_path: Path, boots: list[str], lose: Callable[[Path], None]
+) -> None:
+    left = wrote(tmp_path)
+    lose(tmp_path)
+    boots.append("second")
+    with pytest.raises(CommitError, match=COMMAND):
+        left.write(3, rows(["e"]))
+    for act in (recover, hand_over, take_over):
+        with pytest.raises(CommitError, match=COMMAND):
+            act([str(tmp_path)])
+    with pytest.raises(DataLossError, match=rf"t-0 \[4, 8\).*{COMMAND}"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize("lose", [torn, cut_off])
+def test_accepting_the_loss_says_what_is_gone_and_lets_everybody_continue(
+    tmp_path: Path, boots: list[str], lose: Callable[[Path], None]
+) -> None:
+    left = wrote(tmp_path)
+    lose(tmp_path)
+    boots.append("second")
+    words = ["recover", "--accept-os-loss", str(tmp_path)]
+    done = CliRunner().invoke(app, [*words, "--json"])
+    assert done.exit_code == 0
+    told = json.loads(done.stdout)
+    assert told["lost"] == [{"topic": "t", "partition": 0, "start": 4, "end": 8}]
+    assert told["writers"] == ["query:commit, batch 0", "query:os, batch 2"]
+    assert look(tmp_path) == {T0: 4}
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 4}
+    assert not left.write(2, rows(["2c", "2d"])).appended
+    left.write(3, rows(["e"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "0c", "0d", "e"]}
+    assert CliRunner().invoke(app, words).exit_code == 0
+
+
+def test_the_command_says_what_the_loss_means(tmp_path: Path, boots: list[str]) -> None:
+    wrote(tmp_path)
+    cut_off(tmp_path)
+    boots.append("second")
+    done = CliRunner().invoke(app, ["recover", "--accept-os-loss", str(tmp_path)])
+    assert "gone: t-0 [4, 8)" in done.stdout
+    assert "set readers back" in done.stdout
+    assert "query:os, batch 2" in done.stdout
+
+
+def test_a_segment_that_lost_whole_batches_before_the_next_one_is_noticed(
+    tmp_path: Path, boots: list[str]
+) -> None:
+    left = writer(tmp_path, "os", segment__bytes="200")
+    for batch_id in range(6):
+        left.write(batch_id, rows([f"{batch_id}a", f"{batch_id}b"]))
+    first, *others = sorted(tmp_path.glob("t-0/*.log"))
+    assert len(others) > 1
+    cut(first, first.stat().st_size // 2)
+    boots.append("second")
+    with pytest.raises(DataLossError, match=r"t-0 \[2, 12\)"):
+        look(tmp_path)
+    (lost,) = recover([str(tmp_path)], accept_os_loss=True).lost
+    assert (lost.start, lost.end) == (2, 12)
+    left.write(6, rows(["e"]))
+    assert values_of([tmp_path], "t") == {0: ["0a", "0b", "e"]}
+
+
+def test_what_was_durable_is_never_given_up(tmp_path: Path, boots: list[str]) -> None:
+    wrote(tmp_path)
+    cut(log_of(tmp_path), 10)
+    boots.append("second")
+    before = log_of(tmp_path).read_bytes()
+    with pytest.raises(CommitError, match=r"t-0 at offset 0 \(durable up to 2\)"):
+        recover([str(tmp_path)], accept_os_loss=True)
+    assert log_of(tmp_path).read_bytes() == before
+
+
+def test_a_state_without_durable_ends_gives_nothing_up(tmp_path: Path, boots: list[str]) -> None:
+    writer(tmp_path, "commit").write(0, rows(["a", "b"]))
+    log = log_of(tmp_path)
+    cut(log, log.stat().st_size - 10)
+    boots.append("second")
+    done = recover([str(tmp_path)], accept_os_loss=True)
+    assert done.lost == []
+    (problem,) = done.problems
+    assert "committed up to 2" in problem
+
+
+def test_nothing_is_looked_at_while_the_machine_runs_or_where_all_is_there(
+    tmp_path: Path, boots: list[str]
+) -> None:
+    left = wrote(tmp_path)
+    assert look(tmp_path) == {T0: 8}
+    boots.append("second")
+    assert look(tmp_path) == {T0: 8}
+    left.write(3, rows(["e"]))
+    assert state_of(tmp_path).boot == "second"
+    assert durable_ends(tmp_path) == {0: 2}
+    assert look(tmp_path) == {T0: 9}
+
+
+def test_kept_offsets_with_a_gap_between_segments_are_no_loss(
+    tmp_path: Path, boots: list[str]
+) -> None:
+    import pyarrow as pa
+
+    def at(*offsets: int) -> pa.RecordBatch:
+        batch = rows([str(offset) for offset in offsets])
+        return batch.append_column("offset", pa.array(offsets, pa.int64()))
+
+    kept = writer(tmp_path, "os", preserveOffsets="true", segment__bytes="100")
+    kept.write(0, at(0, 1))
+    kept.write(1, at(10, 11))
+    kept.write(2, at(20, 21))
+    assert len(list(tmp_path.glob("t-0/*.log"))) == 3
+    boots.append("second")
+    assert look(tmp_path) == {T0: 22}

@@ -1,0 +1,226 @@
+"""What counts as published: the very state that a commit made, whoever else was there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
+from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
+from kafkalog.checkpoints.commit_state import load_intent, load_state
+from kafkalog.errors import CommitError, DurabilityError, KafkaLogError
+from kafkalog.files.atomic import prepare
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.operate.handover import take_over
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.locks import DirectoryLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+
+
+def commit_elsewhere(folder: Path, *values: str) -> None:
+    """Let another process commit, though the locks are held: as a server lets it that lost them."""
+    for name in (".lock", "kafkalog.lock"):
+        (folder / name).unlink()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            writer = Writer(folder, topic="t")
+            runs = writer.stage(0, rows(values))
+            Committer(writer.plan(), BatchIdentity("job:other", 0)).commit(runs)
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def at_call(patch: pytest.MonkeyPatch, name: str, path: Path, action: Callable[[], None]) -> None:
+    """Act once before a function of ``os`` is called with a path."""
+    original = getattr(os, name)
+    acted: list[bool] = []
+
+    def function(*arguments: Any, **named: Any) -> Any:
+        if os.fspath(arguments[0]) == str(path) and not acted:
+            acted.append(True)
+            action()
+        return original(*arguments, **named)
+
+    patch.setattr(os, name, function)
+
+
+MOMENTS = {
+    "before the intent": ("mkdir", "kafkalog.unfinished"),
+    "before the state": ("unlink", "kafkalog.commit.tmp"),
+    "before the rename": ("replace", "kafkalog.commit.tmp"),
+}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["told by its locks", "not told"])
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_commit_whose_sequence_another_writer_published_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, told: bool, count: int
+) -> None:
+    name, file = MOMENTS[moment]
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    theirs = [f"x{number}" for number in range(count)]
+    with monkeypatch.context() as patch:
+        if not told:
+            patch.setattr(DirectoryLocks, "verify", lambda _: None)
+        at_call(patch, name, tmp_path / file, lambda: commit_elsewhere(tmp_path, *theirs))
+        with pytest.raises(KafkaLogError) as raised:
+            writer.commit(1, runs)
+    if not told:
+        assert "another writer has published commit 2" in str(raised.value)
+    assert values_of([tmp_path], "t") == {0: ["a", *theirs]}
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 1 + count}
+    writer.write(1, rows(["b"]))
+    writer.write(2, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", *theirs, "b", "c"]}
+
+
+def test_a_rename_that_put_anothers_state_in_place_is_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All writers use one temporary name: without locks it may be another one's by then."""
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    before = load_state(tmp_path)
+    assert before is not None
+    theirs = before.following()
+
+    def prepare_theirs() -> None:
+        prepare(tmp_path / STATE_FILE, theirs.to_bytes())
+
+    with monkeypatch.context() as patch:
+        at_call(patch, "replace", tmp_path / "kafkalog.commit.tmp", prepare_theirs)
+        with pytest.raises(CommitError, match="another writer has published commit 2"):
+            writer.commit(1, runs)
+    assert load_state(tmp_path) == theirs
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_a_takeover_whose_sequence_another_writer_published_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    theirs = tmp_path / "kafkalog.commit"
+    state = load_state(tmp_path)
+    assert state is not None
+    ours = state.following(topics={})
+    theirs.write_bytes(ours.to_bytes())  # a takeover finds more than this says
+
+    def publish_theirs() -> None:
+        theirs.write_bytes(ours.following().to_bytes())
+
+    at_call(monkeypatch, "unlink", tmp_path / "kafkalog.commit.tmp", publish_theirs)
+    with pytest.raises(CommitError, match="another writer has published"):
+        take_over([str(tmp_path)])
+
+
+def test_two_commits_of_like_content_differ(tmp_path: Path) -> None:
+    stamps = []
+    for name in ("a", "b"):
+        writer = Writer(tmp_path / name, topic="t")
+        runs = writer.stage(0, rows(["x"]))
+        Committer(writer.plan(), BatchIdentity("job:1", 0)).commit(runs)
+        stamps.append(load_stamp(tmp_path / name))
+    assert stamps[0] != stamps[1]
+    assert {stamp and stamp.sequence for stamp in stamps} == {1}
+
+
+def test_what_an_intent_of_another_commit_says_is_not_done_after_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    kept: list[bytes] = []
+    at_call(
+        monkeypatch,
+        "replace",
+        tmp_path / "kafkalog.commit.tmp",
+        lambda: kept.append((tmp_path / "kafkalog.intent").read_bytes()),
+    )
+    lost = Writer(tmp_path, topic="t", name="lost")
+    runs = lost.stage(0, rows(["x", "y"]))
+    monkeypatch.setattr("kafkalog.streaming.store.publishing.publish", _fail)
+    with pytest.raises(CommitError):
+        lost.commit(0, runs)
+    monkeypatch.undo()
+    writer.write(1, rows(["b"]))
+    # As the writer that lost its locks leaves it: of the same sequence, and not published.
+    assert kept == [] or (tmp_path / "kafkalog.intent").write_bytes(kept[0])
+    writer.write(1, rows(["b"]))
+    assert load_intent(tmp_path) is None
+    assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 2}
+
+
+def _fail(*_: object, **__: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def failing_fsync_of(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let each fsync of a folder fail once its state was renamed."""
+    original, replace, renamed = os.fsync, os.replace, []
+
+    def noted(source: Any, target: Any, **named: Any) -> None:
+        replace(source, target, **named)
+        renamed.append(str(target).endswith(STATE_FILE))
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if any(renamed) and stat.S_ISDIR(found.st_mode) and found.st_ino == folder.stat().st_ino:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        original(descriptor)
+
+    patch.setattr(os, "replace", noted)
+    patch.setattr(os, "fsync", fsync)
+
+
+def test_a_state_whose_folder_cannot_be_synced_is_published_and_not_said_to_be_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    with monkeypatch.context() as patch:
+        failing_fsync_of(patch, tmp_path)
+        with pytest.raises(DurabilityError, match="rows are visible, but a loss of power"):
+            writer.commit(1, runs)
+        assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+        with pytest.raises(KafkaLogError, match=os.strerror(errno.EIO)):
+            Committer(writer.plan(), writer.identity(1)).commit_or_abort(runs)
+    before = (tmp_path / STATE_FILE).stat().st_ino
+    assert not writer.write(1, rows(["b"])).appended
+    # It was written again, and not only synced: a sync after one that failed says nothing.
+    assert (tmp_path / STATE_FILE).stat().st_ino != before
+    writer.write(2, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+
+
+def test_one_directory_that_holds_the_state_durably_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    writer = Writer(*folders, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    with monkeypatch.context() as patch:
+        failing_fsync_of(patch, folders[0])
+        assert writer.commit(1, runs).appended
+    assert values_of(folders, "t") == {0: ["a", "b"]}

@@ -1,0 +1,133 @@
+"""Lines that an earlier topic of the same name has left in Kafka's checkpoints."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.sinking import Writer, rows, values_of
+from typer.testing import CliRunner
+
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from kafkalog.errors import LogDirectoryError
+from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.cli.views import verify_logs
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.store.log_set import LogSet
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+U0 = TopicPartition("u", 0)
+NAMES = (LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK, CLEANER_OFFSET)
+
+
+def lines(directories: tuple[Path, ...]) -> dict[str, dict[TopicPartition, int]]:
+    """Give the lines of each checkpoint, of all directories together."""
+    found: dict[str, dict[TopicPartition, int]] = {name: {} for name in NAMES}
+    for folder in directories:
+        for name in NAMES:
+            found[name] |= read_offset_checkpoint(folder, name)
+    return found
+
+
+@pytest.mark.parametrize("flush", ["commit", "os"])
+def test_lines_of_a_topic_that_is_made_again_go_everywhere_before_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flush: str
+) -> None:
+    writer = Writer(tmp_path / "a", tmp_path / "b", topic="t", flush=flush)
+    writer.plan()
+    for folder in writer.directories:
+        for name in NAMES:
+            write_offset_checkpoint(folder, name, {T0: 500, U0: 7})
+    before: list[dict[str, dict[TopicPartition, int]]] = []
+    publish = LogSet.publish
+
+    def noting(log_set: LogSet, *state: object, **options: object) -> None:
+        before.append(lines(writer.directories))
+        publish(log_set, *state, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(LogSet, "publish", noting)
+    writer.write(0, rows(["a", "b"]))
+    assert before == [{name: {U0: 7} for name in NAMES}]
+    assert T0 not in lines(writer.directories)[LOG_START_OFFSET]
+
+
+def with_a_stale_start(tmp_path: Path) -> Writer:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a", "b"]))
+    write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {T0: 500})
+    return writer
+
+
+def test_a_log_whose_start_lies_above_its_end_is_neither_read_nor_appended_to(
+    tmp_path: Path,
+) -> None:
+    writer = with_a_stale_start(tmp_path)
+    with pytest.raises(LogDirectoryError, match="at offset 500 there, but its log"):
+        LogTail([str(tmp_path)], lambda _: True).look()
+    another = Writer(tmp_path, name="another", topic="t")
+    with pytest.raises(LogDirectoryError, match="recover --reset-log-start"):
+        another.write(0, rows(["c"]))
+    assert values_of(writer.directories, "t") == {0: ["a", "b"]}
+
+
+def test_a_log_that_is_emptied_up_to_its_end_is_read_and_appended_to(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
+    write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {T0: 2})
+    assert LogTail([str(tmp_path)], lambda _: True).look() == {T0: 2}
+    Writer(tmp_path, name="another", topic="t").write(0, rows(["c"]))
+    assert LogTail([str(tmp_path)], lambda _: True).look() == {T0: 3}
+
+
+@pytest.mark.parametrize("act", [recover, hand_over, take_over])
+def test_recovery_handover_and_takeover_report_a_start_above_the_end(
+    tmp_path: Path, act: object
+) -> None:
+    with_a_stale_start(tmp_path)
+    (problem,) = act([str(tmp_path)]).problems  # type: ignore[operator]
+    assert "starts at offset 500 there, but its log ends at offset 2" in problem
+    assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {T0: 500}
+
+
+def test_verification_reports_a_start_above_the_end(tmp_path: Path) -> None:
+    with_a_stale_start(tmp_path)
+    (problem,) = [row["problem"] for row in verify_logs([str(tmp_path)], None) if row["problem"]]
+    assert "starts at offset 500 there, but its log ends at offset 2" in problem
+
+
+def test_recovery_resets_a_start_above_the_end_if_it_is_told_to(tmp_path: Path) -> None:
+    writer = with_a_stale_start(tmp_path)
+    write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {U0: 1})
+    done = CliRunner().invoke(app, ["recover", "--reset-log-start", str(tmp_path), "--json"])
+    assert done.exit_code == 0
+    (told,) = json.loads(done.stdout)["reset"]
+    assert "500" in told
+    assert "t-0" in told
+    assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {U0: 1}
+    assert LogTail([str(tmp_path)], lambda _: True).look() == {T0: 2}
+    writer.write(1, rows(["c"]))
+    assert values_of(writer.directories, "t") == {0: ["a", "b", "c"]}
+
+
+def test_a_handover_keeps_no_line_of_a_partition_that_is_gone(tmp_path: Path) -> None:
+    for topic in "tu":
+        Writer(tmp_path, name=topic, topic=topic).write(0, rows(["a"]))
+    for name in NAMES:
+        write_offset_checkpoint(tmp_path, name, {T0: 1, U0: 1})
+    shutil.rmtree(tmp_path / "t-0")
+    assert hand_over([str(tmp_path)]).problems == []
+    assert T0 not in set().union(*lines((tmp_path,)).values())
