@@ -14,7 +14,7 @@ from kafkalog.jobs.running import run
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.sink.locks import DirectoryLocks
+from kafkalog.streaming.store.locks import DirectoryLocks
 
 __all__ = ["command", "rebuild"]
 

@@ -76,7 +76,7 @@ def recover(
 ) -> None:
     """Take back what an unfinished commit left, and bring the ends of all logs into order."""
     with one_line_errors():
-        from kafkalog.streaming.sink.upkeep import recover as act  # noqa: PLC0415
+        from kafkalog.streaming.operate.recover import recover as act  # noqa: PLC0415
 
         done = act(
             paths,
@@ -108,7 +108,7 @@ def handover(
 
     ids = pairs(topic_id)
     with one_line_errors():
-        from kafkalog.streaming.sink.handover import hand_over  # noqa: PLC0415
+        from kafkalog.streaming.operate.handover import hand_over  # noqa: PLC0415
 
         done = hand_over(
             paths, topic_ids=ids, cluster_id=cluster_id, node_id=node_id, dry_run=dry_run
@@ -127,7 +127,7 @@ def takeover(
 ) -> None:
     """Let the sink go on behind a broker that has stopped or was killed."""
     with one_line_errors():
-        from kafkalog.streaming.sink.handover import take_over  # noqa: PLC0415
+        from kafkalog.streaming.operate.handover import take_over  # noqa: PLC0415
 
         done = take_over(paths, aborts_open=abort_open_transactions, dry_run=dry_run)
     report_upkeep(done, as_json=as_json, dry_run=dry_run)

@@ -25,7 +25,7 @@ def backup(
     if len(words) < 2:
         raise typer.BadParameter("name the log directories, and then the folder for the copy")
     with one_line_errors():
-        from kafkalog.streaming.sink.backup import back_up  # noqa: PLC0415
+        from kafkalog.streaming.operate.backup import back_up  # noqa: PLC0415
 
         done = back_up(words[:-1], words[-1])
     rows = [

@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kafkalog.streaming.log.unsynced import LostOffsets
-    from kafkalog.streaming.sink.upkeep import Upkeep
+    from kafkalog.streaming.operate.recover import Upkeep
+    from kafkalog.streaming.store.unsynced import LostOffsets
 
 __all__ = ["PROBLEM", "exit_if", "one_line_errors", "print_rows", "report_upkeep"]
 

@@ -10,7 +10,7 @@ from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.sink.salvage import DamagedPlace
+    from kafkalog.streaming.operate.salvage import DamagedPlace
 
 __all__ = ["salvage"]
 
@@ -38,7 +38,7 @@ def salvage(
 ) -> None:
     """Show what is damaged and which offsets are lost; drop it, or cut the log there."""
     with one_line_errors():
-        from kafkalog.streaming.sink.salvage import salvage as act  # noqa: PLC0415
+        from kafkalog.streaming.operate.salvage import salvage as act  # noqa: PLC0415
 
         paths, partitions = _told_apart(words)
         done = act(paths, partitions, drop=drop or (), cut=cut or ())
@@ -68,7 +68,7 @@ def _told_apart(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
 
 
 def _row(place: DamagedPlace) -> dict[str, Any]:
-    from kafkalog.streaming.sink.places import place_name  # noqa: PLC0415
+    from kafkalog.streaming.operate.places import place_name  # noqa: PLC0415
 
     damage = place.damage
     return {
