@@ -41,3 +41,9 @@ def test_every_row_of_what_shows_it_names_a_test() -> None:
     promises = [row for row in rows if not row.startswith(("| promise |", "| ---"))]
     assert promises
     assert [row for row in promises if not re.search(rf"`(?:{FOLDERS})/", row)] == []
+
+
+def test_the_map_names_every_page() -> None:
+    page = ROOT / "docs/README.md"
+    named = set(re.findall(r"\]\(([\w-]+\.md)\)", page.read_text()))
+    assert named == {path.name for path in page.parent.glob("*.md")} - {page.name}
