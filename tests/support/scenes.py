@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["CASES", "TOPICS", "Case", "Scene", "check_indexes", "expected", "in_order"]
+__all__ = ["CASES", "TOPICS", "Case", "Scene", "check_indexes", "expected", "in_order", "tasks"]
 
 TOPICS: Final = ("flights", "weather")
 _TASKS: Final = 2
