@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows
 
 __all__ = ["backup"]
@@ -19,7 +20,7 @@ def backup(
             help="The log directories that belong together, then a new folder for the copy.",
         ),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Copy log directories while they are written to: the copy can be read, and written."""
     if len(words) < 2:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["say_missing", "unverified_rows"]
 
-_LOGGER: Final = logging.getLogger("kafkalog.cli")
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
 Row = dict[str, Any]
 

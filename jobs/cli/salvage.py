@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def salvage(
         list[str] | None,
         typer.Option(metavar="PLACE", help=f"Let the log end there: {_PLACE}"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show what is damaged and which offsets are lost; drop it, or cut the log there."""
     with one_line_errors():

@@ -25,7 +25,7 @@ from kafkalog.checkpoints.commit_state import (
 )
 from kafkalog.errors import BatchIdentityError, LogDirectoryError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.cli.views import verify_logs
+from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.operate import backup as backup_module

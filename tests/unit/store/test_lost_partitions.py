@@ -11,7 +11,7 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.checkpoints.commit_state import load_state
 from kafkalog.errors import LogDirectoryError
-from kafkalog.jobs.cli.views import verify_logs
+from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 

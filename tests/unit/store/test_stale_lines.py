@@ -20,7 +20,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.cli.views import verify_logs
+from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover

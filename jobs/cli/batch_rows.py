@@ -1,0 +1,136 @@
+"""What ``verify`` and ``dump`` show, as rows of plain values."""
+
+from __future__ import annotations
+
+import logging
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.jobs.cli.log_dirs import log_dirs_of, log_start_of, partitions_of, tail_of
+from kafkalog.jobs.cli.missing import say_missing, unverified_rows
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
+from kafkalog.streaming.records.batch_rows import BatchDescriber
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.segment import LogSegment
+
+__all__ = ["dump_batches", "summary_of", "verify_logs"]
+
+Row = dict[str, Any]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+
+def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
+    """Check every segment, and that each log reaches what is committed to it.
+
+    ``problem`` is None where nothing is wrong; what a log lacks is a row without a segment, and so
+    is a commit state that cannot be trusted.
+    """
+    return [*_verified_segments(paths, topic), *_verified_ends(paths, topic)]
+
+
+def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
+    tail = tail_of(paths, topic)
+    try:
+        tail.look()
+    except KafkaLogError as error:
+        yield {"topic": topic, "partition": None, "segment": None, "problem": str(error)}
+    yield from unverified_rows(log_dirs_of(paths), topic)
+    for key, gap in tail.missing.items():
+        yield {
+            "topic": key.topic,
+            "partition": key.partition,
+            "segment": None,
+            "problem": f"offsets [{gap.start}, {gap.end}) were committed and are not in the log",
+        }
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, int]:
+    """Count what :func:`verify_logs` has looked at, and the problems that it found."""
+    checked = [row for row in rows if row["segment"] is not None]
+    return {
+        "partitions": len({(row["topic"], row["partition"]) for row in checked}),
+        "segments": len(checked),
+        "batches": sum(row["batches"] for row in checked),
+        "bytes": sum(row["bytes"] for row in checked),
+        "problems": sum(row["problem"] is not None for row in rows),
+    }
+
+
+def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
+    for key, found in partitions_of(paths, topic).items():
+        for segment, follower in _segments(found):
+            checked = _checked(segment, follower)
+            yield {
+                "topic": key.topic,
+                "partition": key.partition,
+                "segment": segment.path.name,
+                "batches": checked.batches,
+                "bytes": checked.bytes,
+                "problem": "; ".join(checked.problems) or None,
+            }
+
+
+def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
+    """Pair each segment with the one after it."""
+    with PartitionLog(found.path, found.topic_partition) as log:
+        return list(zip_longest(log.segments, log.segments[1:]))
+
+
+def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
+    try:
+        return check_segment(segment, None if follower is None else follower.base_offset)
+    except FileNotFoundError:  # deleted since it was listed, as retention does
+        return SegmentCheck([], 0, 0)
+    except (KafkaLogError, OSError) as error:
+        return SegmentCheck([str(error)], 0, 0)
+
+
+def dump_batches(
+    paths: Sequence[str], topic: str, partition: int, start: int, count: int
+) -> Iterator[Row]:
+    """Give the headers of up to ``count`` batches from an offset on.
+
+    Up to the end of the log, or to the committed end if damage makes the log end before it.
+    """
+    wanted = TopicPartition(topic, partition)
+    say_missing(log_dirs_of(paths), topic)
+    found = partitions_of(paths, topic).get(wanted)
+    if found is None:
+        raise UnknownTopicOrPartitionError(f"{wanted} is not in {', '.join(paths)}")
+    committed = tail_of(paths, topic).look()[wanted]
+    with PartitionLog(found.path, wanted, log_start_of(found)) as log:
+        end = max(committed, log.log_end_offset())
+        first = max(start, log.log_start_offset)
+        if first >= end:
+            _LOGGER.warning(
+                "%s has no batch from offset %d on: its log is [%d, %d)",
+                wanted,
+                start,
+                log.log_start_offset,
+                end,
+            )
+        yield from _headers(log, first, end, count)
+
+
+def _headers(log: PartitionLog, start: int, end: int, count: int) -> Iterator[Row]:
+    describer = BatchDescriber()
+    left = count
+    for part in log.slices(start, end):
+        for rows in log.read_slice(part, describer, committed_end=end):
+            for row in rows.slice(0, left).to_pylist():
+                yield {name: _plain(value) for name, value in row.items()}
+            left -= min(left, rows.num_rows)
+            if not left:
+                return
+
+
+def _plain(value: object) -> object:
+    return value if isinstance(value, int | float | str | bool | None) else str(value)

@@ -1,0 +1,85 @@
+"""The log directories that a command is given, and what is in them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.jobs.cli.emptiness import explain_nothing, listed
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.options import READABLE_PATHS
+from kafkalog.streaming.source.tail import LogTail
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+__all__ = ["log_dirs_of", "log_start_of", "partitions_of", "tail_of"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+
+def log_dirs_of(paths: Sequence[str]) -> LogDirs:
+    """Take the words of a command as log directories."""
+    return LogDirs(_places(paths))
+
+
+def _places(paths: Sequence[str]) -> tuple[str, ...]:
+    """Take log directories as the option ``path`` does, URIs too.
+
+    Raises:
+        OptionError: they name none.
+    """
+    try:
+        return READABLE_PATHS.read(",".join(paths))
+    except ValueError:
+        raise OptionError(
+            f"{','.join(paths)!r} names no log directory, expected {READABLE_PATHS.accepts}"
+        ) from None
+
+
+def partitions_of(
+    paths: Sequence[str], topic: str | None
+) -> dict[TopicPartition, PartitionDirectory]:
+    """Find the partitions, of one topic if it is named.
+
+    A folder that has a partition's name and no segment is none, and said.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic.
+        LogDirectoryError: there is no partition, and nothing shows that there ever was one.
+    """
+    log_dirs, found = log_dirs_of(paths), {}
+    for key, where in log_dirs.partitions().items():
+        if LogSegments.of(where.path):
+            found[key] = where
+        else:
+            _LOGGER.warning("%s has no .log file: it is not taken for a partition", where.path)
+    if not found:
+        explain_nothing(log_dirs.paths)
+    if topic is None:
+        return found
+    chosen = {key: where for key, where in found.items() if key.topic == topic}
+    if not chosen:
+        names = sorted({key.topic for key in found})
+        raise UnknownTopicOrPartitionError(
+            f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
+            + (f"Topics there: {listed(names)}" if names else "There is no topic at all")
+        )
+    return chosen
+
+
+def tail_of(paths: Sequence[str], topic: str | None) -> LogTail:
+    """Look at the ends of all partitions, or of one topic's."""
+    return LogTail(_places(paths), lambda key: topic is None or key.topic == topic)
+
+
+def log_start_of(found: PartitionDirectory) -> int:
+    """Give the log start that is noted for a partition; 0 where none is."""
+    starts = read_offset_checkpoint(found.log_dir, LOG_START_OFFSET)
+    return starts.get(found.topic_partition, 0)

@@ -1,0 +1,159 @@
+"""The commands that bring log directories into order: ``recover``, ``handover``, ``takeover``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kafkalog.jobs.arguments import pairs
+from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.operate.recover import Upkeep
+    from kafkalog.streaming.store.unsynced import LostOffsets
+
+__all__ = ["handover", "recover", "takeover"]
+
+
+def recover(
+    paths: Paths,
+    reset_log_start: Annotated[
+        bool,
+        typer.Option(
+            "--reset-log-start",
+            help="Forget log starts above the ends of their logs, those of earlier topics.",
+        ),
+    ] = False,
+    accept_os_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-os-loss",
+            help="Go on without records of flush=os that a loss of power took.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Take back what an unfinished commit left, and bring the ends of all logs into order."""
+    with one_line_errors():
+        from kafkalog.streaming.operate.recover import recover as act  # noqa: PLC0415
+
+        done = act(
+            paths,
+            reset_log_start=reset_log_start,
+            accept_os_loss=accept_os_loss,
+            dry_run=dry_run,
+        )
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def handover(
+    paths: Paths,
+    topic_id: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TOPIC=ID", help="The id that the cluster gave to a topic."),
+    ] = None,
+    cluster_id: Annotated[
+        str | None, typer.Option(help="Write meta.properties of this cluster; with --node-id.")
+    ] = None,
+    node_id: Annotated[int | None, typer.Option(help="The broker's node.id.")] = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Make directories that the sink wrote ones that a broker can start on."""
+    if (cluster_id is None) != (node_id is None):
+        raise typer.BadParameter("--cluster-id and --node-id go together")
+    ids = pairs(topic_id)
+    with one_line_errors():
+        from kafkalog.streaming.operate.handover import hand_over  # noqa: PLC0415
+
+        done = hand_over(
+            paths, topic_ids=ids, cluster_id=cluster_id, node_id=node_id, dry_run=dry_run
+        )
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def takeover(
+    paths: Paths,
+    abort_open_transactions: Annotated[
+        bool, typer.Option("--abort-open-transactions", help="End them as aborted.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Let the sink go on behind a broker that has stopped or was killed."""
+    with one_line_errors():
+        from kafkalog.streaming.operate.handover import take_over  # noqa: PLC0415
+
+        done = take_over(paths, aborts_open=abort_open_transactions, dry_run=dry_run)
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
+    """Print what was found and done, and end with 1 if a person has to decide on something."""
+    rows = _partition_rows(done)
+    if as_json:
+        report = {
+            "dryRun": dry_run,
+            "set": done.set_id,
+            "takenBack": done.taken_back,
+            "reset": done.reset,
+            "aborted": done.aborted,
+            "lost": [_offsets(each) for each in done.lost],
+            "writers": done.writers if done.lost else [],
+            "written": done.written,
+            "partitions": rows,
+            "problems": done.problems,
+        }
+        typer.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        if dry_run:
+            typer.echo("dry run: nothing was changed; what would be done:")
+        for batch in done.taken_back:
+            typer.echo(f"taken back: {batch}")
+        for line in done.reset:
+            typer.echo(f"reset: {line}")
+        for line in done.aborted:
+            typer.echo(f"aborted: {line}")
+        _print_lost(done)
+        print_rows(rows, as_json=False)
+        for line in done.written:
+            typer.echo(f"written: {line}")
+        for problem in done.problems:
+            typer.echo(f"problem: {problem}", err=True)
+    raise typer.Exit(PROBLEM if done.problems else 0)
+
+
+def _partition_rows(done: Upkeep) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": each.topic_partition.topic,
+            "partition": each.topic_partition.partition,
+            "topicId": None if each.key.startswith(":") else each.key,
+            "path": str(each.where.path),
+            "start": each.start,
+            "end": each.end,
+            "corrected": list(each.corrected),
+        }
+        for each in done.partitions
+    ]
+
+
+def _offsets(lost: LostOffsets) -> dict[str, object]:
+    topic, partition = lost.where.topic_partition
+    return {"topic": topic, "partition": partition, "start": lost.start, "end": lost.end}
+
+
+def _print_lost(done: Upkeep) -> None:
+    """Say which offsets are gone, and what that means for who wrote and who reads them."""
+    for each in done.lost:
+        typer.echo(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
+    if done.lost:
+        typer.echo(
+            "The next records get these offsets again: set readers back that had come further.\n"
+            "Batches stay committed, though rows of them are gone, and are not written again. Last "
+            f"ones: {'; '.join(done.writers) or 'none has a name'}"
+        )
