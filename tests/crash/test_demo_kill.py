@@ -18,7 +18,7 @@ from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.foreign import read_partition
 from tests.support.killed_query import processes_of
 
-from kafkalog.jobs.demo import TOPIC
+from kafkalog.jobs.demo.queries import TOPIC
 from kafkalog.jobs.topic_report import topic_tail
 
 if TYPE_CHECKING:

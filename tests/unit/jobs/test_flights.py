@@ -3,7 +3,7 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING
 
-from kafkalog.jobs.flights import FLIGHTS, SCHEMA, write_flights
+from kafkalog.jobs.demo.flights import FLIGHTS, SCHEMA, write_flights
 
 if TYPE_CHECKING:
     from pathlib import Path

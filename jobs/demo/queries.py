@@ -1,0 +1,170 @@
+"""The two queries of the demo, and what is checked when both have done their work."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.jobs.archive import start_archive
+from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
+from kafkalog.jobs.demo.flights import ID, NULL, SCHEMA, write_flights
+from kafkalog.jobs.ingest import InputFormat, read_files, start_ingest, to_records
+from kafkalog.jobs.topic_report import topic_tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from rich.progress import Progress
+
+__all__ = ["TOPIC", "Demo"]
+
+TOPIC: Final = "flights"
+KEY: Final = "carrier"
+TIMESTAMP: Final = "time_hour"
+FILES: Final = 24
+
+_CSV: Final = {"header": "true", "nullValue": NULL}
+_STREAM: Final = _CSV | {"maxFilesPerTrigger": "2"}
+_SINK: Final = {
+    "numPartitions": "4",
+    "compression.type": "lz4",
+    "segment.bytes": "1m",
+    # Time that segments span is counted in event time, and this input spans a year.
+    "segment.ms": "365d",
+}
+
+_POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Demo:
+    """A run, or the rest of one; ``work`` holds the input, the log, the table, the checkpoints."""
+
+    spark: SparkSession
+    work: Path
+    flights: int
+
+    @property
+    def input(self) -> str:
+        """The folder of CSV files."""
+        return str(self.work / "input")
+
+    @property
+    def log(self) -> str:
+        """The log directory."""
+        return str(self.work / "log")
+
+    @property
+    def table(self) -> str:
+        """The folder of the Delta table."""
+        return str(self.work / "delta")
+
+    def run(self, progress: Progress) -> None:
+        """Run both queries until every flight is in the table.
+
+        Raises:
+            StreamingQueryException: one of them failed.
+        """
+        write_flights(Path(self.input), flights=self.flights, files=FILES)
+        Path(self.log).mkdir(exist_ok=True)
+        tail = topic_tail(self.log, TOPIC)
+        counts = not any(tail.look().values())  # what was there before would be no rate
+        appended = progress.add_task("flights → log", total=self.flights, counts=counts)
+        archived = progress.add_task("log → Delta", total=self.flights, counts=counts)
+        queries = {appended: self._start_ingest()}
+        while True:
+            ends_here = not queries[appended].isActive  # asked first: nothing is appended later
+            end = sum(tail.look().values())
+            # A query that names a topic wants to find it, and the first micro-batch makes it.
+            if end > 0 and archived not in queries:
+                queries[archived] = self._start_archive()
+            position = _position(queries[archived]) if archived in queries else 0
+            progress.update(appended, completed=end)
+            progress.update(archived, completed=position)
+            for query in queries.values():
+                _raise_if_failed(query)
+            if ends_here and position == end:
+                break
+            time.sleep(_POLL_SECONDS)
+        for query in queries.values():
+            query.stop()
+
+    def findings(self, progress: Progress) -> list[str]:
+        """Say what is wrong with log and table: nothing, if each flight arrived once, in order."""
+        log, table = self.read_log(), self.read_table()
+        checks: dict[str, Callable[[], list[str]]] = {
+            "each flight once in the log": lambda: self._compare(log, "the log"),
+            "each flight once in Delta": lambda: self._compare(table, "the Delta table"),
+            "offsets of the log": lambda: find_gaps(log, name="the log"),
+            "offsets in Delta": lambda: find_gaps(table, name="the Delta table"),
+            "order in Delta": lambda: find_disorder(table, name="the Delta table"),
+        }
+        task = progress.add_task("checks", total=len(checks))
+        found = []
+        for name, check in checks.items():
+            progress.update(task, description=f"check: {name}")
+            found += check()
+            progress.advance(task)
+        progress.update(task, description="checks")
+        return found
+
+    def _compare(self, records: DataFrame, name: str) -> list[str]:
+        flights = to_records(
+            self.spark.read.options(**_CSV).schema(SCHEMA).csv(self.input),
+            key=KEY,
+            timestamp=TIMESTAMP,
+        )
+        return compare_contents(flights, records, identity=f"$.{ID}", name=name)
+
+    def read_log(self) -> DataFrame:
+        """Read the topic as it is now."""
+        columns = "partition INT, offset BIGINT, timestamp TIMESTAMP, key STRING, value STRING"
+        return (
+            self.spark.read.format("kafkalog")
+            .schema(columns)
+            .option("subscribe", TOPIC)
+            .load(self.log)
+        )
+
+    def read_table(self) -> DataFrame:
+        """Read the Delta table as it is now."""
+        return self.spark.read.format("delta").load(self.table)
+
+    def _start_ingest(self) -> StreamingQuery:
+        rows = read_files(self.spark, self.input, InputFormat.CSV, schema=SCHEMA, options=_STREAM)
+        return start_ingest(
+            to_records(rows, key=KEY, timestamp=TIMESTAMP),
+            self.log,
+            topic=TOPIC,
+            checkpoint=str(self.work / "checkpoints" / "ingest"),
+            options=_SINK,
+        )
+
+    def _start_archive(self) -> StreamingQuery:
+        return start_archive(
+            self.spark,
+            self.log,
+            self.table,
+            topic=TOPIC,
+            checkpoint=str(self.work / "checkpoints" / "archive"),
+            text=True,
+            follow=True,
+        )
+
+
+def _position(query: StreamingQuery) -> int:
+    """Give how many records a query over the topic has read in all, as of its last progress."""
+    progress = query.lastProgress
+    offsets = json.loads(progress["sources"][0]["endOffset"] or "{}") if progress else {}
+    return sum(offsets.get(TOPIC, {}).values())
+
+
+def _raise_if_failed(query: StreamingQuery) -> None:
+    error = query.exception()
+    if error is not None:
+        raise error
