@@ -19,9 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
-    CLEANER_OFFSET,
     HIGH_WATERMARK,
-    LOG_START_OFFSET,
     META_PROPERTIES,
     RECOVERY_POINT,
     is_topic_id,
@@ -36,7 +34,6 @@ from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
-from kafkalog.model import partition_directory_name
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -53,6 +50,7 @@ from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.store.lost_partitions import lost_partitions
 from kafkalog.streaming.store.open_set import check_given, look_at_set, open_set
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -179,6 +177,7 @@ def take_over(
             log_set.publish(state.following())
         for folder in log_set.directories:
             _lower_high_watermarks(folder, done.partitions)
+            drop_lines_of_gone(folder)
     done.set_id = log_set.state.set_id
     return done
 
@@ -377,16 +376,7 @@ def _reach(log_set: LogSet, each: PartitionEnd) -> LogReach:
 
 def _write_checkpoints(folder: Path, partitions: Sequence[PartitionEnd]) -> None:
     """Say how far logs are durable; lines about partitions that are gone are dropped."""
+    drop_lines_of_gone(folder)
     ends = {each.topic_partition: each.end for each in partitions}
-    for name, offsets in (
-        (RECOVERY_POINT, ends),
-        (HIGH_WATERMARK, ends),
-        (LOG_START_OFFSET, {}),
-        (CLEANER_OFFSET, {}),
-    ):
-        gone = [
-            key
-            for key in read_offset_checkpoint(folder, name)
-            if not (folder / partition_directory_name(*key)).is_dir()
-        ]
-        write_offset_checkpoint(folder, name, offsets, remove=gone)
+    for name in (RECOVERY_POINT, HIGH_WATERMARK):
+        write_offset_checkpoint(folder, name, ends)

@@ -26,6 +26,7 @@ from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.publishing import write_state
+from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
@@ -187,6 +188,8 @@ def _join(
     member names them: its rename is what counts, or the members could go on without them, and
     have two states of one sequence number. See :func:`_told_apart`.
     """
+    for folder in folders:
+        drop_lines_of_gone(folder)  # partitions that are moved here later are others
     new = {_new_id(): folder for folder in folders}
     joined = {**members, **new}
     invitation = replace(newest, member_ids=tuple(joined))

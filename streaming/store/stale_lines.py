@@ -9,6 +9,7 @@ Source: Kafka ``UnifiedLog`` (log start offset above the log end), ``LogManager`
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
@@ -20,36 +21,64 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.errors import LogDirectoryError
+from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.log_start import log_start_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["check_log_start", "drop_lines", "forget_log_start"]
+__all__ = ["check_log_start", "drop_lines", "drop_lines_of_gone", "forget_log_start"]
 
 _CHECKPOINTS: Final = (LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK, CLEANER_OFFSET)
 
 
-def drop_lines(directories: Iterable[Path], partitions: Collection[TopicPartition]) -> None:
-    """Durably take the lines of partitions that are to be made out of all offset checkpoints.
+def drop_lines(directories: Iterable[Path], made: Collection[TopicPartition]) -> None:
+    """Durably take an earlier topic's lines out of all offset checkpoints of a new topic.
 
-    Out of those of every directory of the set, since a partition may have lived in another one.
-    Before a new partition is published: what is written later would be lost with the process.
+    Those of its partitions, which are ``made``, go. So do those of all other numbers that have no
+    folder: the earlier topic may have had more partitions, and somebody may add them to this one.
+    They go from every directory of the set, since a partition may have lived in another one, and
+    before the topic is published: what is written later would be lost with the process.
 
     Raises:
         CheckpointError: a checkpoint breaks the format.
         OSError: it cannot be replaced.
     """
-    if not partitions:
+    if not made:
         return
+    topics = {key.topic for key in made}
+
+    def is_stale(folder: Path, key: TopicPartition) -> bool:
+        return key in made or (key.topic in topics and _lacks(folder, key))
+
     for folder in directories:
-        for name in _CHECKPOINTS:
-            if not read_offset_checkpoint(folder, name).keys().isdisjoint(partitions):
-                write_offset_checkpoint(folder, name, {}, remove=partitions)
+        _drop(folder, is_stale)
+
+
+def drop_lines_of_gone(folder: Path) -> None:
+    """Durably take the lines of partitions that a log directory lacks out of its checkpoints.
+
+    Raises:
+        CheckpointError: a checkpoint breaks the format.
+        OSError: it cannot be replaced.
+    """
+    _drop(folder, _lacks)
+
+
+def _drop(folder: Path, is_stale: Callable[[Path, TopicPartition], bool]) -> None:
+    for name in _CHECKPOINTS:
+        stale = [key for key in read_offset_checkpoint(folder, name) if is_stale(folder, key)]
+        if stale:
+            write_offset_checkpoint(folder, name, {}, remove=stale)
+
+
+def _lacks(folder: Path, key: TopicPartition) -> bool:
+    """Tell whether nothing has a partition's name: a link may lead to what is not mounted now."""
+    return not os.path.lexists(folder / partition_directory_name(*key))
 
 
 def check_log_start(where: PartitionDirectory, start: int, end: int) -> None:

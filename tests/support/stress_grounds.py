@@ -82,8 +82,10 @@ class BrokerGround(_Topics):
 
     def steps(self) -> Steps:
         """Give what can be done, and how often in proportion."""
+        if not self.living:
+            return {self.add_topic: 1}
         return {
-            self.add_topic: 4 if self.living else 1000,
+            self.add_topic: 4,
             self.delete_topic: 2,
             self.add_partitions: 2,
             self.append: 30,
@@ -184,12 +186,16 @@ class LiveGround(BrokerGround):
 
     def steps(self) -> Steps:
         """Give what can be done, and how often in proportion."""
+        if not self.living:
+            return {self.add_topic: 1}
         return {**self.harmless_steps(), self.make_again: 2, self.restart: 1, self.kill: 1}
 
     def harmless_steps(self) -> Steps:
         """Give what takes nothing away that a query has read, or has still to read."""
+        if not self.living:
+            return {self.add_topic: 1}
         return {
-            self.add_topic: 4 if self.living else 1000,
+            self.add_topic: 4,
             self.add_partitions: 6,
             self.append: 30,
             self.roll: 4,
@@ -243,8 +249,10 @@ class OwnGround(_Topics):
 
     def steps(self) -> Steps:
         """Give what can be done, and how often in proportion."""
+        if not self.living:
+            return {self.add_topic: 1}
         return {
-            self.add_topic: 4 if self.living else 1000,
+            self.add_topic: 4,
             self.delete_topic: 2,
             self.add_partitions: 2,
             self.append: 20,

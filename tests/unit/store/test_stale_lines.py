@@ -28,7 +28,10 @@ from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from kafkalog.streaming.operate.recover import Upkeep
 
 T0 = TopicPartition("t", 0)
 U0 = TopicPartition("u", 0)
@@ -64,6 +67,65 @@ def test_lines_of_a_topic_that_is_made_again_go_everywhere_before_it_is_publishe
     writer.write(0, rows(["a", "b"]))
     assert before == [{name: {U0: 7} for name in NAMES}]
     assert T0 not in lines(writer.directories)[LOG_START_OFFSET]
+
+
+def add_folder(log_dir: Path, key: TopicPartition, *, beside: Path) -> None:
+    """Add an empty partition to a topic, as an operator would, by its id."""
+    folder = log_dir / f"{key.topic}-{key.partition}"
+    folder.mkdir()
+    shutil.copy(beside / "partition.metadata", folder)
+
+
+def test_a_partition_that_is_added_to_a_recreated_topic_is_not_taken_for_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    directories = (tmp_path / "a", tmp_path / "b")
+    earlier = Writer(*directories, topic="t", numPartitions="3", partitioner="round_robin")
+    earlier.write(0, rows([f"old {n}" for n in range(30)]))
+    for folder in directories:
+        write_offset_checkpoint(folder, LOG_START_OFFSET, {TopicPartition("t", 2): 500})
+        for partition in folder.glob("t-*"):
+            shutil.rmtree(partition)
+    Writer(*directories, name="b", topic="t").write(0, rows(["a"]))
+    (first,) = (folder / "t-0" for folder in directories if (folder / "t-0").is_dir())
+    for number, folder in enumerate(directories, start=1):
+        add_folder(folder, TopicPartition("t", number), beside=first)
+    tail = LogTail([str(folder) for folder in directories], lambda _: True)
+    assert list(tail.look().values()) == [1, 0, 0]
+    assert tail.missing == {}
+    added = rows(["b", "c"], partitions=[1, 2])
+    Writer(*directories, name="c", topic="t").write(0, added)
+    assert values_of(directories, "t") == {0: ["a"], 1: ["b"], 2: ["c"]}
+
+
+def test_lines_of_partitions_that_have_a_folder_stay_when_another_topic_is_made(
+    tmp_path: Path,
+) -> None:
+    """Also of one whose folder is a link to a place that is not mounted now."""
+    writer = Writer(tmp_path, topic="t")
+    writer.plan()
+    linked, gone = TopicPartition("t", 4), TopicPartition("v", 0)
+    (tmp_path / "t-4").symlink_to(tmp_path / "not mounted")
+    (tmp_path / "u-0").mkdir()
+    for name in NAMES:
+        write_offset_checkpoint(tmp_path, name, {T0: 7, linked: 5, U0: 0, gone: 3})
+    writer.write(0, rows(["a"]))
+    assert lines((tmp_path,))[CLEANER_OFFSET].keys() == {linked, U0, gone}
+
+
+def test_a_directory_that_joins_a_set_brings_no_lines_of_partitions_that_it_lacks(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    Writer(one, topic="t").write(0, rows(["a"]))
+    two.mkdir()
+    for name in NAMES:
+        write_offset_checkpoint(two, name, {TopicPartition("t", 1): 500})
+    Writer(one, two, topic="t").write(1, rows(["b"]))
+    assert set().union(*lines((two,)).values()) == set()
+    add_folder(two, TopicPartition("t", 1), beside=one / "t-0")
+    Writer(one, two, topic="t").write(2, rows(["c"], partitions=[1]))
+    assert values_of((one, two), "t") == {0: ["a", "b"], 1: ["c"]}
 
 
 def with_a_stale_start(tmp_path: Path) -> Writer:
@@ -123,11 +185,14 @@ def test_recovery_resets_a_start_above_the_end_if_it_is_told_to(tmp_path: Path) 
     assert values_of(writer.directories, "t") == {0: ["a", "b", "c"]}
 
 
-def test_a_handover_keeps_no_line_of_a_partition_that_is_gone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("act", [hand_over, take_over])
+def test_handover_and_takeover_keep_no_line_of_a_partition_that_is_gone(
+    tmp_path: Path, act: Callable[[list[str]], Upkeep]
+) -> None:
     for topic in "tu":
         Writer(tmp_path, name=topic, topic=topic).write(0, rows(["a"]))
     for name in NAMES:
         write_offset_checkpoint(tmp_path, name, {T0: 1, U0: 1})
     shutil.rmtree(tmp_path / "t-0")
-    assert hand_over([str(tmp_path)]).problems == []
+    assert act([str(tmp_path)]).problems == []
     assert T0 not in set().union(*lines((tmp_path,)).values())
