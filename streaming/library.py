@@ -18,10 +18,10 @@ from kafkalog.errors import OptionError, RowError
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
-from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.known_tails import PROCESS_TAILS
 from kafkalog.streaming.store.open_set import ensure_set
@@ -98,10 +98,10 @@ def append(
         if type(version) is not int or not 0 <= version < 1 << 63:
             raise OptionError(f"version is {version!r}, expected a number from 0 to 2^63-1")
         identity = BatchIdentity(f"{APP_PREFIX}{transactional_id}", version, topic=parsed.topic)
-    plan = WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
+    plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
     identity = with_digests(identity, [staged], parsed.topic)
-    return Committer(plan, identity, tails=PROCESS_TAILS).commit_or_abort(staged.runs)
+    return Committer(plan.commit_plan, identity, tails=PROCESS_TAILS).commit_or_abort(staged.runs)
 
 
 @crosses_border

@@ -21,13 +21,12 @@ from __future__ import annotations
 import difflib
 import functools
 import logging
-import os
 import re
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
-from urllib.parse import unquote, urlsplit
 
 from kafkalog.errors import OptionError
+from kafkalog.files.local_paths import SCHEME, local_path, split_paths
 from kafkalog.files.storage import RemoteRoot
 
 if TYPE_CHECKING:
@@ -83,7 +82,6 @@ _DURATION_UNITS_MS: Final = {
 }
 _QUANTITY = re.compile(r"(-?[0-9]+)\s*([a-z]*)", re.ASCII)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
 
@@ -364,39 +362,20 @@ def choice(*values: str) -> Kind[str]:
     return Kind("one of " + ", ".join(values), read)
 
 
-def _local_path(item: str) -> str:
-    """Give the absolute local path of a path or a ``file:`` URI."""
-    if _SCHEME.match(item) is None:
-        return os.path.abspath(item)  # noqa: PTH100 - Path.absolute() keeps '..'
-    uri = urlsplit(item)
-    if uri.scheme.lower() != "file":
-        shown = item.partition("?")[0].rpartition("@")[2]  # the rest may hold secrets
-        raise OptionError(
-            f"{shown!r} is not on a local file system: logs are written with locks, renames and "
-            "fsync, which stores have not; write to a local path (or a file: URI) and copy it"
-        )
-    if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
-        raise OptionError(f"{item!r} is no local file: URI; write file:///folder")
-    return os.path.abspath(unquote(uri.path))  # noqa: PTH100
-
-
 def _place(item: str) -> str:
     """Give the absolute local path of a path or ``file:`` URI, or the root that another names."""
-    found = _SCHEME.match(item)
+    found = SCHEME.match(item)
     if found is None or found[1].lower() == "file":
-        return _local_path(item)
+        return local_path(item)
     if not item[found.end() :].startswith("//"):
         raise OptionError(f"{found[0]!r} begins no path and no URI with //")
     return RemoteRoot.parse(item)
 
 
-def _read_paths(text: str, read: Callable[[str], str] = _local_path) -> tuple[str, ...]:
-    paths = tuple(read(item.strip()) for item in text.split(",") if item.strip())
+def _read_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str, ...]:
+    paths = split_paths(text, read)
     if not paths:
         raise ValueError
-    repeated = sorted({path for path in paths if paths.count(path) > 1})
-    if repeated:
-        raise OptionError(f"log directory {repeated[0]} is listed twice")
     return paths
 
 

@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.commit.write_plan import WritePlan
     from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.known_tails import TailsOfSet
@@ -85,18 +85,17 @@ class Committer:
 
     def __init__(
         self,
-        plan: WritePlan,
+        plan: CommitPlan,
         identity: BatchIdentity,
         *,
         checkpoint: QueryCheckpoint | None = None,
         tails: KnownTails | None = None,
     ) -> None:
         self._plan = plan
-        self._options = plan.options
         self._identity = identity
         self._checkpoint = checkpoint
         self._tails = tails or KnownTails()
-        self._durable = plan.options.flush == "commit"
+        self._durable = plan.policy.is_durable
 
     @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -117,13 +116,11 @@ class Committer:
 
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._locks() as locks:
-            log_set = open_set(self._plan.directories, self._options)
+            log_set = open_set(self._plan.directories, self._plan.policy)
             log_set.verify_locks = locks.verify
             refuse_os_loss(log_set)
             last = log_set.state.writers.get(self._identity.writer)
-            verdict = judge(
-                self._identity, last, allows_unknown=self._options.allow_unknown_checkpoint
-            )
+            verdict = judge(self._identity, last, allows_unknown=self._plan.allows_unknown)
             take_back(log_set, durable=self._durable)
             if verdict is Verdict.SKIP:
                 return self._skip(log_set)
@@ -159,7 +156,7 @@ class Committer:
         The rest is swept away by a later commit.
         """
         with self._locks():
-            log_set = open_set(self._plan.directories, self._options)
+            log_set = open_set(self._plan.directories, self._plan.policy)
             last = log_set.state.writers.get(self._identity.writer)
             if last is not None and last.batch_id >= self._identity.batch_id:
                 return
@@ -173,7 +170,7 @@ class Committer:
         return DirectoryLocks(
             self._plan.directories,
             holder=str(self._identity),
-            timeout_ms=self._options.max_block_ms,
+            timeout_ms=self._plan.policy.wait_ms,
         )
 
     def _skip(self, log_set: LogSet) -> Outcome:
@@ -184,7 +181,7 @@ class Committer:
         """
         state = log_set.state
         last = log_set.state.writers[self._identity.writer]
-        is_late = self._plan.append_time_ms <= last.time_ms
+        is_late = self._plan.planned_ms <= last.time_ms
         if last.run_id != self._identity.run_id and not is_late:
             current = remember(self._identity, last, last.time_ms, last.expiration_ms)
             writers = {
@@ -243,9 +240,9 @@ class Committer:
         state = next_state(
             log_set.state,
             self._identity,
-            self._options,
             appends,
             now_ms=now_ms,
+            expiration_ms=self._plan.expiration_ms,
             boot_id=boot_of(log_set.directories),
         )
         if appends:

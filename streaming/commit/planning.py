@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.commit.write_plan import WritePlan
     from kafkalog.streaming.log.append.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.known_tails import TailsOfSet
@@ -44,7 +44,7 @@ _STAGED_NAME: Final = re.compile(
 
 def plan_appends(
     log_set: LogSet,
-    plan: WritePlan,
+    plan: CommitPlan,
     runs: Sequence[StagedRun],
     *,
     now_ms: int,
@@ -70,7 +70,7 @@ def plan_appends(
     for run in runs:
         by_partition.setdefault(run.topic_partition, []).append(run)
     opened = list(_Planner(log_set, plan, now_ms, tails).open(by_partition))
-    durable = plan.options.flush == "commit"
+    durable = plan.policy.is_durable
     with closing(StagedFiles(plan.directories)) as files:
         late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
         try:
@@ -111,15 +111,15 @@ def _planned(
     ]
 
 
-def _check_run(run: StagedRun, plan: WritePlan) -> None:
+def _check_run(run: StagedRun, plan: CommitPlan) -> None:
     """Hold what came over the wire against what a task can have made: names become paths."""
-    known = 0 <= run.directory < len(plan.options.paths) and _STAGED_NAME.fullmatch(run.file)
+    known = 0 <= run.directory < len(plan.directories) and _STAGED_NAME.fullmatch(run.file)
     if not known or run.position < 0 or run.size <= 0:
         raise CommitError(f"a task reported a staged run that none can have made: {run!r:.300}")
 
 
 class _Planner:
-    def __init__(self, log_set: LogSet, plan: WritePlan, now_ms: int, tails: TailsOfSet) -> None:
+    def __init__(self, log_set: LogSet, plan: CommitPlan, now_ms: int, tails: TailsOfSet) -> None:
         self._tails = tails
         self._log_set = log_set
         self._plan = plan
@@ -127,7 +127,7 @@ class _Planner:
         self._dirs = LogDirs(log_set.directories)
         self._partitions = self._dirs.partitions()
         committed = Committed(log_set.state, None)
-        self._catalog = TopicCatalog(self._partitions, committed, plan.options, tails.topic_id)
+        self._catalog = TopicCatalog(self._partitions, committed, plan.topics, tails.topic_id)
         self._counts = self._dirs.partition_counts()
         self._marks = BrokerMarks()
 
@@ -145,7 +145,7 @@ class _Planner:
         self._check_new_topics(topics)
         for name, topic in topics.items():
             self._check_none_lost(topic)
-            given = self._plan.options.num_partitions
+            given = self._plan.topics.partitions
             if topic.exists and given not in {None, topic.partitions}:
                 warn_of_partitions(name, given, topic.partitions)
             if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
@@ -162,12 +162,12 @@ class _Planner:
                 yield self._open_partition(identified, key, by_partition.get(key, []))
 
     def _check_new_topics(self, topics: Mapping[str, Topic]) -> None:
-        options = self._plan.options
+        most = self._plan.topics.most_new
         new = [name for name, topic in topics.items() if not topic.exists]
-        if options.topic is None and len(new) > options.max_new_topics:
+        if most is not None and len(new) > most:
             raise RowError(
                 f"column 'topic' names {len(new)} topics that do not exist, among them {new[0]!r}; "
-                f"one batch may make {options.max_new_topics} (option maxNewTopics)"
+                f"one batch may make {most} (option maxNewTopics)"
             )
 
     def _check_none_lost(self, topic: Topic) -> None:

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
-from kafkalog.streaming.options import PATHS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +46,7 @@ class QueryCheckpoint:
         if location is None:
             return None
         try:
-            (path,) = PATHS.read(location)
+            (path,) = split_paths(location)
             metadata = json.loads(read_regular(Path(path) / _METADATA, limit=_LIMIT))
         except (KafkaLogError, OSError, ValueError):
             return None

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kafkalog.streaming.commit.append import PartitionAppend
-    from kafkalog.streaming.sink.write_options import WriteOptions
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.partition_end import PartitionEnd
 
@@ -24,10 +23,10 @@ __all__ = ["all_durable", "next_state"]
 def next_state(
     state: CommitState,
     identity: BatchIdentity,
-    options: WriteOptions,
     appends: Sequence[PartitionAppend],
     *,
     now_ms: int,
+    expiration_ms: int,
     boot_id: str | None,
 ) -> CommitState:
     """Give the state that publishes ``appends`` and remembers their batch.
@@ -44,7 +43,6 @@ def next_state(
     }
     if identity.is_remembered:
         last = state.writers.get(identity.writer)
-        expiration_ms = options.transactional_id_expiration_ms
         noted = remember(identity, last, max(now_ms, 0), expiration_ms)
         if identity.is_versioned:
             topics = note_versions(topics, identity, noted)

@@ -34,14 +34,15 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, loa
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.atomic import write_atomically
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.folder_copy import FolderCopy
-from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.store.open_set import check_given, open_set
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Backup", "DirectoryBackup", "back_up"]
 
-_WAIT_MS: Final = 60_000
 _PASSES: Final = 5
 _SMALL_BYTES: Final = 64 << 20
 """So much is copied while writers wait."""
@@ -95,7 +95,7 @@ class Backup:
 
 
 @shielded
-def back_up(paths: Sequence[str], target: str, *, wait_ms: int = _WAIT_MS) -> Backup:
+def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Backup:
     """Copy log directories into ``target``, which is made, or empty.
 
     The copy of one log directory is ``target`` itself; of several they are its folders ``1``,
@@ -112,18 +112,18 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = _WAIT_MS) -> Ba
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
         OSError: the copy could not be written.
     """
-    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
-    sources = [Path(os.path.realpath(path)) for path in LogDirs(options.paths).paths]
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    sources = [Path(os.path.realpath(path)) for path in LogDirs(split_paths(",".join(paths))).paths]
     for folder in sources:
         if not folder.is_dir():
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
     check_given(sources)
-    is_ours = _is_ours(sources, wait_ms)
+    is_ours = _is_ours(sources, policy)
     if is_ours:
-        with _locks(sources, wait_ms):
-            open_set(sources, options)
+        with _locks(sources, policy):
+            open_set(sources, policy)
     copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
-    files = _copy_set(copies, options, wait_ms) if is_ours else _copy_as_it_runs(copies)
+    files = _copy_set(copies, policy) if is_ours else _copy_as_it_runs(copies)
     for copy, contents in zip(copies, files, strict=True):
         _finish(copy, contents)
     done = (
@@ -160,10 +160,12 @@ def _targets(sources: Sequence[Path], target: str) -> list[Path]:
     return targets
 
 
-def _is_ours(sources: Sequence[Path], wait_ms: int) -> bool:
+def _is_ours(sources: Sequence[Path], policy: SetPolicy) -> bool:
     """Tell whether the directories are a set of ours that no broker has open."""
     without = [folder for folder in sources if load_state(folder) is None]
-    if len(without) == len(sources) or any(_broker_holds(folder, wait_ms) for folder in sources):
+    if len(without) == len(sources) or any(
+        _broker_holds(folder, policy.wait_ms) for folder in sources
+    ):
         return False
     if without:
         raise LogDirectoryError(
@@ -173,12 +175,12 @@ def _is_ours(sources: Sequence[Path], wait_ms: int) -> bool:
     return True
 
 
-def _locks(sources: Sequence[Path], wait_ms: int) -> DirectoryLocks:
-    return DirectoryLocks(sources, holder="kafkalog backup", timeout_ms=wait_ms)
+def _locks(sources: Sequence[Path], policy: SetPolicy) -> DirectoryLocks:
+    return DirectoryLocks(sources, holder="kafkalog backup", timeout_ms=policy.wait_ms)
 
 
-def _opened(sources: Sequence[Path], options: WriteOptions, held: DirectoryLocks) -> LogSet:
-    log_set = open_set(sources, options)
+def _opened(sources: Sequence[Path], policy: SetPolicy, held: DirectoryLocks) -> LogSet:
+    log_set = open_set(sources, policy)
     log_set.verify_locks = held.verify
     return log_set
 
@@ -191,22 +193,20 @@ def _broker_holds(folder: Path, wait_ms: int) -> bool:
     return False
 
 
-def _copy_set(
-    copies: Sequence[FolderCopy], options: WriteOptions, wait_ms: int
-) -> list[_RootFiles]:
+def _copy_set(copies: Sequence[FolderCopy], policy: SetPolicy) -> list[_RootFiles]:
     """Copy a set of ours; writers wait only for what came during the pass before."""
     sources = [copy.source for copy in copies]
     for _ in range(_PASSES):
-        with _locks(sources, wait_ms) as held:
-            take_back(_opened(sources, options, held), durable=True)
+        with _locks(sources, policy) as held:
+            take_back(_opened(sources, policy, held), durable=True)
             sizes = [copy.log_sizes() for copy in copies]
         before = sum(copy.bytes for copy in copies)
         for copy, noted in zip(copies, sizes, strict=True):
             copy.bring_up_to_date(noted)
         if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
             break
-    with _locks(sources, wait_ms) as held:
-        take_back(_opened(sources, options, held), durable=True)
+    with _locks(sources, policy) as held:
+        take_back(_opened(sources, policy, held), durable=True)
         for copy in copies:
             copy.bring_up_to_date()
         files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]

@@ -32,6 +32,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
@@ -40,7 +41,6 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import opened_set, put_in_order, report_lost
-from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.broker_identity import (
     check_identity,
     refuse_another_identity,
@@ -49,6 +49,7 @@ from kafkalog.streaming.store.broker_identity import (
 from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.store.lost_partitions import lost_partitions
 from kafkalog.streaming.store.open_set import check_given, look_at_set, open_set
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
@@ -63,8 +64,6 @@ __all__ = ["hand_over", "take_over"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
-_WAIT_MS: Final = 60_000
-
 
 @shielded
 def hand_over(
@@ -74,7 +73,7 @@ def hand_over(
     cluster_id: str | None = None,
     node_id: int | None = None,
     dry_run: bool = False,
-    wait_ms: int = _WAIT_MS,
+    wait_ms: int = WAIT_MS,
 ) -> Upkeep:
     """Make a set that our sink wrote one that a broker can start on.
 
@@ -136,7 +135,7 @@ def take_over(
     *,
     aborts_open: bool = False,
     dry_run: bool = False,
-    wait_ms: int = _WAIT_MS,
+    wait_ms: int = WAIT_MS,
 ) -> Upkeep:
     """Let our sink go on behind a broker that has stopped, or was killed.
 
@@ -154,15 +153,17 @@ def take_over(
         LogDirectoryError: the broker is still running.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
-    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
-    directories = [_existing(path) for path in options.paths]
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    directories = [_existing(path) for path in split_paths(",".join(paths))]
     check_given(directories)
     if dry_run:
         for folder in directories:
             check_unused(folder)
-        return _previewed(look_at_set(directories, options), aborts_open=aborts_open)
-    with DirectoryLocks(directories, holder="kafkalog takeover", timeout_ms=wait_ms) as locks:
-        log_set = open_set(directories, options)
+        return _previewed(look_at_set(directories, policy), aborts_open=aborts_open)
+    with DirectoryLocks(
+        directories, holder="kafkalog takeover", timeout_ms=policy.wait_ms
+    ) as locks:
+        log_set = open_set(directories, policy)
         log_set.verify_locks = locks.verify
         done = put_in_order(log_set, takes_over=True)
         if aborts_open and (aborted := abort_open_transactions(log_set)):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state, topic_key
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.commit.foreign_tail import open_appender, telling_a_way_out
@@ -25,7 +26,6 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.preview import Preview
-from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.broker_marks import BrokerMarks
 from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
@@ -35,6 +35,7 @@ from kafkalog.streaming.store.os_loss import accept_os_loss as go_on_without
 from kafkalog.streaming.store.os_loss import find_os_loss, refuse_os_loss
 from kafkalog.streaming.store.ownership import TopicOwners
 from kafkalog.streaming.store.partition_end import PartitionEnd
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.stale_lines import check_log_start, forget_log_start
 from kafkalog.streaming.store.take_back import take_back
 from kafkalog.streaming.store.unsynced import advice
@@ -51,8 +52,6 @@ if TYPE_CHECKING:
 __all__ = ["Upkeep", "opened_set", "put_in_order", "recover", "report_lost"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
-
-_DEFAULT_WAIT_MS: Final = 60_000
 
 
 @dataclass(slots=True)
@@ -86,7 +85,7 @@ def recover(
     reset_log_start: bool = False,
     accept_os_loss: bool = False,
     dry_run: bool = False,
-    wait_ms: int = _DEFAULT_WAIT_MS,
+    wait_ms: int = WAIT_MS,
 ) -> Upkeep:
     """Do what the next writer would do first, so that a broker may start or a copy be made.
 
@@ -115,7 +114,7 @@ def recover(
 def opened_set(
     paths: Sequence[str],
     *,
-    wait_ms: int = _DEFAULT_WAIT_MS,
+    wait_ms: int = WAIT_MS,
     holder: str = "kafkalog recover",
     dry_run: bool = False,
 ) -> Iterator[LogSet]:
@@ -128,8 +127,8 @@ def opened_set(
     Raises:
         LogDirectoryError: none of them has a commit state, or a broker holds one.
     """
-    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
-    directories = LogDirs(options.paths).paths
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    directories = LogDirs(split_paths(",".join(paths))).paths
     for folder in directories:
         if not folder.is_dir():
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
@@ -142,10 +141,10 @@ def opened_set(
     if dry_run:
         for folder in directories:
             check_unused(folder)
-        yield look_at_set(directories, options)
+        yield look_at_set(directories, policy)
         return
-    with DirectoryLocks(directories, holder=holder, timeout_ms=wait_ms) as locks:
-        log_set = open_set(directories, options)
+    with DirectoryLocks(directories, holder=holder, timeout_ms=policy.wait_ms) as locks:
+        log_set = open_set(directories, policy)
         log_set.verify_locks = locks.verify
         yield log_set
 

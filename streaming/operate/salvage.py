@@ -37,6 +37,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import load_committed, load_state
 from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.copies import copy_range, try_to_link
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
@@ -54,10 +55,10 @@ from kafkalog.streaming.log.rewrite import finish_swaps, rewrite_segment, trunca
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.damage import look_for_damage
 from kafkalog.streaming.operate.places import PlaceName, chosen_places
-from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.open_set import check_given, open_set
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
@@ -74,7 +75,6 @@ __all__ = ["KEPT_PREFIX", "DamagedPlace", "Salvaged", "salvage"]
 
 KEPT_PREFIX: Final = ".kafkalog.salvaged."
 
-_WAIT_MS: Final = 60_000
 _LONGEST_NAME: Final = 180
 """Of a partition in the name of a file that is kept, whose length is limited."""
 
@@ -115,7 +115,7 @@ def salvage(
     *,
     drop: Sequence[str] = (),
     cut: Sequence[str] = (),
-    wait_ms: int = _WAIT_MS,
+    wait_ms: int = WAIT_MS,
 ) -> Salvaged:
     """Show what is damaged, and do away with the places that are named.
 
@@ -134,13 +134,13 @@ def salvage(
     """
     names = [*(PlaceName.parse(text, "drop") for text in drop)]
     names += [PlaceName.parse(text, "cut") for text in cut]
-    options = WriteOptions.parse({"path": ",".join(paths), "allowbrokerdirectory": "true"})
-    directories = _directories(options)
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    directories = _directories(paths)
     wanted = [*partitions, *(name.topic_partition for name in names)]
     if not names:
         state = load_committed(directories).state
         return _shown(_looked_at(directories, wanted, state))
-    with _locked(directories, options, wait_ms) as log_set:
+    with _locked(directories, policy) as log_set:
         for where in _chosen(directories, wanted).values():
             finish_swaps(where.path)
         logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
@@ -158,8 +158,8 @@ def salvage(
         return done
 
 
-def _directories(options: WriteOptions) -> list[Path]:
-    directories = [Path(os.path.realpath(path)) for path in options.paths]
+def _directories(paths: Sequence[str]) -> list[Path]:
+    directories = [Path(os.path.realpath(path)) for path in split_paths(",".join(paths))]
     for folder in directories:
         if not folder.is_dir():
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
@@ -172,15 +172,13 @@ def _arguments(names: Sequence[PlaceName]) -> str:
 
 
 @contextmanager
-def _locked(
-    directories: Sequence[Path], options: WriteOptions, wait_ms: int
-) -> Iterator[LogSet | None]:
+def _locked(directories: Sequence[Path], policy: SetPolicy) -> Iterator[LogSet | None]:
     """Lock the directories, and open the set that they are, if our sink ever wrote there."""
-    with DirectoryLocks(directories, holder="kafkalog salvage", timeout_ms=wait_ms) as locks:
+    with DirectoryLocks(directories, holder="kafkalog salvage", timeout_ms=policy.wait_ms) as locks:
         if all(load_state(folder) is None for folder in directories):
             yield None
             return
-        log_set = open_set(directories, options)
+        log_set = open_set(directories, policy)
         log_set.verify_locks = locks.verify
         take_back(log_set, durable=True)
         yield log_set

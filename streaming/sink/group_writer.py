@@ -19,7 +19,6 @@ import pyarrow as pa
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.coordinator.group_positions import (
     DEFAULT_OFFSETS_PARTITIONS,
     partition_for_group,
@@ -27,6 +26,7 @@ from kafkalog.streaming.coordinator.group_positions import (
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.open_set import ensure_set
 from kafkalog.streaming.store.topics import TopicCatalog
@@ -71,7 +71,7 @@ class GroupWriter:
                 f"positions of group {group!r} cannot be committed to "
                 f"{', '.join(self._options.paths)}: the directories are not the sink's"
             )
-        ensure_set(self._options)
+        self._ensured()
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Write the next offsets to read; gives whether any of them has changed.
@@ -84,12 +84,16 @@ class GroupWriter:
         }
         if not changed:
             return False
-        plan = WritePlan(self._options, ensure_set(self._options), time.time_ns() // 1_000_000)
+        plan = WritePlan(self._options, self._ensured(), time.time_ns() // 1_000_000)
         identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
-        count = TopicCatalog.load(plan.directories, plan.options).topic(_OFFSETS_TOPIC).partitions
+        count = (
+            TopicCatalog.load(plan.directories, plan.options.topic_policy)
+            .topic(_OFFSETS_TOPIC)
+            .partitions
+        )
         records = self._records(changed, partition_for_group(self._group, count), plan)
         output = TaskWriter(plan, identity).write([records])
-        Committer(plan, identity).commit_or_abort(output.runs)
+        Committer(plan.commit_plan, identity).commit_or_abort(output.runs)
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True
@@ -100,6 +104,9 @@ class GroupWriter:
             self.commit(positions)
         except (KafkaLogError, OSError) as error:
             _LOGGER.warning("positions of group %r were not committed: %s", self._group, error)
+
+    def _ensured(self) -> str:
+        return ensure_set(self._options.paths, self._options.policy)
 
     def _records(
         self, positions: Mapping[TopicPartition, int], partition: int, plan: WritePlan

@@ -17,11 +17,11 @@ from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes, KeylessS
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from kafkalog.streaming.commit.write_plan import WritePlan
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
     from kafkalog.streaming.sink.row_columns import Rows
+    from kafkalog.streaming.sink.write_plan import WritePlan
     from kafkalog.streaming.store.topics import Topic
 
 __all__ = ["OpenPartition", "OpenTopic"]

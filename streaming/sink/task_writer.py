@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.commit.write_plan import WritePlan
     from kafkalog.streaming.records.arrow_buffers import Integers
     from kafkalog.streaming.records.builder import EncodedBatch
+    from kafkalog.streaming.sink.write_plan import WritePlan
     from kafkalog.streaming.store.identity import BatchIdentity
 
 __all__ = ["TaskWriter"]
@@ -55,7 +55,7 @@ class TaskWriter:
         self._identity = identity
         self._query_id = query_id
         self._number = number
-        self._catalog = TopicCatalog.load(plan.directories, plan.options)
+        self._catalog = TopicCatalog.load(plan.directories, plan.options.topic_policy)
         if self._catalog.set_id != plan.set_id:
             raise LogDirectoryError(
                 f"the log directories {', '.join(plan.options.paths)} are not the same here as on "

@@ -25,6 +25,7 @@ from kafkalog.streaming.options import (
     option,
     options_of,
 )
+from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 
 __all__ = ["WriteOptions"]
 
@@ -247,6 +248,25 @@ class WriteOptions(Options):
             validate_topic_name(self.topic)
         except InvalidTopicError as error:
             raise OptionError(f"option 'topic': {error}") from None
+
+    @property
+    def policy(self) -> SetPolicy:
+        """How the log directories may be changed."""
+        return SetPolicy(
+            allows_broker=self.allow_broker_directory,
+            wait_ms=self.max_block_ms,
+            is_durable=self.flush == "commit",
+        )
+
+    @property
+    def topic_policy(self) -> TopicPolicy:
+        """Which topics rows may go to, and what new ones look like."""
+        return TopicPolicy(
+            allows_internal=self.allow_internal_topics,
+            partitions=self.num_partitions,
+            settings=self.settings,
+            most_new=self.max_new_topics if self.topic is None else None,
+        )
 
     @property
     def settings(self) -> dict[str, str]:

@@ -28,10 +28,10 @@ from kafkalog.errors import CommitError, OptionError
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.commit.row_digest import RowDigest
-from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.open_set import ensure_set
 from kafkalog.streaming.worker import settle_worker
@@ -116,7 +116,7 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     check_columns(
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
-    return WritePlan(parsed, ensure_set(parsed), time.time_ns() // 1_000_000)
+    return WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), time.time_ns() // 1_000_000)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -159,7 +159,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         )
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of_rows(outputs)
         identity = replace(first.identity, digest=digest)
-        committer = Committer(self._plan, identity, checkpoint=checkpoint, tails=PROCESS_TAILS)
+        committer = Committer(
+            self._plan.commit_plan, identity, checkpoint=checkpoint, tails=PROCESS_TAILS
+        )
         committer.commit(_runs(outputs))
 
     def _digest_of_rows(self, outputs: Sequence[TaskOutput]) -> str:
@@ -202,7 +204,7 @@ class LogBatchWriter(DataSourceArrowWriter):
 
         outputs = _outputs(messages)
         identity = with_digests(self._identity, outputs, self._plan.options.topic)
-        Committer(self._plan, identity).commit(_runs(outputs))
+        Committer(self._plan.commit_plan, identity).commit(_runs(outputs))
 
     @crosses_border
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -245,7 +247,7 @@ def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:
     from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
 
     if outputs:
-        Committer(plan, outputs[0].identity).abort(_runs(outputs))
+        Committer(plan.commit_plan, outputs[0].identity).abort(_runs(outputs))
 
 
 def _outputs(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutput]:

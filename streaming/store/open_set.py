@@ -32,13 +32,13 @@ from kafkalog.streaming.store.take_back import take_back
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from kafkalog.streaming.sink.write_options import WriteOptions
+    from kafkalog.streaming.store.policy import SetPolicy
 
 __all__ = ["check_given", "ensure_set", "look_at_set", "open_set"]
 
 
 @shielded
-def ensure_set(options: WriteOptions) -> str:
+def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
     """Give the id of the set that the log directories are; an empty directory starts one.
 
     Folders that do not exist are made.
@@ -48,28 +48,28 @@ def ensure_set(options: WriteOptions) -> str:
             :func:`open_set`; or the system cannot read or write them.
     """
     try:
-        return _ensure_set(options)
+        return _ensure_set(paths, policy)
     except OSError as error:
         raise LogDirectoryError(
-            f"log directories {', '.join(options.paths)} cannot be used: {error}"
+            f"log directories {', '.join(map(str, paths))} cannot be used: {error}"
         ) from error
 
 
-def _ensure_set(options: WriteOptions) -> str:
-    directories = [Path(os.path.realpath(path)) for path in options.paths]
+def _ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
+    directories = [Path(os.path.realpath(path)) for path in paths]
     check_given(directories)
     for folder in directories:
         _make_with_parents(folder)
         check_file_system(folder)
-        _check_no_broker_lived(folder, options)
-        check_no_broker(folder, timeout_ms=options.max_block_ms)
+        _check_no_broker_lived(folder, policy)
+        check_no_broker(folder, timeout_ms=policy.wait_ms)
     known, strangers = _told_apart(directories)
     if not strangers:
         newest = _newest(known)
         _members(known, newest)
         return newest.set_id
-    with DirectoryLocks(directories, holder="a new writer", timeout_ms=options.max_block_ms):
-        return open_set(directories, options).state.set_id
+    with DirectoryLocks(directories, holder="a new writer", timeout_ms=policy.wait_ms):
+        return open_set(directories, policy).state.set_id
 
 
 def check_given(folders: Sequence[Path]) -> None:
@@ -125,7 +125,7 @@ def _make_with_parents(folder: Path) -> None:
         raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
 
 
-def open_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
+def open_set(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
     """Find out which set the directories are; start one where there is nothing yet.
 
     Raises:
@@ -135,12 +135,12 @@ def open_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
     """
     folders = [Path(os.path.realpath(folder)) for folder in directories]
     for folder in folders:
-        _check_no_broker_lived(folder, options)
+        _check_no_broker_lived(folder, policy)
     known, strangers = _told_apart(folders)
     begun = any((folder / INTENT_FILE).exists() for folder in known)
     starts = not known or (_newest(known).sequence == 0 and bool(strangers) and not begun)
     for folder in strangers:
-        _check_may_join(folder, options, joins=not starts)
+        _check_may_join(folder, policy, joins=not starts)
     if starts:
         return LogSet(*_start(folders))
     newest = _newest(known)
@@ -153,7 +153,7 @@ def open_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
     return LogSet(*_join(newest, log_set.members, strangers))
 
 
-def look_at_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
+def look_at_set(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
     """Give the set that :func:`open_set` would give, and change nothing; nothing is locked either.
 
     Raises:
@@ -161,10 +161,10 @@ def look_at_set(directories: Sequence[Path], options: WriteOptions) -> LogSet:
     """
     folders = [Path(os.path.realpath(folder)) for folder in directories]
     for folder in folders:
-        _check_no_broker_lived(folder, options)
+        _check_no_broker_lived(folder, policy)
     known, strangers = _told_apart(folders)
     for folder in strangers:
-        _check_may_join(folder, options, joins=bool(known))
+        _check_may_join(folder, policy, joins=bool(known))
     members = {} if not known else _members(known, _newest(known))
     members |= {f"new {folder}": folder for folder in strangers}
     state = _newest(known) if known else CommitState(0, "", "", ())
@@ -259,15 +259,15 @@ def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[st
     return found
 
 
-def _check_no_broker_lived(folder: Path, options: WriteOptions) -> None:
-    if (folder / META_PROPERTIES).exists() and not options.allow_broker_directory:
+def _check_no_broker_lived(folder: Path, policy: SetPolicy) -> None:
+    if (folder / META_PROPERTIES).exists() and not policy.allows_broker:
         raise LogDirectoryError(
             f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "
             "know of what others append. The option allowBrokerDirectory=true permits it"
         )
 
 
-def _check_may_join(folder: Path, options: WriteOptions, *, joins: bool) -> None:
+def _check_may_join(folder: Path, policy: SetPolicy, *, joins: bool) -> None:
     """Refuse a directory without a state that is not empty: its state may have been lost."""
     salvaged = unfinished_salvage(folder)
     if salvaged is not None:
@@ -279,7 +279,7 @@ def _check_may_join(folder: Path, options: WriteOptions, *, joins: bool) -> None
                 "lost. Restore all log directories of the set from one backup"
             )
     partitions = LogDirs([folder]).partitions()
-    if partitions and (joins or not options.allow_broker_directory):
+    if partitions and (joins or not policy.allows_broker):
         raise CheckpointError(
             f"log directory {folder} holds {len(partitions)} partitions ({next(iter(partitions))}, "
             f"…) and no {STATE_FILE}: its commit state was lost, or others made them. Restore it; "

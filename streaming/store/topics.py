@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import Committed
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.sink.write_options import WriteOptions
+    from kafkalog.streaming.store.policy import TopicPolicy
 
 __all__ = ["Topic", "TopicCatalog", "check_writable", "warn_of_partitions"]
 
@@ -109,13 +109,13 @@ class TopicCatalog:
         self,
         partitions: Mapping[TopicPartition, PartitionDirectory],
         committed: Committed,
-        options: WriteOptions,
+        policy: TopicPolicy,
         read_id: Callable[[Path], str | None] = read_topic_id,
     ) -> None:
         self._partitions = partitions
         self._read_id = read_id
         self._committed = committed
-        self._options = options
+        self._policy = policy
         self._counts: dict[str, int] = {}
         self._new: set[str] = set()
         self._owners = TopicOwners(committed.state)
@@ -128,7 +128,7 @@ class TopicCatalog:
             self._counts[topic] = max(self._counts.get(topic, 0), number + 1)
 
     @classmethod
-    def load(cls, directories: Iterable[Path], options: WriteOptions) -> Self:
+    def load(cls, directories: Iterable[Path], policy: TopicPolicy) -> Self:
         """Look into the log directories.
 
         Raises:
@@ -138,7 +138,7 @@ class TopicCatalog:
         folders = list(directories)
         try:
             partitions = LogDirs(folders).partitions()
-            return cls(partitions, load_committed(folders), options)
+            return cls(partitions, load_committed(folders), policy)
         except OSError as error:
             raise LogDirectoryError(f"log directories cannot be read: {error}") from error
 
@@ -165,19 +165,19 @@ class TopicCatalog:
         Raises:
             InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
         """
-        check_writable(name, allow_internal=self._options.allow_internal_topics)
+        check_writable(name, allow_internal=self._policy.allows_internal)
         count = self._counts.get(name)
         if count is None:
             self._check_collision(name)
             self._new.add(name)
-            settings = self._options.settings
-            return Topic(name, self._options.num_partitions or 1, settings, exists=False)
+            settings = self._policy.settings
+            return Topic(name, self._policy.partitions or 1, settings, exists=False)
         topic_id = self._topic_id(name)
         state = self._committed.state
         known = state.topic(name, topic_id) if state else None
         if known and known.high_watermarks:
             count = max(count, max(known.high_watermarks) + 1)
-        settings = {**(known.settings if known else {}), **self._options.settings}
+        settings = {**(known.settings if known else {}), **self._policy.settings}
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 
     def _topic_id(self, name: str) -> str | None:

@@ -81,7 +81,7 @@ def left_behind(before: Disk, folders: Sequence[Path]) -> Iterator[Disk]:
     machine = Machine(before.copy())
     machine.process = 1
     with simulated(machine):
-        open_set.ensure_set(writer(folders, "run-1").options)
+        writer(folders, "run-1").ensure()
     killed = with_inodes_of(before, machine.disk)
     unsynced = Unsynced.after(before, machine.disk.folders)
     chance = random.Random("join")

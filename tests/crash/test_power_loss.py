@@ -203,7 +203,7 @@ def test_a_batch_that_is_committed_is_known_to_the_querys_checkpoint() -> None:
         writer = scene.writer("run-1")
         identity = writer.identity(1, checkpoint.digest(1))
         runs = writer.stage(1, *tasks(1, SMALL.rows))
-        Committer(writer.plan(), identity, checkpoint=checkpoint).commit(runs)
+        Committer(writer.plan().commit_plan, identity, checkpoint=checkpoint).commit(runs)
 
     machine = Machine()
     with simulated(machine):

@@ -9,12 +9,12 @@ import pyarrow as pa
 
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.streaming.commit.committer import Committer, Outcome
-from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.known_tails import KnownTails
 from kafkalog.streaming.store.open_set import ensure_set
@@ -79,7 +79,11 @@ class Writer:
         self.options = WriteOptions.parse({"path": ",".join(map(str, directories)), **given})
 
     def plan(self) -> WritePlan:
-        return WritePlan(self.options, ensure_set(self.options), self.stamp_ms)
+        return WritePlan(self.options, self.ensure(), self.stamp_ms)
+
+    def ensure(self) -> str:
+        """Make the directories a set, and give its id."""
+        return ensure_set(self.options.paths, self.options.policy)
 
     def identity(self, batch_id: int, digest: str | None = None) -> BatchIdentity:
         return BatchIdentity(f"query:{self.name}", batch_id, self.run, digest)
@@ -101,7 +105,7 @@ class Writer:
         self, batch_id: int, runs: Sequence[StagedRun], *, digest: str | None = None
     ) -> Outcome:
         identity = self.identity(batch_id, digest)
-        return Committer(self.plan(), identity, tails=self.tails).commit(runs)
+        return Committer(self.plan().commit_plan, identity, tails=self.tails).commit(runs)
 
 
 def values_of(directories: Sequence[Path], topic: str) -> dict[int, list[str]]:

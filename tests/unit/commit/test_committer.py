@@ -161,7 +161,7 @@ def test_a_write_without_identity_is_always_a_new_one(tmp_path: Path) -> None:
     for job in ("job:1", "job:2"):
         identity = BatchIdentity(job, 0)
         runs = [replace(run) for run in writer.stage(0, rows(["a"]))]
-        Committer(writer.plan(), identity).commit(runs)
+        Committer(writer.plan().commit_plan, identity).commit(runs)
     assert values_of([tmp_path], "t") == {0: ["a", "a"]}
     state = load_state(tmp_path)
     assert state is not None
@@ -248,7 +248,7 @@ def test_staged_files_of_attempts_that_lost_are_swept(tmp_path: Path) -> None:
 def test_aborting_drops_what_was_staged(tmp_path: Path) -> None:
     writer = Writer(tmp_path, topic="t")
     runs = writer.stage(0, rows(["a"]))
-    Committer(writer.plan(), writer.identity(0)).abort(runs)
+    Committer(writer.plan().commit_plan, writer.identity(0)).abort(runs)
     assert ours(tmp_path) == []
     writer.write(0, rows(["a"]))
     assert values_of([tmp_path], "t") == {0: ["a"]}
@@ -258,7 +258,7 @@ def test_aborting_after_a_commit_undoes_nothing(tmp_path: Path) -> None:
     writer = Writer(tmp_path, topic="t")
     runs = writer.stage(0, rows(["a"]))
     writer.commit(0, runs)
-    Committer(writer.plan(), writer.identity(0)).abort(runs)
+    Committer(writer.plan().commit_plan, writer.identity(0)).abort(runs)
     assert values_of([tmp_path], "t") == {0: ["a"]}
 
 
@@ -545,7 +545,7 @@ def test_aborting_with_what_an_unfinished_commit_names_takes_nothing_away(
         patch.setattr(LogSet, "publish", cut)
         with pytest.raises(PowerCutError):
             writer.commit(1, runs)
-    Committer(writer.plan(), writer.identity(1)).abort([*runs, other])
+    Committer(writer.plan().commit_plan, writer.identity(1)).abort([*runs, other])
     assert (tmp_path / runs[0].file).exists()
     assert not (tmp_path / other.file).exists()
     writer.write(1, rows(["b"]))

@@ -168,7 +168,7 @@ def test_a_log_directory_that_vanishes_is_named(tmp_path: Path) -> None:
     plan, identity = writer.plan(), writer.identity(1)
     (tmp_path / "log").rename(tmp_path / "gone")
     with pytest.raises((CommitError, LogDirectoryError), match=str(tmp_path / "log")):
-        Committer(plan, identity).commit(runs)
+        Committer(plan.commit_plan, identity).commit(runs)
     (tmp_path / "gone").rename(tmp_path / "log")
     writer.commit(1, runs)
     assert values_of([tmp_path / "log"], "t") == {0: ["a", "b"]}

@@ -14,10 +14,10 @@ from kafkalog.errors import (
     RecordTooLargeError,
     RowError,
 )
-from kafkalog.streaming.commit.write_plan import WritePlan
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.sink import task_writer
 from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:

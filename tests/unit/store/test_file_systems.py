@@ -22,7 +22,6 @@ from kafkalog.streaming.store.file_systems import (
 )
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.open_set import ensure_set
 
 MOUNTINFO = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -117,7 +116,7 @@ def test_other_mounts_are_refused_with_type_and_reason(
 ) -> None:
     pretend(monkeypatch, tmp_path, kind, options)
     with pytest.raises(LogDirectoryError, match=f"type {kind} .*read and not written.*{reason}"):
-        ensure_set(Writer(tmp_path / "log", topic="t").options)
+        Writer(tmp_path / "log", topic="t").ensure()
     assert list((tmp_path / "log").iterdir()) == []
 
 

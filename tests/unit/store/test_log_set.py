@@ -16,7 +16,7 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.open_set import check_given, ensure_set
+from kafkalog.streaming.store.open_set import check_given
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,8 +28,8 @@ def sequences(*folders: Path) -> list[int]:
 
 def test_folders_that_do_not_exist_are_made(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b"
-    set_id = ensure_set(Writer(folder).options)
-    assert ensure_set(Writer(folder).options) == set_id
+    set_id = Writer(folder).ensure()
+    assert Writer(folder).ensure() == set_id
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o027, 0o077])
@@ -123,7 +123,7 @@ def test_one_folder_under_two_names_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "log")
     with pytest.raises(LogDirectoryError, match="log is given twice"):
-        ensure_set(Writer(tmp_path / "log", tmp_path / "link").options)
+        Writer(tmp_path / "log", tmp_path / "link").ensure()
     assert [*(tmp_path / "log").iterdir()] == []
 
 

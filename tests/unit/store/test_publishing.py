@@ -38,7 +38,7 @@ def commit_elsewhere(folder: Path, *values: str) -> None:
         try:
             writer = Writer(folder, topic="t")
             runs = writer.stage(0, rows(values))
-            Committer(writer.plan(), BatchIdentity("job:other", 0)).commit(runs)
+            Committer(writer.plan().commit_plan, BatchIdentity("job:other", 0)).commit(runs)
             code = 0
         finally:
             os._exit(code)
@@ -138,7 +138,7 @@ def test_two_commits_of_like_content_differ(tmp_path: Path) -> None:
     for name in ("a", "b"):
         writer = Writer(tmp_path / name, topic="t")
         runs = writer.stage(0, rows(["x"]))
-        Committer(writer.plan(), BatchIdentity("job:1", 0)).commit(runs)
+        Committer(writer.plan().commit_plan, BatchIdentity("job:1", 0)).commit(runs)
         stamps.append(load_stamp(tmp_path / name))
     assert stamps[0] != stamps[1]
     assert {stamp and stamp.sequence for stamp in stamps} == {1}
@@ -204,7 +204,7 @@ def test_a_state_whose_folder_cannot_be_synced_is_published_and_not_said_to_be_d
             writer.commit(1, runs)
         assert values_of([tmp_path], "t") == {0: ["a", "b"]}
         with pytest.raises(KafkaLogError, match=os.strerror(errno.EIO)):
-            Committer(writer.plan(), writer.identity(1)).commit_or_abort(runs)
+            Committer(writer.plan().commit_plan, writer.identity(1)).commit_or_abort(runs)
     before = (tmp_path / STATE_FILE).stat().st_ino
     assert not writer.write(1, rows(["b"])).appended
     # It was written again, and not only synced: a sync after one that failed says nothing.

@@ -255,7 +255,7 @@ def test_what_a_job_without_an_id_had_staged_goes_though_it_was_cut_off_behind_i
     with monkeypatch.context() as patch:
         patch.setattr("kafkalog.streaming.commit.committer.write_ends", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            Committer(writer.plan(), identity).commit(output.runs)
+            Committer(writer.plan().commit_plan, identity).commit(output.runs)
     assert list(tmp_path.glob(".kafkalog.staged.*"))
     go_on(tmp_path)
     assert not list(tmp_path.glob(".kafkalog.staged.*"))

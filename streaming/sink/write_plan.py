@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kafkalog.streaming.commit.commit_plan import CommitPlan
+
 if TYPE_CHECKING:
     from kafkalog.streaming.sink.write_options import WriteOptions
 
@@ -30,3 +32,15 @@ class WritePlan:
     def directories(self) -> list[Path]:
         """The log directories."""
         return [Path(path) for path in self.options.paths]
+
+    @property
+    def commit_plan(self) -> CommitPlan:
+        """What the commit goes by, which knows no options."""
+        return CommitPlan(
+            directories=tuple(self.directories),
+            planned_ms=self.append_time_ms,
+            policy=self.options.policy,
+            topics=self.options.topic_policy,
+            expiration_ms=self.options.transactional_id_expiration_ms,
+            allows_unknown=self.options.allow_unknown_checkpoint,
+        )

@@ -1,0 +1,47 @@
+"""What a writer may do to a set of log directories: plain values, decided above the store.
+
+The options of the sink become policies, and so do those of the command line; below that nobody
+parses anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["WAIT_MS", "SetPolicy", "TopicPolicy"]
+
+WAIT_MS: Final = 60_000
+"""How long a writer waits for another one, unless it is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetPolicy:
+    """How a set may be changed.
+
+    ``allows_broker``: a broker may have lived in the directories. ``wait_ms``: how long to wait for
+    another writer. ``is_durable``: what is committed is on the disk by then; if not, the system
+    writes records when it likes.
+    """
+
+    allows_broker: bool = False
+    wait_ms: int = WAIT_MS
+    is_durable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicPolicy:
+    """Which topics may be written to, and what new ones look like.
+
+    ``allows_internal``: also those of Kafka's own. ``partitions``: how many a new topic gets, None
+    for one; ``settings``: by Kafka's names, for topics that exist too. ``most_new``: how many
+    topics a batch may make, None for any number.
+    """
+
+    allows_internal: bool = False
+    partitions: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    most_new: int | None = None
