@@ -22,15 +22,21 @@ __all__ = ["options_page"]
 _HEAD: Final = """\
 # Options
 
-Names are matched in any case. Sizes take `k`, `m`, `g` and `t` (powers of 1024), times `ms`, `s`,
-`m`, `h` and `d`. A name that nobody knows is refused with the nearest known one. Settings of
-Kafka's clients (`kafka.bootstrap.servers`, security, tuning) are accepted and have no effect, with
-one warning that names them. This page is generated from the classes that parse the options.
+```python
+spark.readStream.format("kafkalog").option("subscribe", "flights").load("/var/kafka-logs")
+```
+
+- Names match in any case. An unknown name is refused, with the nearest known one.
+- Sizes take `k`, `m`, `g` and `t` (powers of 1024). Times take `ms`, `s`, `m`, `h` and `d`.
+- Settings of Kafka's clients (`kafka.bootstrap.servers`, security, tuning) are accepted and have no
+  effect. One warning names them.
+
+This page is generated from the classes that parse the options.
 """
 
 
 def options_page() -> str:
-    """Give the whole page."""
+    """Return the whole page."""
     parts = [_HEAD, *_section("Reading", ReadOptions), *_section("Writing", WriteOptions)]
     return "\n".join(parts)
 
@@ -40,7 +46,7 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
     yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
     yield from (_row(entry) for entry in options_of(options))
     refused = [f"- `{name}`: {reason}" for name, reason in sorted(options.RULES.refused.items())]
-    yield "\nRefused, with the reason:\n"
+    yield "\nRefused, and why:\n"
     yield "\n".join(refused) + "\n"
 
 

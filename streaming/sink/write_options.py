@@ -67,34 +67,36 @@ class WriteOptions(Options):
     # Behaviour
     paths: tuple[str, ...] = option("path", PATHS, doc="the log directories to write to")
     topic: str | None = option(
-        "topic", TEXT, default=None, doc="the topic of every row; comes before a column topic"
+        "topic", TEXT, default=None, doc="the topic of every row. It comes before a column topic"
     )
     num_partitions: int | None = option(
         "numPartitions",
         integer(1, 100_000),
         default=None,
-        doc="how many partitions a topic gets that does not exist yet; default 1",
+        doc="how many partitions a new topic gets. Default: 1",
     )
     partitioner: str = option(
         "partitioner",
         choice("murmur2", "round_robin"),
         default="murmur2",
-        doc="how rows without a partition find one. murmur2: by the hash of the key, as Kafka's "
-        "producers do, and in stretches of 16 KiB where there is no key; round_robin: in turn",
+        doc="how a row without a partition gets one. murmur2: by the hash of its key, as in "
+        "Kafka's producers; rows without a key stay together in stretches of 16 KiB. "
+        "round_robin: in turn",
     )
     flush: str = option(
         "flush",
         choice("commit", "os"),
         default="commit",
-        doc="commit: a batch is on the disk before it counts as committed; os: the operating "
-        "system writes when it likes, a killed process loses nothing and a power failure may",
+        doc="commit: a batch is on the disk before it counts as committed. os: the operating "
+        "system writes when it likes. A killed process loses nothing then, a power failure "
+        "may lose records",
     )
     transactional_id: str | None = option(
         "transactional.id",
         TEXT,
         default=None,
         kafka=True,
-        doc="the name under which a streaming query's batches are told apart; default: the query's "
+        doc="the name under which a streaming query's batches are counted. Default: the query's "
         "id, which its checkpoint keeps",
     )
     transactional_id_expiration_ms: int = option(
@@ -103,27 +105,31 @@ class WriteOptions(Options):
         default=DEFAULT_EXPIRATION_MS,
         unit="ms",
         kafka=True,
-        doc="how long the last batch of this writer is remembered at least; it is forgotten once a "
-        "commit has found it that old, and a later one finds that it has been for as long again",
+        doc="how long this writer's last batch is remembered at least. A commit that finds it "
+        "that old notes it. A later commit forgets it if it is silent for as long again",
     )
     allow_unknown_checkpoint: bool = option(
         "allowUnknownCheckpoint",
         BOOLEAN,
         default=False,
         doc="let a streaming query begin above batch 0 though the log directories do not know its "
-        "id: with a new transactional.id, from another sink, after it was forgotten. Without it "
-        "such a batch is refused, since an empty folder in place of a missing mount looks the same",
+        "id: it has a new transactional.id, comes from another sink, or was forgotten. "
+        "Without the option such a batch is refused, since an empty folder in place of a "
+        "missing mount looks the same",
     )
     txn_app_id: str | None = option(
-        "txnAppId", TEXT, default=None, doc="of a batch write: the name that txnVersion counts for"
+        "txnAppId",
+        TEXT,
+        default=None,
+        doc="for a batch write: the name for which txnVersion counts",
     )
     txn_version: int | None = option(
         "txnVersion",
         integer(minimum=0),
         default=None,
-        doc="of a batch write: counts for each topic by itself, with or without gaps. A write "
-        "whose version is not above the topic's last one of txnAppId is skipped; the last one "
-        "again with other rows is refused",
+        doc="for a batch write: its number. Each topic counts by itself; gaps are allowed. A "
+        "write is skipped if its version is not above the topic's last one of txnAppId, and "
+        "refused if it is the last one again with other rows",
     )
     allow_broker_directory: bool = option(
         "allowBrokerDirectory",
@@ -141,41 +147,46 @@ class WriteOptions(Options):
         "maxNewTopics",
         integer(minimum=0),
         default=100,
-        doc="how many topics the column topic may create in one batch",
+        doc="the most topics that the column topic may create in one batch",
     )
     preserve_offsets: bool = option(
         "preserveOffsets",
         BOOLEAN,
         default=False,
-        doc="keep the offsets of a column offset, which must lie beyond the log's end and ascend "
-        "within each partition's rows; holes are kept too",
+        doc="keep the offsets of a column offset. They must lie at the log's end or beyond, and "
+        "ascend within each partition's rows. Holes are kept too",
     )
     checkpoint_location: str | None = option(
-        "checkpointLocation", TEXT, default=None, doc="the query's checkpoint, set for Spark"
+        "checkpointLocation",
+        TEXT,
+        default=None,
+        doc="the query's checkpoint, which you set for Spark",
     )
 
     # A topic's settings
     message_format: str | None = _setting(
         "message.format",
         choice("v2", "v1", "v0"),
-        doc="v2, the default: record batches; v1, v0: message sets, as Kafka wrote them before "
-        "0.11 and 0.10. They hold no headers and know no zstd, v0 has no timestamps either and is "
-        "compressed not by the tasks but by the commit",
+        doc="v2 (default): record batches. v1, v0: message sets, as Kafka wrote them before 0.11 "
+        "and 0.10. They have no headers and no zstd. v0 has no timestamps either, and is "
+        "compressed by the commit instead of the tasks",
     )
     compression_type: str | None = _setting(
-        "compression.type", _COMPRESSION, doc="how batches are compressed; default none"
+        "compression.type", _COMPRESSION, doc="how batches are compressed. Default: none"
     )
     compression_gzip_level: str | None = _setting(
-        "compression.gzip.level", integer(-1, 9), doc="not 0; -1 is zlib's default"
+        "compression.gzip.level",
+        integer(-1, 9),
+        doc="any level but 0. Default: -1, which is zlib's",
     )
     compression_lz4_level: str | None = _setting(
-        "compression.lz4.level", integer(1, 17), doc="9, the default, is the fast compressor"
+        "compression.lz4.level", integer(1, 17), doc="Default: 9, which is the fast compressor"
     )
     compression_zstd_level: str | None = _setting(
-        "compression.zstd.level", integer(-131072, 22), doc="default 3"
+        "compression.zstd.level", integer(-131072, 22), doc="Default: 3"
     )
     max_message_bytes: str | None = _setting(
-        "max.message.bytes", SIZE, unit="bytes", doc="the largest batch; default 1048588"
+        "max.message.bytes", SIZE, unit="bytes", doc="the largest batch. Default: 1048588"
     )
     message_timestamp_type: str | None = _setting(
         "message.timestamp.type",
@@ -183,48 +194,63 @@ class WriteOptions(Options):
         doc="whether records keep the time of their row or get the time of their batch",
     )
     cleanup_policy: str | None = _setting(
-        "cleanup.policy", TEXT, doc="delete, compact or both; kept for who enforces it"
+        "cleanup.policy", TEXT, doc="delete, compact or both. Kept for a broker, which enforces it"
     )
     retention_ms: str | None = _setting(
-        "retention.ms", _SIGNED, unit="ms", doc="kept for who enforces it; default 604800000"
+        "retention.ms",
+        _SIGNED,
+        unit="ms",
+        doc="kept for a broker, which enforces it. Default: 604800000",
     )
     retention_bytes: str | None = _setting(
-        "retention.bytes", _SIGNED, unit="bytes", doc="kept for who enforces it; default -1 (off)"
+        "retention.bytes",
+        _SIGNED,
+        unit="bytes",
+        doc="kept for a broker, which enforces it. Default: -1 (off)",
     )
     delete_retention_ms: str | None = _setting(
-        "delete.retention.ms", DURATION_MS, unit="ms", doc="kept for who compacts"
+        "delete.retention.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
     )
     min_compaction_lag_ms: str | None = _setting(
-        "min.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for who compacts"
+        "min.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
     )
     max_compaction_lag_ms: str | None = _setting(
-        "max.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for who compacts"
+        "max.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
     )
     min_cleanable_dirty_ratio: str | None = _setting(
-        "min.cleanable.dirty.ratio", TEXT, doc="kept for who compacts"
+        "min.cleanable.dirty.ratio", TEXT, doc="kept for a broker, which compacts"
     )
     file_delete_delay_ms: str | None = _setting(
-        "file.delete.delay.ms", DURATION_MS, unit="ms", doc="kept for who deletes segments"
+        "file.delete.delay.ms",
+        DURATION_MS,
+        unit="ms",
+        doc="kept for a broker, which deletes segments",
     )
 
     # Performance
     segment_bytes: str | None = _setting(
-        "segment.bytes", SIZE, unit="bytes", doc="a segment's largest size; default 1 GiB"
+        "segment.bytes", SIZE, unit="bytes", doc="a segment's largest size. Default: 1 GiB"
     )
     segment_ms: str | None = _setting(
-        "segment.ms", DURATION_MS, unit="ms", doc="time that a segment may span; default 7 days"
+        "segment.ms",
+        DURATION_MS,
+        unit="ms",
+        doc="the time that a segment may span. Default: 7 days",
     )
     segment_jitter_ms: str | None = _setting(
         "segment.jitter.ms",
         DURATION_MS,
         unit="ms",
-        doc="taken off segment.ms up to this much, so that not all partitions roll at once",
+        doc="up to this much is taken off segment.ms, so that not all partitions roll at once",
     )
     segment_index_bytes: str | None = _setting(
-        "segment.index.bytes", SIZE, unit="bytes", doc="an index's largest size; default 10 MiB"
+        "segment.index.bytes", SIZE, unit="bytes", doc="an index's largest size. Default: 10 MiB"
     )
     index_interval_bytes: str | None = _setting(
-        "index.interval.bytes", SIZE, unit="bytes", doc="log between index entries; default 4096"
+        "index.interval.bytes",
+        SIZE,
+        unit="bytes",
+        doc="bytes of log between index entries. Default: 4096",
     )
     max_block_ms: int = option(
         "max.block.ms",

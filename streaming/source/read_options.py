@@ -28,7 +28,7 @@ __all__ = ["ReadOptions"]
 _ALWAYS_BYTES: Final = "keys and values are always read as bytes; cast the columns instead"
 
 _REFUSED: Final = {
-    "kafka.auto.offset.reset": "use startingOffsets; where to go on after that is Spark's to keep",
+    "kafka.auto.offset.reset": "use startingOffsets; Spark keeps where a query continues",
     "kafka.key.deserializer": _ALWAYS_BYTES,
     "kafka.value.deserializer": _ALWAYS_BYTES,
     "kafka.enable.auto.commit": "use commitGroupOffsets to have a group's positions written",
@@ -62,8 +62,8 @@ class ReadOptions(Options):
     paths: tuple[str, ...] = option(
         "path",
         READABLE_PATHS,
-        doc="the log directories to read, or one partition's folder; URIs that pyarrow or fsspec "
-        "opens, such as s3://bucket/folder, too",
+        doc="the log directories to read, or the folder of one partition. URIs that pyarrow or "
+        "fsspec opens, such as s3://bucket/folder, work too",
     )
     subscribe: str | None = option(
         "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
@@ -72,8 +72,8 @@ class ReadOptions(Options):
         "subscribePattern",
         TEXT,
         default=None,
-        doc="a regular expression (Python's) that is searched anywhere in the topic's name; "
-        "internal topics are left out",
+        doc="a regular expression (Python's). It is searched anywhere in a topic's name. Internal "
+        "topics are left out",
     )
     assign: str | None = option(
         "assign", TEXT, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
@@ -82,17 +82,18 @@ class ReadOptions(Options):
         "startingOffsets",
         TEXT,
         default=None,
-        doc="where a query without a checkpoint starts: earliest, latest, JSON per partition in "
-        "which -2 is earliest and -1 latest and a topic may have one word for all its partitions "
-        '({"topicA":{"0":23},"topicB":"earliest"}), or group:<id> for what a consumer group has '
-        "committed; default latest for streams, earliest for batches",
+        doc="where a query without a checkpoint starts: earliest, latest, JSON, or group:<id> for "
+        "the committed positions of a consumer group. In the JSON, -2 is earliest, -1 is "
+        "latest, and one word may stand for all partitions of a topic: "
+        '{"topicA":{"0":23},"topicB":"earliest"}. Default: latest for streams, earliest for '
+        "batches",
     )
     ending_offsets: str | None = option(
         "endingOffsets",
         TEXT,
         default=None,
-        doc="where a batch read ends (exclusive): latest or JSON as for startingOffsets; default "
-        "latest",
+        doc="where a batch read ends (exclusive): latest, or JSON as for startingOffsets. "
+        "Default: latest",
     )
     starting_timestamp: int | None = option(
         "startingTimestamp",
@@ -106,8 +107,8 @@ class ReadOptions(Options):
         _LONG_MS,
         default=None,
         unit="ms",
-        doc="end, in each partition, before the first record with this timestamp or a later one; a "
-        "stream reads no further then",
+        doc="end each partition before its first record with this timestamp or a later one. A "
+        "stream ends there too",
     )
     starting_offsets_by_timestamp: str | None = option(
         "startingOffsetsByTimestamp",
@@ -127,15 +128,15 @@ class ReadOptions(Options):
         "startingOffsetsByTimestampStrategy",
         choice("error", "latest"),
         default="error",
-        doc="what to do where no record has the starting timestamp or a later one: fail, or start "
-        "at the end",
+        doc="what to do if no record has the starting timestamp or a later one: fail, or start at "
+        "the end",
     )
     stop_at_offsets: str | None = option(
         "stopAtOffsets",
         TEXT,
         default=None,
-        doc="of a stream: offsets to read up to (exclusive), as JSON per partition; partitions "
-        "that are not named have no end",
+        doc="where a stream ends (exclusive), as JSON per partition. Partitions that are not "
+        "named have no end",
     )
     include_headers: bool = option(
         "includeHeaders", BOOLEAN, default=False, doc="add the column headers"
@@ -144,28 +145,29 @@ class ReadOptions(Options):
         "failOnDataLoss",
         BOOLEAN,
         default=True,
-        doc="fail when offsets that were to be read are gone; false goes on with a warning",
+        doc="true: fail if offsets that were to be read are gone. false: continue with a warning",
     )
     state_location: str | None = option(
         "stateLocation",
         Kind("a local folder (a path or file: URI)", _one_folder),
         default=None,
-        doc="a folder of a streaming query's own, beside its checkpoint, in which it keeps the ids "
-        "of the topics that it reads: with it a topic that was made anew while the query was "
-        "stopped is told from the old one",
+        doc="a folder of this streaming query alone, beside its checkpoint. There it keeps the "
+        "ids of the topics that it reads, so that it notices a topic that was recreated while "
+        "the query was stopped",
     )
     read_up_to: str = option(
         "readUpTo",
         choice("highWatermark", "logEnd"),
         default="highWatermark",
-        doc="read what is committed, or all that lies in the log (for copies whose broker is gone)",
+        doc="highWatermark: read what is committed. logEnd: read all that lies in the log, for "
+        "copies whose broker is gone",
     )
     isolation_level: str = option(
         "kafka.isolation.level",
         choice("read_uncommitted", "read_committed"),
         default="read_uncommitted",
-        doc="whether records of open and aborted transactions are shown; with read_committed, "
-        "latest is where the oldest open transaction begins",
+        doc="read_committed leaves out records of open and aborted transactions. latest is then "
+        "where the oldest open transaction begins",
     )
     on_timestamp_overflow: str = option(
         "onTimestampOverflow",
@@ -178,39 +180,41 @@ class ReadOptions(Options):
         "onCorruptRecord",
         choice("fail", "skip"),
         default="fail",
-        doc="what to do with bytes that are no valid record batch: fail, or go on behind them with "
-        "a warning that says what was left out",
+        doc="what to do with bytes that are no valid record batch: fail, or skip them with a "
+        "warning that says what was left out",
     )
     view: str = option(
         "view",
         choice("records", "batches", "offsets", "transactions"),
         default="records",
-        doc="what a row is: a record; a record batch, or wrapper message of the formats before, "
-        "with what its header says and what is wrong with it; a decoded record of "
-        "__consumer_offsets (offsets) or of __transaction_state (transactions)",
+        doc="what a row is. records: a record. batches: a record batch, or a wrapper message of "
+        "the older formats, with what its header says and what is wrong with it. offsets: a "
+        "decoded record of __consumer_offsets. transactions: one of __transaction_state",
     )
     filter_pushdown: bool = option(
         "filterPushdown",
         BOOLEAN,
         default=False,
         doc="let a batch query's filters on topic, partition, offset and timestamp decide what is "
-        "read; Spark's setting spark.sql.python.filterPushdown.enabled must be true as well. For a "
-        "DataFrame with one use only: load anew for each query",
+        "read. Spark's setting spark.sql.python.filterPushdown.enabled must be true as well. "
+        "Use a DataFrame only once then: load anew for each query",
     )
     max_timestamp_disorder_ms: int | None = option(
         "maxTimestampDisorder",
         duration_ms(),
         default=None,
         unit="ms",
-        doc="how far a timestamp may lie below an earlier one of its partition, which is for you "
-        "to know: with filterPushdown, reading ends where none can be early enough any more",
+        doc="how much earlier a record's timestamp may be than that of a record before it in its "
+        "partition. You must know this. With filterPushdown, reading ends where no record can "
+        "be early enough any more",
     )
     max_offsets_per_trigger: int | None = option(
         "maxOffsetsPerTrigger",
         integer(minimum=1),
         default=None,
         unit="offsets",
-        doc="the most that one micro-batch reads, split over partitions by what each has waiting",
+        doc="the most offsets that one micro-batch reads, split over partitions by what waits in "
+        "each",
     )
     max_bytes_per_trigger: int | None = option(
         "maxBytesPerTrigger",
@@ -218,14 +222,14 @@ class ReadOptions(Options):
         default=None,
         unit="bytes",
         doc="the most bytes of segment files that one micro-batch reads, but at least one record "
-        "batch; split over partitions by what each has waiting",
+        "batch. Split over partitions by what waits in each",
     )
     min_offsets_per_trigger: int | None = option(
         "minOffsetsPerTrigger",
         integer(minimum=1),
         default=None,
         unit="offsets",
-        doc="wait until so many offsets are there (not longer than maxTriggerDelay)",
+        doc="wait until so many offsets are there, but not longer than maxTriggerDelay",
     )
     max_trigger_delay_ms: int = option(
         "maxTriggerDelay",
@@ -238,21 +242,22 @@ class ReadOptions(Options):
         "kafka.group.id",
         TEXT,
         default=None,
-        doc="the consumer group whose positions commitGroupOffsets writes; no effect without it",
+        doc="the consumer group whose positions commitGroupOffsets writes. No effect without that "
+        "option",
     )
     commit_group_offsets: bool = option(
         "commitGroupOffsets",
         BOOLEAN,
         default=False,
-        doc="write where a stream stands into __consumer_offsets, as positions of kafka.group.id, "
-        "each time that Spark confirms a micro-batch; only in log directories of the sink",
+        doc="write the stream's positions into __consumer_offsets, as those of kafka.group.id, "
+        "each time that Spark confirms a micro-batch. Only in log directories of the sink",
     )
     min_partitions: int | None = option(
         "minPartitions",
         integer(minimum=1, maximum=2**31 - 1),
         default=None,
         unit="tasks",
-        doc="cut the offsets of a batch into at least about so many tasks",
+        doc="cut the offsets of a batch into about so many tasks at least",
     )
     max_records_per_partition: int | None = option(
         "maxRecordsPerPartition",
@@ -266,9 +271,9 @@ class ReadOptions(Options):
         size(minimum=1),
         default=None,
         unit="bytes",
-        doc="about how much of a segment file one task reads, where neither minPartitions nor "
-        "maxRecordsPerPartition is given; default a share for each core of the driver's machine, "
-        "from 8m to 64m",
+        doc="about how much of a segment file one task reads, if neither minPartitions nor "
+        "maxRecordsPerPartition is given. Default: a share for each core of the driver's "
+        "machine, from 8m to 64m",
     )
     max_decompressed_bytes: int = option(
         "maxDecompressedBytes",
@@ -281,54 +286,53 @@ class ReadOptions(Options):
         "storage.endpoint",
         TEXT,
         default=None,
-        doc="of s3:// paths: where the store answers, such as http://localhost:9000; AWS if not "
-        "given",
+        doc="for s3:// paths: where the store answers, such as http://localhost:9000. Default: AWS",
     )
     storage_region: str | None = option(
-        "storage.region", TEXT, default=None, doc="of s3:// paths: the bucket's region"
+        "storage.region", TEXT, default=None, doc="for s3:// paths: the bucket's region"
     )
     storage_access_key: str | None = option(
         "storage.accessKey",
         TEXT,
         default=None,
         secret=True,
-        doc="of s3:// paths: the key's id; if not given, credentials are looked for as AWS' own "
-        "tools do",
+        doc="for s3:// paths: the key's id. Default: credentials are looked for as AWS' own tools "
+        "do",
     )
     storage_secret_key: str | None = option(
-        "storage.secretKey", TEXT, default=None, secret=True, doc="of s3:// paths: the key"
+        "storage.secretKey", TEXT, default=None, secret=True, doc="for s3:// paths: the key"
     )
     storage_session_token: str | None = option(
         "storage.sessionToken",
         TEXT,
         default=None,
         secret=True,
-        doc="of s3:// paths: the token that belongs to a temporary key",
+        doc="for s3:// paths: the token that belongs to a temporary key",
     )
     storage_anonymous: bool | None = option(
-        "storage.anonymous", BOOLEAN, default=None, doc="of s3:// paths: ask without credentials"
+        "storage.anonymous", BOOLEAN, default=None, doc="for s3:// paths: ask without credentials"
     )
     storage_tries: int | None = option(
         "storage.tries",
         integer(minimum=1, maximum=1000),
         default=None,
-        doc="of paths that are URIs: how often a request is made before it counts as failed, with "
-        "rests between of 0.1 s that double up to 5 s; default 5",
+        doc="for URIs: how often a request is made before it counts as failed. The rests between "
+        "tries double from 0.1 s up to 5 s. Default: 5",
     )
     storage_timeout_ms: int | None = option(
         "storage.timeout",
         duration_ms(minimum=1),
         default=None,
         unit="ms",
-        doc="of s3:// paths: how long a try may wait for the store; default 30s",
+        doc="for s3:// paths: how long a try may wait for the store. Default: 30s",
     )
     storage_list_interval_ms: int | None = option(
         "storage.listInterval",
         duration_ms(),
         default=None,
         unit="ms",
-        doc="of paths that are URIs: how old what is known of the store may be: new records are "
-        "seen so late, and the store is listed so seldom; default 5s",
+        doc="for URIs: how old a listing of the store may be. New records are seen that late, and "
+        "the store is not listed more often. Default: 5s",
     )
     fetch_retries: int = option(
         "fetchOffset.numRetries",
