@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -47,3 +48,24 @@ def test_the_map_names_every_page() -> None:
     page = ROOT / "docs/README.md"
     named = set(re.findall(r"\]\(([\w-]+\.md)\)", page.read_text()))
     assert named == {path.name for path in page.parent.glob("*.md")} - {page.name}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_function_that_a_page_names_is_in_its_file(page: Path) -> None:
+    folders = "benchmarks|checkpoints|jobs|src|streaming|tests"
+    named = re.findall(rf"`((?:{folders})/[\w/]+\.py)(?:::([\w.]+))?`", page.read_text())
+    assert [f"{path}::{name}" for path, name in named if not is_defined(ROOT / path, name)] == []
+
+
+def is_defined(file: Path, name: str) -> bool:
+    """Say whether a file is there and defines a function, a class, or a method of one."""
+    if not file.exists():
+        return False
+    scope: list[ast.stmt] = ast.parse(file.read_text()).body
+    for part in name.split(".") if name else ():
+        named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+        found = [each for each in scope if isinstance(each, named) and each.name == part]
+        if not found:
+            return False
+        scope = found[0].body
+    return True
