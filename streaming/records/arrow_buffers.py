@@ -43,7 +43,7 @@ ABSENT: Final = BinaryColumn(_NO_OFFSETS, _NO_BYTES, _NO_BYTES)
 
 
 def binary_column(array: pa.Array | pa.ChunkedArray) -> BinaryColumn:
-    """Give the arrays of a (large) binary or string column; chunks are joined first.
+    """Return the arrays of a (large) binary or string column; chunks are joined first.
 
     Raises:
         TypeError: the column is of another type.
@@ -66,7 +66,7 @@ def binary_column(array: pa.Array | pa.ChunkedArray) -> BinaryColumn:
 
 
 def validity(array: pa.Array) -> Bytes:
-    """Give uint8[n], 0 where a value is null; empty if none is."""
+    """Return uint8[n], 0 where a value is null; empty if none is."""
     if array.null_count == 0:
         return _NO_BYTES
     bitmap = np.frombuffer(array.buffers()[0], np.uint8)

@@ -27,8 +27,8 @@ A record batch (Kafka ``DefaultRecordBatch``; KIP-98), 61 bytes of header::
 
     attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
 
-Older magics are in ``message_set``. What is *not* checked here: checksums, records, and that
-offsets increase from entry to entry.
+Older magics are in ``message_sets.layout``. What is *not* checked here: checksums, records, and
+that offsets increase from entry to entry.
 """
 
 from __future__ import annotations
@@ -112,12 +112,12 @@ class BatchTable:
         return len(self.facts)
 
     def __getitem__(self, rows: slice | NDArray[np.bool_] | Integers) -> BatchTable:
-        """Give a table of some rows: a slice shares memory, a mask or indexes copy."""
+        """Return a table of some rows: a slice shares memory, a mask or indexes copy."""
         return BatchTable(np.ascontiguousarray(self.facts[rows]))
 
     @classmethod
     def empty(cls) -> BatchTable:
-        """Give a table of no batches."""
+        """Return a table of no batches."""
         return cls(np.empty((0, kernels.FIELDS), np.int64))
 
     @property
@@ -132,7 +132,7 @@ class BatchTable:
 
     @property
     def end_position(self) -> Integers:
-        """Byte position behind the entry."""
+        """Byte position after the entry."""
         return self.position + self.size
 
     @property
@@ -226,9 +226,9 @@ class Scan:
     """What a walk over a buffer found.
 
     ``consumed`` bytes are whole entries, those of ``table``. What follows them is the end of the
-    buffer, or an incomplete entry (``needed`` > 0: the bytes it takes in all, or at least, where
-    even its size is not there yet), or something that cannot be an entry (``invalid``): whether
-    that is an error or the end of the log is for the caller to say.
+    buffer, an incomplete entry, or something that cannot be an entry (``invalid``). The caller
+    decides whether that is an error or the end of the log. For an incomplete entry, ``needed`` is
+    the bytes it takes in all, or the least it takes if even its size is not there yet.
     """
 
     table: BatchTable
@@ -269,7 +269,7 @@ def scan_batches(data: Bytes, *, file_position: int = 0, path: str = "") -> Scan
 def invalid_checksums(
     data: Bytes, table: BatchTable, *, file_position: int = 0
 ) -> NDArray[np.bool_]:
-    """Tell which batches do not match the checksum they carry.
+    """Return which batches do not match the checksum they carry.
 
     Args:
         data: uint8[n] that holds the batches of ``table``.

@@ -34,7 +34,7 @@ _EPOCH: Final = 12
 
 
 def heads_of(table: BatchTable) -> Bytes:
-    """Give uint8[n, 16]: the first bytes of the n batches of ``table``, all of magic 2."""
+    """Return uint8[n, 16]: the first bytes of the n batches of ``table``, all of magic 2."""
     heads = np.empty(len(table), _HEAD)
     heads["base_offset"] = table.base_offset
     heads["length"] = table.size - _OVERHEAD

@@ -33,7 +33,7 @@ FIELDS: Final = 14
 
 # Why `walk` stopped.
 END: Final = 0  # at the end of the data
-INCOMPLETE: Final = 1  # in front of an entry that ends beyond the data
+INCOMPLETE: Final = 1  # before an entry that ends beyond the data
 TABLE_FULL: Final = 2
 BAD_SIZE: Final = 3
 BAD_MAGIC: Final = 4
@@ -47,7 +47,7 @@ _MAX_INT64: Final = 2**63 - 1
 
 @kernel("int64", "const uint8[]", "int64", "int64", "int64[,]", "int64[]")
 def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: Integers) -> int:
-    """Fill a row of ``table`` for each whole entry from ``start`` on; give the number of rows.
+    """Fill a row of ``table`` for each whole entry from ``start`` on; return the number of rows.
 
     ``stopped`` becomes (reason, position in ``data`` where it stopped, size of the entry there if
     it is known, a number the reason is about).

@@ -70,7 +70,7 @@ _CODECS: Final = (*(codec.name.lower() for codec in Codec), *[_UNKNOWN_CODEC] * 
 class BatchDescriber:
     """Takes batches as ``RecordDecoder.feed`` does and gives a row of ``BATCH_ROW_SCHEMA`` each.
 
-    A batch belongs to the range with its last offset: what is read in several ranges gives it once.
+    A batch belongs to the range with its last offset: so a read in several ranges gives it once.
     """
 
     def __init__(self, *, max_decompressed_bytes: int = DEFAULT_LIMIT) -> None:
@@ -96,7 +96,7 @@ class BatchDescriber:
             yield from self.flush()
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows that were kept."""
+        """Yield the rows that were kept."""
         kept, self._kept = self._kept, []
         if kept:
             yield kept[0] if len(kept) == 1 else pa.concat_batches(kept)
@@ -144,7 +144,7 @@ class BatchDescriber:
         path: str,
         errors: list[str | None],
     ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        """Give base offsets and counts, and of which batches they are known; adds to ``errors``."""
+        """Return base offsets, counts, and which batches they are known of; adds to ``errors``."""
         base_offset, count = table.base_offset.copy(), table.count.copy()
         is_wrapper = (table.magic < 2) & (table.codec != Codec.NONE)
         opened = ~is_wrapper
@@ -184,7 +184,7 @@ def _timestamp_types(table: BatchTable) -> Integers:
 
 
 def _last_sequence(table: BatchTable) -> Integers:
-    """Sequences go on at 0 after the largest int32 (Kafka ``DefaultRecordBatch``)."""
+    """Sequences continue at 0 after the largest int32 (Kafka ``DefaultRecordBatch``)."""
     last = (table.base_sequence + table.last_offset - table.base_offset) % _SEQUENCES
     sequences: Integers = np.where(table.base_sequence < 0, table.base_sequence, last)
     return sequences

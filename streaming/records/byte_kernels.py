@@ -36,7 +36,7 @@ def read_int(data: Bytes, position: int, size: int) -> int:
 
 @inlined
 def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Read an int in ``data[position:end]``; gives it and where it ends, or -1 if it does not.
+    """Read an int in ``data[position:end]``; return it and where it ends, or -1 if it does not.
 
     As in Java, bits of the fifth byte that an int32 has no room for are dropped.
     """
@@ -51,7 +51,7 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @inlined
 def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Read a long in ``data[position:end]``; gives it and where it ends, or -1 if it does not."""
+    """Read a long in ``data[position:end]``; return it and where it ends, or -1 if it does not."""
     if position < end:
         byte = np.int64(data[position])
         if byte < 0x80:
@@ -75,7 +75,7 @@ def _read_groups(data: Bytes, position: int, end: int, most_bits: int) -> tuple[
 
 @inlined
 def varint_size(value: int) -> int:
-    """Give the bytes that a number takes as a varint."""
+    """Return the bytes that a number takes as a varint."""
     bits = (value << 1) ^ (value >> 63)
     size = 1
     while (bits & ~0x7F) != 0:
@@ -86,7 +86,7 @@ def varint_size(value: int) -> int:
 
 @inlined
 def put_varint(out: Bytes, position: int, value: int) -> int:
-    """Write a number and give where it ends; the caller has checked that there is room."""
+    """Write a number and return where it ends; the caller has checked that there is room."""
     bits = (value << 1) ^ (value >> 63)
     while (bits & ~0x7F) != 0:
         out[position] = (bits & 0x7F) | 0x80

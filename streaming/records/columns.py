@@ -166,7 +166,7 @@ class RecordDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode like ``decode``, but keep the rows of an output batch that is not full yet.
 
-        What is kept outlives an error: ``flush`` then gives the rows in front of it.
+        What is kept outlives an error: ``flush`` then gives the rows before it.
         """
         wanted = (
             ~table.is_control
@@ -182,7 +182,7 @@ class RecordDecoder:
             raise part.checksum_mismatch(sound)
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows that ``feed`` kept, if there are any."""
+        """Yield the rows that ``feed`` kept, if there are any."""
         if self._buffers.rows:
             yield self._buffers.take()
 
@@ -274,7 +274,7 @@ class _Group:
         self.ends.append(self.size)
 
     def joined(self) -> Bytes:
-        """Give all of them in one array."""
+        """Return all of them in one array."""
         single = len(self._pieces) == 1
         return np.frombuffer(self._pieces[0] if single else b"".join(self._pieces), np.uint8)
 
@@ -300,7 +300,7 @@ class _Part:
         self.end_offset = end_offset
 
     def sound_batches(self) -> int:
-        """Give how many batches from the first on match their checksums."""
+        """Return how many batches from the first on match their checksums."""
         bad = invalid_checksums(self.data, self.table, file_position=self.file_position)
         return int(bad.argmax()) if bad.any() else len(bad)
 
@@ -311,7 +311,7 @@ class _Part:
         return self.corrupt(self.table, row, reason, ChecksumMismatchError)
 
     def bodies(self, table: BatchTable) -> Iterator[tuple[int, memoryview]]:
-        """Give the codec's bits of each batch, and its records as they are stored."""
+        """Yield the codec's bits of each batch, and its records as they are stored."""
         starts = table.position - self.file_position
         view = self.data.data
         for bits, start, size in zip(

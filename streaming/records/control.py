@@ -80,7 +80,7 @@ class MarkerType(IntEnum):
 
 
 def marker_type(key: bytes | None) -> int:
-    """Give the type in a control record's key: a :class:`MarkerType`, or a number beyond them.
+    """Return the type in a control record's key: a :class:`MarkerType`, or a number beyond them.
 
     Raises:
         CorruptRecordError: the key is too short to tell; the caller knows where it stands.
@@ -119,7 +119,7 @@ def abort_marker(
 
 
 def as_data_batches(table: BatchTable) -> BatchTable:
-    """Give a copy of a table by which a decoder decodes control records like any others."""
+    """Return a copy of a table by which a decoder decodes control records like any others."""
     plain = BatchTable(table.facts.copy())
     np.bitwise_and(plain.attributes, ~CONTROL_MASK, out=plain.attributes)
     return plain
@@ -132,7 +132,7 @@ class MarkerReader:
         self._decoder: RecordDecoder | None = None
 
     def types(self, data: Bytes, table: BatchTable, *, file_position: int, path: str) -> Integers:
-        """Tell which batches end a transaction, and how.
+        """Return which batches end a transaction, and how.
 
         Args:
             data: uint8[n], in which the batches lie.

@@ -1,8 +1,8 @@
 """The loop over records of magic 2 that finds where everything lies; nothing is copied here.
 
-The fields of a record stand in ``encode_kernels``. Nothing is trusted: each length is held against
-the end of what encloses it before a byte behind it is read, numbers end after 5 or 10 bytes, and
-records must fill their lengths and their batch exactly.
+The fields of a record stand in ``encode_kernels``. Nothing is trusted. Each length is checked
+against the end of what encloses it, before a byte after it is read. Numbers end after 5 or 10
+bytes. Records must fill their lengths and their batch exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ IS_STAMPED: Final = 5  # 1: STAMP is every record's timestamp
 COUNT: Final = 6
 SECTION_FIELDS: Final = 7
 
-# The cursor, int64[CURSOR_SIZE]: where to go on.
+# The cursor, int64[CURSOR_SIZE]: where to continue.
 SECTION: Final = 0
 AT: Final = 1  # position in `source`, within a section
 RECORD: Final = 2  # records of this section that are done
@@ -38,7 +38,7 @@ CURSOR_SIZE: Final = 4
 
 # Why `find_records` stopped.
 DONE: Final = 0
-FULL: Final = 1  # the columns are: call again to go on
+FULL: Final = 1  # the columns are: call again to continue
 BAD_VARINT: Final = 2
 BAD_RECORD_LENGTH: Final = 3
 BAD_KEY_LENGTH: Final = 4
@@ -52,7 +52,7 @@ _MIN_HEADER: Final = 2
 
 @inlined
 def _walk_headers(source: Bytes, at: int, end: int) -> int:
-    """Check the headers in ``source[at:end]``, count first; gives the code."""
+    """Check the headers in ``source[at:end]``, count first; return the code."""
     count, at = read_varint(source, at, end)
     if at < 0:
         return BAD_VARINT
@@ -84,7 +84,7 @@ def _walk_record(
     if length < 1 or length > end - at:
         return BAD_RECORD_LENGTH, 0, 0, 0, 0, 0, 0, 0, 0
     end = at + length
-    timestamp_delta, at = read_varlong(source, at + 1, end)  # behind the attributes
+    timestamp_delta, at = read_varlong(source, at + 1, end)  # after the attributes
     if at < 0:
         return BAD_VARINT, 0, 0, 0, 0, 0, 0, 0, 0
     offset_delta, at = read_varint(source, at, end)
@@ -151,8 +151,8 @@ def find_records(
 
     Fills the columns, which are equally long, from their start. Lengths are -1 or less for null;
     timestamps are in ms. Headers lie in ``source[header_starts[i]:header_ends[i]]``, their count
-    first. The cursor starts with zeros; it says where to go on, or which record of which section an
-    error is about: of that section, this call then gives no rows.
+    first. The cursor starts with zeros. It says where to continue, or which record of which section
+    an error is about. A call that finds an error gives no rows of that section.
     """
     section, at, record = cursor[SECTION], cursor[AT], cursor[RECORD]
     room = min(

@@ -52,7 +52,7 @@ _MAX_INT32: Final = 2**31 - 1
 
 @inlined
 def column_length(offsets: Integers, data: Bytes, valid: Bytes, row: int) -> int:
-    """Give a value's length, -1 for null, -2 for offsets that are no use."""
+    """Return a value's length, -1 for null, -2 for offsets that cannot be right."""
     if row + 1 >= offsets.shape[0] or (valid.shape[0] > row and valid[row] == 0):
         return -1
     start, end = offsets[row], offsets[row + 1]
@@ -122,7 +122,7 @@ def append_records(
     state: Integers,
     stopped: Integers,
 ) -> int:
-    """Append ``rows[first:]`` to the open batch until it is full, and give the next row's index.
+    """Append ``rows[first:]`` to the open batch until it is full, and return the next row's index.
 
     ``header_starts`` is int64[n + 1] into the header columns, or empty: no headers. ``timestamps``
     (ms) has a value per row; ``given_offsets`` is empty, or has the offset of each row. ``limit``

@@ -36,7 +36,7 @@ def rows_within(
     header_ends: Integers,
     most_bytes: int,
 ) -> int:
-    """Give how many rows from the first on have no more than ``most_bytes`` together.
+    """Return how many rows from the first on have no more than ``most_bytes`` together.
 
     Columns that do not count are empty; the others, at least one, have one value a row.
     """
@@ -78,7 +78,7 @@ def append_values(
     out: Bytes,
     valid: Bytes,
 ) -> int:
-    """Append values to a column that has ``row`` of them; gives the number of nulls, or BROKEN.
+    """Append values to a column that has ``row`` of them; return the number of nulls, or BROKEN.
 
     ``ends[row]`` is where they start in ``out``. ``valid`` is a bitmap of ones.
     """

@@ -1,4 +1,4 @@
-"""UTF-8 as Java reads it: header keys that are none must come out as a Java client shows them."""
+"""UTF-8 as Java reads it: header keys that are not UTF-8 must look as in a Java client."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _MASK: Final = 0xFFFFFFFF
 
 @kernel("int64", "const int64[]", "const uint8[]", "const uint8[]", "int32[]")
 def murmur2_column(offsets: Integers, data: Bytes, valid: Bytes, hashes: NDArray[np.int32]) -> int:
-    """Write the hash of each key, 0 for null; gives -1, or the first row with useless offsets."""
+    """Write the hash of each key, 0 for null; return -1, or the first row with useless offsets."""
     for row in range(hashes.shape[0]):
         hashes[row] = 0
         if row + 1 >= offsets.shape[0] or (valid.shape[0] > row and valid[row] == 0):

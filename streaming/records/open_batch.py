@@ -54,7 +54,7 @@ class OpenBatch(ABC):
 
         Args:
             limit: size, uncompressed and with header, that closes a batch.
-            header_size: bytes to leave free in front of the records.
+            header_size: bytes to leave free before the records.
             state_size: how many numbers the kernel keeps about the open batch.
         """
         self._limit = limit
@@ -75,7 +75,7 @@ class OpenBatch(ABC):
         return int(self._state[kernels.COUNT])
 
     def append(self, records: RecordColumns, rows: Integers) -> list[EncodedBatch]:
-        """Append the given rows in the given order; give the batches that got full.
+        """Append the given rows in the given order; return the batches that got full.
 
         Args:
             records: the columns.
@@ -105,9 +105,9 @@ class OpenBatch(ABC):
         return full
 
     def finish(self) -> EncodedBatch | None:
-        """Close the open batch and give it, or None if it is empty.
+        """Close the open batch and return it, or None if it is empty.
 
-        The builder lets go of its memory, and can go on.
+        The builder gives up its memory. It can be used again.
 
         Raises:
             RecordTooLargeError: a record does not fit ``max_message_bytes`` even alone.
@@ -121,7 +121,7 @@ class OpenBatch(ABC):
 
     @abstractmethod
     def _append_some(self, records: RecordColumns, rows: Integers, first: int) -> int:
-        """Let the kernel append from ``rows[first]`` on; give the first one that is not in."""
+        """Let the kernel append from ``rows[first]`` on; return the first one that is not in."""
 
     @abstractmethod
     def _seal(self, records: memoryview, state: list[int]) -> bytes:

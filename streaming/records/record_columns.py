@@ -87,7 +87,7 @@ def _headers(
     lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
     starts = np.zeros(len(headers) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
-    entries = headers.flatten()  # leaves out what lies behind null lists
+    entries = headers.flatten()  # leaves out what lies under null lists
     keys, values = entries.flatten()
     if entries.null_count or keys.null_count:
         missing = pc.or_(pc.is_null(entries), pc.is_null(keys)).to_numpy(zero_copy_only=False)

@@ -78,7 +78,7 @@ class FoundRecords(NamedTuple):
     header_ends: Integers = _NO_INTEGERS
 
     def rows(self, first: int, end: int) -> FoundRecords:
-        """Give the records ``[first, end)``; nothing is copied."""
+        """Return the records ``[first, end)``; nothing is copied."""
         columns: Any = (column[first:end] for column in self[1:])
         return FoundRecords(self.source, *columns)
 
@@ -105,7 +105,7 @@ class RowBuffers:
         self._start()
 
     def append(self, found: FoundRecords) -> Iterator[pa.RecordBatch]:
-        """Copy records to the output, and give each batch that is full.
+        """Copy records to the output, and yield each batch that is full.
 
         Raises:
             TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
@@ -122,7 +122,7 @@ class RowBuffers:
                 yield self.take()
 
     def take(self) -> pa.RecordBatch:
-        """Give the rows that are there, possibly none, and start over.
+        """Return the rows that are there, possibly none, and start over.
 
         Raises:
             TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
@@ -218,7 +218,7 @@ class _BinaryBuilder:
         self.used = 0
 
     def append(self, source: Bytes, starts: Integers, lengths: Integers, row: int) -> int:
-        """Copy values behind the ``row`` that are there; gives how many bytes they have."""
+        """Copy values after the ``row`` that are there; return how many bytes they have."""
         size = int(np.maximum(lengths, 0).sum())
         self._make_room(self.used + size)
         nulls = kernels.append_values(
@@ -243,18 +243,18 @@ class _BinaryBuilder:
 
 
 def _numbers(kind: pa.DataType, array: NDArray[Any], valid: Bytes | None = None) -> pa.Array:
-    """Give numbers as they lie in memory; ``pa.array`` would import pandas to look at them."""
+    """Return numbers as an array, not by ``pa.array``, which would import pandas."""
     bitmap = None if valid is None else pa.py_buffer(valid)
     return pa.Array.from_buffers(kind, len(array), [bitmap, pa.py_buffer(array)])
 
 
 def _header_bytes(found: FoundRecords) -> int:
-    """Give the bytes of headers; a count of none, which is one byte, does not count."""
+    """Return the bytes of headers; the single byte of an empty list counts as none."""
     return int((found.header_ends - found.header_starts).sum()) - len(found.header_ends)
 
 
 def _headers(found: FoundRecords) -> pa.Array:
-    """Give the lists; a record without headers has null, as in Spark's Kafka source."""
+    """Return the lists; a record without headers has null, as in Spark's Kafka source."""
     rows = len(found.offsets)
     if not _header_bytes(found):
         return pa.nulls(rows, HEADERS_TYPE)
@@ -277,7 +277,7 @@ def _headers(found: FoundRecords) -> pa.Array:
 
 
 def _text(count: int, ends: NDArray[np.int32], data: Bytes) -> pa.Array:
-    """Give strings, whose bytes Arrow wants to be UTF-8."""
+    """Return strings, whose bytes Arrow wants to be UTF-8."""
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
     array = pa.Array.from_buffers(pa.string(), count, buffers)
     try:

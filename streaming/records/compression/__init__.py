@@ -1,8 +1,8 @@
 """How records are compressed in batches and message sets: Kafka's codecs in Kafka's framings.
 
-Each codec has a module with the same two functions, named by ``CodecModule``; ``codec`` chooses,
-holds what comes out against a limit, and turns what goes wrong into errors. A codec's library is
-loaded when the codec is first used.
+Each codec has a module with the same two functions (``CodecModule``). ``codec`` chooses the module,
+checks the output against a limit, and turns failures into errors. A codec's library is loaded when
+the codec is first used.
 """
 
 from kafkalog.streaming.records.compression.codec import (

@@ -43,7 +43,7 @@ class Codec(IntEnum):
 
     @classmethod
     def from_name(cls, name: str) -> Self:
-        """Give the codec that ``compression.type`` calls so; ``uncompressed`` is ``none``.
+        """Return the codec of a ``compression.type``; ``uncompressed`` is ``none``.
 
         Raises:
             ValueError: no codec is called so.
@@ -56,7 +56,7 @@ class Codec(IntEnum):
 
     @classmethod
     def from_attributes(cls, attributes: int, magic: int = 2) -> Self:
-        """Give the codec that a batch's attributes name.
+        """Return the codec that a batch's attributes name.
 
         Raises:
             UnsupportedCodecError: they name none, or one that ``magic`` does not have (KIP-110).
@@ -85,7 +85,7 @@ class CodecModule(Protocol):
         """Compress all of ``data``, to pieces; a level of None is the codec's default."""
 
     def decompress(self, data: memoryview, magic: int, limit: int) -> Iterator[Data]:
-        """Give what ``data`` holds piece by piece, so that one who counts can stop in time.
+        """Return the decompressed data in pieces, so that a caller that counts can stop in time.
 
         No piece is longer than ``limit + 1`` bytes by much.
 

@@ -2,7 +2,7 @@
 
 ::
 
-    magic        82 53 4E 41 50 50 59 00     a stream may start anew with these 16 bytes
+    magic        82 53 4E 41 50 50 59 00     a stream may start again with these 16 bytes
     version      int32  1                    in place of a chunk
     compatible   int32  1
     then chunks, of at most 32 KiB uncompressed as Kafka writes them:

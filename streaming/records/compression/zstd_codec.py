@@ -74,7 +74,7 @@ def decompress(data: memoryview, magic: int, limit: int) -> Iterator[bytes]:  # 
 
 
 def _count_blocks(data: memoryview) -> int:
-    """Walk all frames to the end of the data; gives the number of their blocks."""
+    """Walk all frames to the end of the data; return the number of their blocks."""
     position, blocks = 0, 0
     while position < len(data):
         start = bytes(data[position : position + 4])
@@ -91,7 +91,7 @@ def _count_blocks(data: memoryview) -> int:
 
 
 def _walk_frame(data: memoryview, position: int) -> tuple[int, int]:
-    """Give where a frame ends and how many blocks it has; an end beyond the data is none."""
+    """Return where a frame ends and how many blocks it has; an end beyond the data is none."""
     if position + 5 > len(data):
         return len(data) + 1, 0
     descriptor = data[position + 4]

@@ -61,7 +61,7 @@ def compiled(function: Callable[..., Any], result: str, arguments: tuple[str, ..
 
 
 def cache_directory() -> Path:
-    """Give the folder that compiled kernels are meant to be kept in; it need not exist yet."""
+    """Return the folder that compiled kernels are meant to be kept in; it need not exist yet."""
     own = os.environ.get("KAFKALOG_KERNEL_CACHE")
     if own:
         home = Path(own)
@@ -87,7 +87,7 @@ class _Locator(caching._CacheLocator):  # noqa: SLF001
         self._line = line
 
     def ensure_cache_path(self) -> None:
-        """Do nothing: ``_usable_directory`` has."""
+        """Do nothing: ``_usable_directory`` has made the folder."""
 
     def get_cache_path(self) -> str:
         return str(_usable_directory())

@@ -46,7 +46,7 @@ def compiled_later(function: _F, make: Callable[[], Any]) -> _F:
 
 
 def linked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a copy of a function that calls what is to be compiled in, for the compiler."""
+    """Return a copy of a function that calls what is to be compiled in, for the compiler."""
     names = dict(function.__globals__)
     for name in function.__code__.co_names:
         called = names.get(name)

@@ -5,9 +5,9 @@ numbers and C-contiguous arrays, allocates nothing, raises nothing, and checks t
 access itself, because compiled code does not. Its signature is explicit, so that there is exactly
 one compilation; ``const`` arrays take read-only and writable arrays alike.
 
-Compiled code is kept and shared between processes by ``kernel_cache``; numba is imported when the
-first kernel is called. That and loading the code takes a process a third of a second, which is why
-those that do little call ``as_python``.
+``jit.cache`` keeps compiled code and shares it between processes. The first call of a kernel
+imports numba. That, and loading the code, takes a process a third of a second. Callers with little
+to do use ``as_python`` instead.
 
 With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
 refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
@@ -53,7 +53,7 @@ def compiler_is_loaded() -> bool:
 
 
 def as_python(function: _F) -> _F:
-    """Give what does the same as a kernel, for as little work as is not worth loading its code."""
+    """Return a kernel's Python function, for so little work that loading the code costs more."""
     return cast("_F", function.as_python) if isinstance(function, _Kernel) else function
 
 

@@ -62,7 +62,7 @@ class _Wrapping:
     max_message_bytes: int
 
     def wrap(self, messages: memoryview, largest: int, offset: int, timestamp: int) -> bytes:
-        """Give one wrapper, or the messages themselves without a codec or if that is too large.
+        """Return one wrapper; or the messages, without a codec or if the wrapper is too large.
 
         Args:
             messages: whole messages with their offsets.
@@ -105,8 +105,8 @@ class _Wrapping:
 class MessageSetBuilder(OpenBatch):
     """The open message set of one partition: ``BatchBuilder`` for magic 0 and 1.
 
-    With a codec, a set of magic 1 becomes one wrapper. One of magic 0 will: it is held against
-    ``max_message_bytes`` as the wrapper that it makes, and given out plain.
+    With a codec, a set of magic 1 becomes one wrapper. A set of magic 0 is returned plain, and
+    becomes a wrapper later: ``max_message_bytes`` applies to that wrapper.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""The loops over messages of magic 0 and 1; the format stands in ``message_set``.
+"""The loops over messages of magic 0 and 1; the format is described in ``layout``.
 
-No length is trusted: ``fault`` holds each of a message's against the bytes that are there, before
-anything else of it is read.
+No length is trusted: ``fault`` checks each length of a message against the bytes that are there,
+before anything else of it is read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-# What is wrong with a message; the numbers go on after the reasons of ``decode_kernels``.
+# What is wrong with a message; the numbers continue after the reasons of ``decode_kernels``.
 SIZE_TOO_SMALL: Final = 20
 NOT_WHOLE: Final = 21
 MAGIC_UNKNOWN: Final = 22

@@ -1,6 +1,6 @@
 """The loops that turn columns into messages of magic 0 and 1, and that number messages.
 
-The format stands in ``message_set``; the state of an open set and the reasons to stop are those of
+The format is described in ``layout``; the state of an open set and the reasons to stop are those of
 an open batch in ``encode_kernels``. What is read and written is checked to lie inside its arrays.
 """
 
@@ -61,7 +61,7 @@ def store_value(
     row: int,
     length: int,
 ) -> int:
-    """Write a value's length and its bytes, give the position behind them."""
+    """Write a value's length and its bytes, return the position after them."""
     store(data, at, 4, length)
     at += 4
     if length > 0:
@@ -109,7 +109,7 @@ def append_messages(
     state: Integers,
     stopped: Integers,
 ) -> int:
-    """Append ``rows[first:]`` to the open set until it is full, and give the next row's index.
+    """Append ``rows[first:]`` to the open set until it is full, and return the next row's index.
 
     Offsets in the set count from its first message. ``attributes`` is -1 for magic 0, which has no
     timestamps, else the attributes of each message of magic 1; with LogAppendTime in them, every
@@ -188,11 +188,12 @@ def append_messages(
 def number_messages(data: Bytes, first_offset: int) -> int:
     """Give whole messages of magic 0 and 1 their final offsets, which lie outside their checksum.
 
-    Each set in ``data`` counts from 0, but for the first one, which may be the rest of a set: a
-    message that does not lie above the one before it, or that is a wrapper, or that follows one,
-    begins a new set, right behind the last. Gives the offset after the last message, or
-    ``-1 - position`` of the first entry that is no message or is a wrapper of magic 0, whose inner
-    offsets are final.
+    Each set in ``data`` counts from 0. Only the first one may be the rest of a set. A new set
+    begins at a message whose offset is not above that of the one before it, at a wrapper, and after
+    a wrapper. It gets the offsets after the last set's.
+
+    Returns the offset after the last message. Returns ``-1 - position`` of the first entry that is
+    no message, or that is a wrapper of magic 0, whose inner offsets are final.
     """
     position = 0
     base = following = first_offset

@@ -148,7 +148,7 @@ def open_wrapper(
 
 
 def _value(entry: memoryview, key_length_position: int) -> memoryview:
-    """Give the value of a message."""
+    """Return the value of a message."""
     position = key_length_position
     lengths = []
     for field in ("key", "value"):
@@ -165,7 +165,7 @@ def _value(entry: memoryview, key_length_position: int) -> memoryview:
 
 
 def _base(offset: int, last: int, highest: int) -> int:
-    """Give what makes the relative offsets of magic 1 absolute."""
+    """Return what makes the relative offsets of magic 1 absolute."""
     if offset == 0:
         return 0
     if offset < last:

@@ -59,7 +59,7 @@ class MessageSetReader:
     def groups(
         self, data: Bytes, table: BatchTable, *, file_position: int = 0, path: str = ""
     ) -> Iterator[MessageGroup]:
-        """Give all entries in groups, in order.
+        """Yield all entries in groups, in order.
 
         Args:
             data: uint8[n] that holds the entries.
@@ -96,7 +96,7 @@ class MessageSetReader:
     def wrapper_facts(
         self, data: Bytes, table: BatchTable, *, file_position: int = 0, path: str = ""
     ) -> WrapperFacts:
-        """Give each entry's first offset and number of messages; wrappers are decompressed.
+        """Return each entry's first offset and number of messages; wrappers are decompressed.
 
         Raises:
             CorruptRecordError: as ``groups``.
