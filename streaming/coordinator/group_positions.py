@@ -3,11 +3,12 @@
 This is what a group coordinator does when it loads a partition of ``__consumer_offsets`` (Kafka
 ``OffsetMetadataManager.replay`` and ``replayEndTransactionMarker``), in offset order:
 
-* A commit outside a transaction counts at once; the later one of a group's topic partition wins.
+* A commit outside a transaction counts at once. For a topic partition of a group, the later commit
+  wins.
 * A commit whose batch has a producer id is pending until that producer's marker. ABORT drops it.
-  COMMIT lets it count, unless a commit that lies further on in the log counts already. What is
-  pending at the end does not count.
-* A tombstone takes the position away, and what is pending for it.
+  COMMIT makes it count, unless a commit at a higher offset counts already. What is pending at the
+  end does not count.
+* A tombstone removes the position, and what is pending for it.
 
 Positions do not expire here: a broker forgets those of a group that is long empty, by its own clock
 and settings, and writes tombstones when it does.
@@ -125,7 +126,7 @@ def group_positions(
 
 
 def partition_for_group(group: str, partitions: int = DEFAULT_OFFSETS_PARTITIONS) -> int:
-    """Give the partition of ``__consumer_offsets`` that a group's records lie in.
+    """Return the partition of ``__consumer_offsets`` that a group's records lie in.
 
     The same holds for a transactional id and ``__transaction_state`` (Kafka
     ``GroupCoordinatorService.partitionFor``, ``TransactionStateManager.partitionFor``).
@@ -139,7 +140,7 @@ def partition_for_group(group: str, partitions: int = DEFAULT_OFFSETS_PARTITIONS
 
 
 def _java_hash(text: str) -> int:
-    """Give Java's ``String.hashCode``: over UTF-16 code units, wrapping at 32 bits."""
+    """Return Java's ``String.hashCode``: over UTF-16 code units, wrapping at 32 bits."""
     code = 0
     for (unit,) in struct.iter_unpack(">H", text.encode("utf-16-be", "surrogatepass")):
         code = (31 * code + unit) & 0xFFFFFFFF
@@ -147,7 +148,7 @@ def _java_hash(text: str) -> int:
 
 
 def _key_prefixes(group: str | None) -> tuple[bytes, ...]:
-    """Give what the keys of offset commits, of one group if named, start with."""
+    """Return what the keys of offset commits, of one group if named, start with."""
     if group is None:
         return _OFFSET_COMMIT_PREFIXES
     name = group.encode("utf-8", "replace")  # a lone surrogate becomes "?", as in Java

@@ -1,7 +1,7 @@
 """The positions of consumer groups, read from the log of a ``__consumer_offsets`` partition.
 
-What the replay needs and no client ever gets, producer ids and transaction markers, stands in the
-batches: :class:`ReplayDecoder` keeps it beside each record.
+The replay needs producer ids and transaction markers, which no client ever gets. They stand in the
+batches, and :class:`ReplayDecoder` keeps them beside each record.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class ReplayDecoder:
                 ).append_column("isControl", pa.repeat(is_control, rows))
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Give nothing: no row is kept."""
+        """Return nothing: no row is kept."""
         return iter(())
 
 

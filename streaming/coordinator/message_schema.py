@@ -20,10 +20,9 @@ tagged fields         none                           uvarint count, then per fie
 A type is a function from a :class:`MessageReader` to a value; :func:`struct_of` and
 :func:`array_of` build types from types, so a schema reads like Kafka's definition of the message.
 
-Nothing is believed: every length is held against the bytes that are left before anything is made
-from it, an array cannot have more elements than bytes are left, and nesting is as deep as the
-schema. Bytes after the last field are ignored, and so are tags that the schema does not know: Kafka
-adds fields this way.
+Nothing is trusted. Every length is checked against the bytes that are left before it is used. An
+array cannot have more elements than bytes are left. Nesting is as deep as the schema. Bytes after
+the last field are ignored, and so are unknown tags: Kafka adds fields this way.
 
 Source: ``Readable``, ``types.Type`` and ``types.TaggedFields`` of Kafka's clients; KIP-482.
 """
@@ -90,7 +89,7 @@ class MessageReader:
         return len(self._data) - self._position
 
     def take(self, size: int) -> bytes:
-        """Give the next ``size`` bytes.
+        """Return the next ``size`` bytes.
 
         Raises:
             CorruptRecordError: fewer are left.
@@ -102,14 +101,14 @@ class MessageReader:
         return self._data[start : self._position]
 
     def integer(self, size: int) -> int:
-        """Give a signed big-endian integer of ``size`` bytes."""
+        """Return a signed big-endian integer of ``size`` bytes."""
         return int.from_bytes(self.take(size), "big", signed=True)
 
     def uvarint(self) -> int:
-        """Give an unsigned varint of at most five bytes.
+        """Return an unsigned varint of at most five bytes.
 
         Raises:
-            CorruptRecordError: it goes on after the fifth, or the bytes end.
+            CorruptRecordError: it continues after the fifth, or the bytes end.
         """
         value = 0
         for shift in range(0, _UVARINT_BITS, 7):
@@ -120,7 +119,7 @@ class MessageReader:
         raise self.corrupt("has a varint of more than 5 bytes")
 
     def length(self, classic_size: int) -> int:
-        """Give a length or count, negative for null; it has ``classic_size`` bytes if classic."""
+        """Return a length or count, negative for null; it has ``classic_size`` bytes if classic."""
         return self.uvarint() - 1 if self.flexible else self.integer(classic_size)
 
     def corrupt(self, reason: str) -> CorruptRecordError:
@@ -152,7 +151,7 @@ def int64(reader: MessageReader) -> int:
 
 
 def uuid(reader: MessageReader) -> str:
-    """Read 16 bytes and give them as Kafka prints ids: URL-safe base64 without padding."""
+    """Read 16 bytes, and return them as Kafka prints ids: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(reader.take(16)).decode("ascii").rstrip("=")
 
 
@@ -216,8 +215,8 @@ def array_of(element: ReadType[_T]) -> ReadType[list[_T]]:
 class Field:
     """A field of a struct.
 
-    ``default`` stands where the version has no such field (it is there from version ``since`` to
-    ``until``), or where a field with a ``tag`` is not among the tagged ones.
+    The field is there from version ``since`` to ``until``. ``default`` is its value in other
+    versions, and where a field with a ``tag`` is not among the tagged ones.
     """
 
     name: str
@@ -228,7 +227,7 @@ class Field:
     tag: int | None = None
 
     def is_positional_in(self, version: int) -> bool:
-        """Say whether a message of this version has the field in its place among the others."""
+        """Return whether a message of this version has the field in its place among the others."""
         return self.tag is None and self.since <= version <= self.until
 
 

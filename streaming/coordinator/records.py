@@ -83,7 +83,7 @@ def decode_value(schema: Schema, data: bytes) -> DecodedValue:
 
 
 def value_version(data: bytes) -> int:
-    """Give the version that a value, which is not a tombstone, names.
+    """Return the version that a value, which is not a tombstone, names.
 
     Raises:
         CorruptRecordError: it is shorter than that.

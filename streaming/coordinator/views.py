@@ -1,7 +1,7 @@
 """Typed views of ``__consumer_offsets`` and ``__transaction_state``: a row per record, in Arrow.
 
-Where a record cannot be decoded its row is there all the same: what could be read is filled in,
-the rest is null, and ``error`` says which bytes are wrong. ``error`` is null for a sound record,
+A record that cannot be decoded is a row too: what could be read is filled in, the rest is null, and
+``error`` says which bytes are wrong. ``error`` is null for a sound record,
 also for one of a type that is not known (``recordType`` is then ``Unknown``). Kafka's times are ms;
 here they are timestamps, and one that no timestamp can hold is null with an ``error``.
 
@@ -88,7 +88,7 @@ class _Row:
     problems: list[str] = field(default_factory=list)
 
     def timestamp(self, fields: Fields, name: str) -> int | None:
-        """Give a field in ms as µs; None for none, and for what no timestamp can hold."""
+        """Return a field in ms as µs; None for none, and for what no timestamp can hold."""
         value: int = fields[name]
         if value == NO_TIMESTAMP:
             return None
@@ -98,7 +98,7 @@ class _Row:
         return value * 1000
 
     def finish(self) -> _Columns:
-        """Give the columns, with ``error``."""
+        """Return the columns, with ``error``."""
         if self.problems:
             self.columns["error"] = "; ".join(self.problems)
         return self.columns
