@@ -1,1 +1,1 @@
-"""The log and what Spark does with it: ``records``, ``log``, ``source``, ``sink``."""
+"""The log, and what Spark does with it; ``docs/architecture.md`` has the packages."""

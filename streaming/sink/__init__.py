@@ -1,1 +1,1 @@
-"""The Spark sink: partitioning, staging, commit, recovery."""
+"""The Spark sink: what Spark sees, columns, partitioning."""

@@ -74,7 +74,7 @@ class GroupWriter:
         self._ensured()
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Write the next offsets to read; gives whether any of them has changed.
+        """Write the next offsets to read; return whether any of them has changed.
 
         Raises:
             KafkaLogError: nothing is written.

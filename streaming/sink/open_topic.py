@@ -47,7 +47,7 @@ class OpenTopic:
         self.config = self.topic.config
 
     def partition(self, number: int) -> OpenPartition:
-        """Give a partition's open batch, opening it if need be."""
+        """Return a partition's open batch, opening it if need be."""
         found = self.opened.get(number)
         if found is None:
             topic_partition = TopicPartition(self.topic.name, number)
@@ -56,7 +56,7 @@ class OpenTopic:
         return found
 
     def place(self, rows: Rows, members: Integers, hashes: KeyHashes) -> NDArray[np.int32]:
-        """Give int32[n] with the partitions of ``members``; the rest is not set."""
+        """Return int32[n] with the partitions of ``members``; the rest is not set."""
         placed = np.empty(len(rows), np.int32)
         left = self._place_explicit(rows, members, placed)
         if self.plan.options.partitioner == "murmur2":
@@ -68,7 +68,7 @@ class OpenTopic:
         return placed
 
     def _place_explicit(self, rows: Rows, members: Integers, placed: NDArray[np.int32]) -> Integers:
-        """Place the rows that name a partition; give the others."""
+        """Place the rows that name a partition; return the others."""
         if rows.partition is None:
             return members
         is_named: NDArray[np.bool_] = np.asarray(rows.partition.is_valid())[members]
@@ -109,7 +109,7 @@ class OpenPartition:
         return self._finished_bytes + (self._builder.open_bytes if self._builder else 0)
 
     def append(self, rows: Rows, members: Integers) -> list[EncodedBatch]:
-        """Append rows; give the finished batches once they are worth a write.
+        """Append rows; return the finished batches once they are worth a write.
 
         Raises:
             RecordTooLargeError, RowError: a row that cannot become a record of this partition.
@@ -129,7 +129,7 @@ class OpenPartition:
         return self._take() if self._finished_bytes >= RUN_BYTES else []
 
     def finish(self) -> list[EncodedBatch]:
-        """Close the open batch, give up its memory, and give all that is finished."""
+        """Close the open batch, give up its memory, and return all that is finished."""
         if self._builder is not None:
             try:
                 last = self._builder.finish()
@@ -165,7 +165,7 @@ class OpenPartition:
             )
 
     def _check_order(self, rows: Rows, members: Integers) -> None:
-        """Hold the offsets that are to be kept against those before them."""
+        """Refuse offsets to keep that are not above those before them."""
         if not len(rows.records.offsets):
             return
         offsets = rows.records.offsets[members]

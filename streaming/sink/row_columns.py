@@ -1,7 +1,7 @@
 """The columns of the sink's rows: which there may be, of which types, and what they become.
 
-As in Spark's Kafka sink (``KafkaWriter``) they are found by exact, case-sensitive names, checked in
-its order, and columns of other names are left alone. ``timestamp`` is one more, and ``offset``
+As in Spark's Kafka sink (``KafkaWriter``), names are exact and case-sensitive, columns are checked
+in its order, and other columns are left alone. Two columns are ours: ``timestamp``, and ``offset``
 with ``preserveOffsets``.
 """
 
@@ -80,7 +80,7 @@ class Rows:
 
 
 def spark_type_name(kind: pa.DataType) -> str:
-    """Give the name that Spark has for an Arrow type, or Arrow's own where it has none."""
+    """Return the name that Spark has for an Arrow type, or Arrow's own where it has none."""
     named: dict[pa.DataType, str] = {
         pa.string(): "string",
         pa.large_string(): "string",
@@ -109,7 +109,7 @@ def _offsets(column: pa.Array) -> Integers:
 
 
 def _timestamps(column: pa.Array | None, length: int, now_ms: int) -> Integers:
-    """Give int64[length] in ms; µs and ns are rounded down, as Spark does."""
+    """Return int64[length] in ms; µs and ns are rounded down, as Spark does."""
     if column is None:
         return np.full(length, now_ms, np.int64)
     ticks = np.asarray(pc.fill_null(column.cast(pa.int64()), 0))

@@ -95,7 +95,7 @@ class TaskWriter:
         return TaskOutput(self._identity, self._query_id, runs, self._digest, digests)
 
     def _counted(self, run: StagedRun) -> StagedRun:
-        """Note among how many partitions rows were placed: a commit holds it against the topic."""
+        """Note among how many partitions rows were placed: a commit compares it with the topic."""
         topic = self._topics[run.topic_partition.topic].topic
         return replace(run, partitions=topic.partitions)
 
@@ -198,7 +198,7 @@ class TaskWriter:
 
 
 def _groups(codes: NDArray[np.int32]) -> Iterator[tuple[int, Integers]]:
-    """Give each code with the places where it stands, ascending: a stable sort, cut at changes."""
+    """Yield each code with the places where it stands, ascending: a stable sort, cut at changes."""
     if len(codes) == 0:
         return
     narrow = codes.astype(np.uint16) if codes.max() < 1 << 16 else codes

@@ -20,7 +20,7 @@ class WritePlan:
 
     ``set_id`` names the set of log directories that the driver sees. ``append_time_ms`` is the one
     stamp of all records in topics with ``message.timestamp.type=LogAppendTime``. With
-    ``digests_rows`` tasks tell what their rows are, since nothing else tells what the batch holds.
+    ``digests_rows`` tasks hash their rows, since nothing else tells what the batch holds.
     """
 
     options: WriteOptions

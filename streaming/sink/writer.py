@@ -1,11 +1,11 @@
 """The sink as Spark sees it: thin classes that hand over to tasks and to the commit.
 
-Spark makes a writer for each micro-batch in one process, runs ``write`` on copies of it in tasks,
-and ``commit`` or ``abort`` on yet another one in a third process: what tasks know that the driver
-does not (the query's id, the run, the batch) travels in the commit messages.
+Spark makes a writer for each micro-batch in one process. It runs ``write`` on copies in tasks, and
+``commit`` or ``abort`` on another copy in a third process. Tasks know what the driver does not: the
+query's id, the run, the batch. That travels in the commit messages.
 
-A batch write takes no identity from a query that it may run inside of (``foreachBatch``): two
-writes of one batch would be taken for one. ``txnAppId`` and ``txnVersion`` give it one.
+A batch write gets its identity from ``txnAppId`` and ``txnVersion``. It takes none from a query
+that it runs inside of (``foreachBatch``): two writes of one batch would be taken for one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,14 @@
 """Which partition a row goes to: its own column, the hash of its key, or a turn.
 
-The order is that of Kafka's producer: an explicit partition; else the murmur2 hash of the key's
-bytes, where an empty key is a key; else a partition that records without a key stay on for a
-stretch of bytes, so that batches get full. Kafka then draws the next one at random; here it is the
-next in order, and the first one follows from the numbers of batch and task: a task that runs again
-places its rows as before, and small batches do not all go to one partition.
+The order is that of Kafka's producer:
+
+1. an explicit partition;
+2. the murmur2 hash of the key's bytes (an empty key is a key);
+3. without a key, the same partition for a stretch of bytes, so that batches get full.
+
+Then Kafka draws the next partition at random. Here it is the next in order, and the first one
+follows from the numbers of batch and task. So a task that runs again places its rows as before, and
+small batches do not all go to one partition.
 
 Source: Kafka ``KafkaProducer.partition``, ``BuiltInPartitioner`` (KIP-794),
 ``RoundRobinPartitioner``.
@@ -36,7 +40,7 @@ _RECORD_OVERHEAD: Final = 7
 
 
 class KeylessSpread:
-    """Where the rows of one topic go that have neither partition nor key; kept over a whole task.
+    """Places the rows of one topic that have neither partition nor key; kept over a whole task.
 
     ``first`` is any number: it decides where to start.
     """
@@ -64,12 +68,12 @@ class KeyHashes:
             self.has_key = valid.astype(np.bool_) if len(valid) else np.ones(length, np.bool_)
 
     def partition(self, rows: Integers, partitions: int) -> NDArray[np.int32]:
-        """Give the partitions of rows with keys (Kafka ``Utils.toPositive``: a mask, not abs)."""
+        """Return the partitions of rows with keys (Kafka ``Utils.toPositive``: a mask, not abs)."""
         return (self._hashes[rows] & 0x7FFFFFFF) % np.int32(partitions)
 
 
 def record_sizes(columns: tuple[pa.Array | None, ...], length: int) -> Integers:
-    """Give about how many bytes each of the rows takes as a record: int64[length]."""
+    """Return about how many bytes each of the rows takes as a record: int64[length]."""
     sizes = np.full(length, _RECORD_OVERHEAD, np.int64)
     for column in columns:
         offsets = binary_column(column).offsets if column is not None else ()
