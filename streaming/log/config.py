@@ -178,7 +178,7 @@ class LogConfig:
         return cls(**values)
 
     def to_mapping(self) -> dict[str, str]:
-        """Give the settings that differ from their defaults, by Kafka's names, as text."""
+        """Return the settings that differ from their defaults, by Kafka's names, as text."""
         return {
             name: _shown(value)
             for name, known in _FIELDS.items()

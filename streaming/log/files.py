@@ -50,12 +50,12 @@ _RETIRED = re.compile(r"(.+)\.[0-9a-f]{32}-(?:delete|future|stray)", re.ASCII)
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """Give the name of one of a segment's files, such as ``00000000000000000042.log``."""
+    """Return the name of one of a segment's files, such as ``00000000000000000042.log``."""
     return f"{base_offset:020d}{suffix}"
 
 
 def parse_base_offset(name: str, suffix: str) -> int | None:
-    """Give the base offset in a file name, or None if the name is not exactly one of that kind."""
+    """Return the base offset in a file name; None for a name of any other form."""
     found = _NUMBERED.fullmatch(name)
     if found is None or found[2] != suffix or int(found[1]) > MAX_OFFSET:
         return None
@@ -63,7 +63,7 @@ def parse_base_offset(name: str, suffix: str) -> int | None:
 
 
 def parse_partition_directory(name: str) -> TopicPartition | None:
-    """Give the topic partition of a live partition's folder, or None for any other name.
+    """Return the topic partition of a live partition's folder, or None for any other name.
 
     The partition follows the *last* dash, since topic names may hold dashes. Folders awaiting
     deletion (``<topic>-<p>.<uuid>-delete``), and likewise ``-future`` and ``-stray`` ones, end in
@@ -80,7 +80,7 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
 
 
 def parse_retired_directory(name: str) -> TopicPartition | None:
-    """Give whose log lies in a ``-delete``, ``-future`` or ``-stray`` folder; None for other names.
+    """Return whose log is in a ``-delete``, ``-future`` or ``-stray`` folder; None for other names.
 
     Of a topic with a very long name the end may be missing.
     """

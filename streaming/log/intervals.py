@@ -22,14 +22,14 @@ class Intervals:
 
     @classmethod
     def between(cls, start: int | None, end: int | None) -> Self:
-        """Give ``[start, end)``, each of which may be open."""
+        """Return ``[start, end)``, each of which may be open."""
         low = _LOWEST if start is None else max(start, _LOWEST)
         high = _END if end is None else min(end, _END)
         return cls(((low, high),) if low < high else ())
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """Give single numbers."""
+        """Return single numbers."""
         ranges: list[tuple[int, int]] = []
         for number in sorted({number for number in numbers if _LOWEST <= number < _END}):
             if ranges and ranges[-1][1] == number:
@@ -76,11 +76,11 @@ class Intervals:
         return self.last == _END - 1
 
     def hull(self) -> Intervals:
-        """Give the range from the smallest number to the largest."""
+        """Return the range from the smallest number to the largest."""
         return Intervals.between(self.first, self.last + 1)
 
     def multiples(self, unit: int) -> Intervals:
-        """Give the n for which ``n * unit`` is in the set; what is open stays open."""
+        """Return the n for which ``n * unit`` is in the set; what is open stays open."""
         found: list[tuple[int, int]] = []
         for start, end in self.ranges:
             low = _LOWEST if start == _LOWEST else -(-start // unit)

@@ -51,10 +51,10 @@ class PartitionDirectory(NamedTuple):
 class LogDirs:
     """Kafka's ``log.dirs``: one or several directories that together hold each partition once.
 
-    A path may also be the folder of one partition, for reading a copy of it; its log directory is
+    A path may also be the folder of one partition, for reading a copy of it. Its log directory is
     then the folder around it. A folder that awaits deletion, moves or belongs nowhere is read if it
-    is named itself; what the folder around it says of its partition is about another one by now.
-    Every call looks anew.
+    is named itself. What the folder around it says of its partition is about another one by then.
+    Every call looks again.
     """
 
     def __init__(self, paths: Iterable[str | Path]) -> None:
@@ -109,7 +109,7 @@ class LogDirs:
     ) -> dict[TopicPartition, int]:
         """Read an offset checkpoint of all directories, for the partitions that live beside it.
 
-        Lines about partitions that live elsewhere, or nowhere, are left over and not given. An
+        Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. An
         unreadable file counts as missing, with a warning. A partition that the file of its
         directory does not name gets ``unnamed``, if that is given; without the file, nothing.
         KRaft's own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
@@ -164,7 +164,7 @@ def _is_same(listed: Mapping[Path, _Listing], known: Mapping[Path, _Listing]) ->
 def _joined(
     listed: Iterable[_Listing],
 ) -> tuple[dict[TopicPartition, PartitionDirectory], tuple[PartitionDirectory, ...]]:
-    """Join what several paths hold; gives the two folders of a partition too, if it has two."""
+    """Join what several paths hold; also return the two folders of a partition that has two."""
     found: dict[TopicPartition, PartitionDirectory] = {}
     for listing in listed:
         for here in listing.partitions:
@@ -182,7 +182,7 @@ def _is_one_folder(path: Path, other: Path) -> bool:
 
 
 def _listing_of(path: Path, known: _Listing | None) -> _Listing:
-    """List a path; ``known``, if it holds the same folders: to take names apart takes longer."""
+    """List a path; return ``known`` if the folders are the same, which saves parsing names."""
     itself = _named_itself(path)
     if itself is not None:
         listing = _Listing({}, [itself])
@@ -213,7 +213,7 @@ def _named_itself(path: Path) -> PartitionDirectory | None:
 
 
 def _may_be_partition(name: str) -> bool:
-    """Tell at a glance; checkpoints, staged files and others come and go beside partitions."""
+    """Return whether a name may be a partition's; other files come and go beside partitions."""
     return name[-1].isdecimal() and "-" in name
 
 

@@ -28,7 +28,7 @@ class ValidEnd(NamedTuple):
 
     next_offset: int
     position: int
-    """Of the first byte behind the valid batches."""
+    """Of the first byte after the valid batches."""
     problem: CorruptRecordError | None
     """What is wrong with that byte and those after it; None if the file ends there."""
 
@@ -53,7 +53,7 @@ def find_valid_end(segment: LogSegment, position: int) -> ValidEnd:
 
 
 def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:
-    """Walk on from where a walk ended, as long as a valid batch lies right behind a damaged one."""
+    """Walk on from where a walk ended, as long as a valid batch lies right after a damaged one."""
     while end.problem is not None and is_followed(segment, end.position):
         header = segment.header_at(end.position)
         assert header is not None  # noqa: S101 - it was followed
@@ -62,10 +62,10 @@ def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:
 
 
 def is_followed(segment: LogSegment, position: int) -> bool:
-    """Tell whether a valid batch lies right behind the invalid one at ``position``.
+    """Return whether a valid batch lies right after the invalid one at ``position``.
 
-    Then that one was damaged where it lay. A torn tail has nothing behind it, and of one whose size
-    cannot be right nobody knows where it ends.
+    If so, the invalid batch is damaged and no torn tail, since nothing follows a torn tail. If its
+    size cannot be right, nobody knows where it ends, and the answer is False.
     """
     header = segment.header_at(position)
     if header is None:
@@ -74,9 +74,9 @@ def is_followed(segment: LogSegment, position: int) -> bool:
 
 
 def ends_in_zeros(segment: LogSegment, position: int) -> bool:
-    """Tell whether nothing but zeros follows from a position on, as a preallocated segment has.
+    """Return whether nothing but zeros follows from a position on, as a preallocated segment has.
 
-    A copy of one that was made before the segment was full may have later segments behind it.
+    A copy that was made before such a segment was full may have later segments after it.
     """
     for start in range(position, segment.size, CHUNK_BYTES):
         if segment.opened.read(start, CHUNK_BYTES).any():
@@ -93,7 +93,7 @@ def valid_chunks(
         whole, verified batches, about 1 MiB at a time.
 
     Returns:
-        what is wrong with the bytes behind them; None if the file ends there.
+        what is wrong with the bytes after them; None if the file ends there.
     """
     try:
         for chunk in segment.chunks(position):

@@ -1,8 +1,9 @@
-"""Whose offsets fit between their neighbours': no checksum covers the base offset of a batch.
+"""Which batches have offsets that fit: no checksum covers the base offset of a batch.
 
-Offsets ascend through a log, with gaps where compaction has removed records. A batch whose offsets
-do not follow those before it is damaged; so is one with a gap before or inside of it that leaps
-over the next batch, which would fit without it. A gap that nothing behind it contradicts is one.
+Offsets ascend through a log, with gaps where compaction has removed records. A batch is damaged if
+its offsets do not follow those before it. It is also damaged if a gap before it or inside of it
+leaps over the next batch, which would fit without it. A gap that nothing after it contradicts is a
+gap.
 
 How far offsets lie from the segment's base offset is no measure: brokers before 2.0 let segments
 span more than 2^31 of them (KAFKA-5413, KAFKA-6264), which their indexes cannot express.
@@ -25,23 +26,23 @@ __all__ = ["ends_with_gap", "misplaced"]
 
 
 def ends_with_gap(table: BatchTable, before: int) -> bool:
-    """Tell whether offsets are missing in front of the last one of some batches, or inside of it.
+    """Return whether offsets are missing before the last one of some batches, or inside of it.
 
     Args:
         table: n > 0 batches.
-        before: the last offset in front of them.
+        before: the last offset before them.
     """
     previous = before if len(table) == 1 else int(table.last_offset[-2])
     return int(_first_offsets(table[-1:])[0]) != previous + 1 or not _has_all(table[-1:])[0]
 
 
 def misplaced(table: BatchTable, before: int, behind: int) -> npt.NDArray[np.bool_]:
-    """Tell which batches have offsets that do not fit.
+    """Return which batches have offsets that do not fit.
 
     Args:
         table: n > 0 batches.
-        before: the last offset in front of them.
-        behind: the first offset behind them; ``MAX_OFFSET`` if it is not known.
+        before: the last offset before them.
+        behind: the first offset after them; ``MAX_OFFSET`` if it is not known.
 
     Returns:
         bool[n]
@@ -62,11 +63,11 @@ def misplaced(table: BatchTable, before: int, behind: int) -> npt.NDArray[np.boo
 
 
 def _has_all(table: BatchTable) -> npt.NDArray[np.bool_]:
-    """Tell which batches have as many records as offsets; outer messages count as one."""
+    """Return which batches have as many records as offsets; outer messages count as one."""
     has_all: npt.NDArray[np.bool_] = table.last_offset - table.base_offset + 1 == table.count
     return has_all | (table.magic < 2)
 
 
 def _first_offsets(table: BatchTable) -> Integers:
-    """Give the first offset of each batch, and of outer messages of magic 0 and 1 the only one."""
+    """Return the first offset of each batch; of outer messages of magic 0 and 1, the only one."""
     return np.where(table.magic == 2, table.base_offset, table.last_offset)

@@ -51,7 +51,7 @@ class LogEnd(NamedTuple):
     position: int
     """Of the first byte that belongs to no whole batch, in its ``.log`` file."""
     is_damage: bool = False
-    """Whether valid batches lie behind the bytes there: they are damaged then, and no torn tail.
+    """Whether valid batches lie after the bytes there: they are damaged then, and no torn tail.
 
     Zeros up to the end of a segment are no damage, though segments follow: it was copied earlier.
     """
@@ -62,7 +62,7 @@ class LogEnd(NamedTuple):
 class PartitionLog:
     """Reads a partition's folder; never writes. Use it as a context manager, or :meth:`close` it.
 
-    Segments are listed when first needed, and anew by :meth:`refresh`. Not thread safe.
+    Segments are listed when first needed, and again after :meth:`refresh`. Not thread safe.
     """
 
     def __init__(
@@ -153,9 +153,9 @@ class PartitionLog:
         The walk starts at the last entry of the active segment's offset index, or, if that is
         earlier, at the batch with offset ``verify_from``, and checks lengths and checksums. The
         first bytes that are no valid batch are the end of the log: a torn tail, the zeros of a
-        preallocated segment, or damage, behind which a recovering broker would keep nothing either.
-        With ``behind_damage`` a batch that has a valid one right behind it is not: it was damaged
-        where it lay, and whoever reads it finds out.
+        preallocated segment, or damage, after which a recovering broker would keep nothing either.
+        With ``behind_damage`` the log does not end at a batch that has a valid one right after it:
+        that batch is damaged, and whoever reads it finds out.
 
         ``committed_end`` is the offset below which everything is known to have been whole.
 
@@ -239,7 +239,7 @@ class PartitionLog:
         return found
 
     def _behind(self, segment: LogSegment) -> int | None:
-        """Give the first offset after those of a segment; None for the active one."""
+        """Return the first offset after those of a segment; None for the active one."""
         higher = self.segments.higher(segment.base_offset)
         if higher is None:
             return None

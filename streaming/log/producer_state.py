@@ -22,8 +22,8 @@ byte  size  field of an entry meaning
 ====  ====  ================  ==========================================================
 
 A broker that starts replays the log from the newest snapshot; with an empty one it has nothing to
-replay. One that is empty in spite of earlier producers would let their duplicates in and hide their
-open transactions: it is written only where batches prove that there are none, and left out else.
+replay. An empty snapshot after earlier producers would let their duplicates in and hide their open
+transactions. So it is written only where batches prove that there were no producers.
 
 Source: Kafka ``ProducerStateManager``.
 """
@@ -119,7 +119,7 @@ def read_snapshot(path: Path) -> npt.NDArray[np.void]:
 
 
 def open_transactions(path: Path) -> dict[int, int]:
-    """Give the transactions that are open in a snapshot: producer id to first offset.
+    """Return the transactions that are open in a snapshot: producer id to first offset.
 
     Raises:
         FileNotFoundError: it is gone.
@@ -132,7 +132,7 @@ def open_transactions(path: Path) -> dict[int, int]:
 
 
 def never_had_producers(directory: Path, segments: Sequence[LogSegment]) -> bool:
-    """Tell whether no batch carries a producer id, by the newest snapshot and the batches since.
+    """Return whether no batch carries a producer id, by the newest snapshot and the batches since.
 
     Costs a walk over the batch headers since that snapshot, which is one segment at most in a log
     that rolled with snapshots.

@@ -176,7 +176,7 @@ def truncate_log(
 
 
 def _tables(segment: LogSegment, end_position: int | None = None) -> list[BatchTable]:
-    """Give the valid batches of a segment that begin before a position."""
+    """Return the valid batches of a segment that begin before a position."""
     tables = (chunk.table for chunk in valid_chunks(segment, 0))
     if end_position is None:
         return list(tables)
@@ -212,7 +212,7 @@ def _write_new(path: Path, content: bytes) -> None:
 
 
 def _txn_entries(path: Path, base_offset: int, keeps: Callable[[int], bool]) -> bytes | None:
-    """Give the entries of an index of aborted transactions whose markers are kept.
+    """Return the entries of an index of aborted transactions whose markers are kept.
 
     None if there is no index, or one that cannot be read: readers look into the log then, and so
     does a broker.
@@ -238,7 +238,7 @@ def _remove_leftovers(
 
 
 def _base(name: str, suffix: str) -> int:
-    """Give the base offset in the name of a file with a suffix; -1 for other names."""
+    """Return the base offset in the name of a file with a suffix; -1 for other names."""
     if not name.endswith(suffix):
         return -1
     found = [parse_base_offset(name.removesuffix(suffix), kind) for kind in _KINDS]

@@ -138,7 +138,7 @@ class LogSegment:
         return self.file(LOG)
 
     def file(self, kind: str) -> Path:
-        """Give the path of one of the segment's files, such as ``.index``."""
+        """Return the path of one of the segment's files, such as ``.index``."""
         return self.directory / (file_name(self.base_offset, kind) + self._suffix)
 
     @property
@@ -230,7 +230,7 @@ class LogSegment:
         return 0
 
     def begins_by(self, offset: int, position: int) -> bool:
-        """Tell whether a batch that starts at or below ``offset`` is at ``position``.
+        """Return whether a batch that starts at or below ``offset`` is at ``position``.
 
         Up to 1.1, brokers wrote the first offset of an append. Of a wrapper the header has the
         last one: there the messages inside tell.
@@ -243,7 +243,7 @@ class LogSegment:
         return header.is_wrapper and self._first_offset_inside(position) <= offset
 
     def holds(self, offset: int, last_offset: int) -> bool:
-        """Tell whether it has a batch with these offsets, or a wrapper that ends at or behind them.
+        """Return whether it has a batch with these offsets, or a wrapper that ends there or later.
 
         Of a wrapper, a cleaner may have removed the last message, which names it.
         """

@@ -91,21 +91,21 @@ class LogSegments(Sequence[LogSegment]):
         return self._segments[-1] if self._segments else None
 
     def floor(self, offset: int) -> LogSegment | None:
-        """Give the segment that holds ``offset``; None if it lies before all of them."""
+        """Return the segment that holds ``offset``; None if it lies before all of them."""
         slot = self._after(offset) - 1
         return self._segments[slot] if slot >= 0 else None
 
     def from_floor(self, offset: int) -> Self:
-        """Give the segment that holds ``offset``, and those after; all if it lies before them."""
+        """Return the segment that holds ``offset``, and those after; all if it lies before them."""
         return self[max(0, self._after(offset) - 1) :]
 
     def higher(self, offset: int) -> LogSegment | None:
-        """Give the first segment whose base offset is above ``offset``; None without one."""
+        """Return the first segment whose base offset is above ``offset``; None without one."""
         slot = self._after(offset)
         return self._segments[slot] if slot < len(self) else None
 
     def has(self, segment: LogSegment) -> bool:
-        """Tell whether the file of an open segment is the one that has its name here."""
+        """Return whether the file of an open segment is the one that has its name here."""
         named = self.floor(segment.base_offset)
         if named is None or named.base_offset != segment.base_offset:
             return False
@@ -123,7 +123,7 @@ class LogSegments(Sequence[LogSegment]):
 
 
 def leaps_into_higher(segment: LogSegment, batch: BatchTable) -> bool:
-    """Tell whether the last batch of an open file, a table of one, has offsets of later segments.
+    """Return whether the last batch of an open file, a table of one, has offsets of later segments.
 
     Not so where the segment of these offsets has the batch as well: a copy that took a while may
     have what a cleaner joined, and what it was joined of. Nor of a file that was replaced since.

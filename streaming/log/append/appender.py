@@ -62,7 +62,7 @@ class Source(Protocol):
         ...
 
     def become(self, path: Path) -> bool:
-        """Let the file of the run be ``path`` too; False, and nothing done, where it cannot be.
+        """Give the file of the run the name ``path`` too; return False if that cannot be done.
 
         Raises:
             FileExistsError: there is such a file.
@@ -81,7 +81,7 @@ class BufferSource:
         write_all(target, self.data[position : position + size].data, target_position)
 
     def become(self, path: Path) -> bool:
-        """Decline: there is no file."""
+        """Return False: there is no file."""
         del path
         return False
 
@@ -102,7 +102,7 @@ class FileSource:
             )
 
     def become(self, path: Path) -> bool:
-        """Decline: who opened the file may still need it."""
+        """Return False: whoever opened the file may still need it."""
         del path
         return False
 
@@ -111,8 +111,8 @@ class FileSource:
 class AppendPlan:
     """All that appending some runs to one partition will do to its folder.
 
-    Its offsets are ``[start_offset, end_offset)``. The first of ``segments`` is the active one, be
-    it that it only gets sealed; every other one is created.
+    Its offsets are ``[start_offset, end_offset)``. The first of ``segments`` is the active one,
+    which may only be sealed. Every other one is created.
     """
 
     topic_partition: TopicPartition
@@ -202,7 +202,7 @@ class PartitionAppender:
                 self._state = load_state(active, config.index_interval_bytes)
 
     def resume(self, config: LogConfig, *, now_ms: int) -> None:
-        """Go on after :meth:`apply`, with settings and a time as when it was made."""
+        """Continue after :meth:`apply`, with settings and a time as at the start."""
         self.config = config
         self._now_ms = now_ms
 
@@ -227,7 +227,7 @@ class PartitionAppender:
         return self._epochs[-1].epoch if self._epochs else 0
 
     def plan(self, runs: Sequence[BatchTable], *, adoptable: Collection[int] = ()) -> AppendPlan:
-        """Place runs of batches, whose offsets are final, behind the log's end. Touches nothing.
+        """Place runs of batches, whose offsets are final, after the log's end. Touches nothing.
 
         ``adoptable`` are the runs that are alone in a file, which may become a segment.
 
@@ -380,7 +380,7 @@ def _create(path: Path) -> int:
 
 
 def _check_end(path: Path, target: int, position: int) -> None:
-    """Refuse a log that does not end where the plan begins: somebody else has appended, or cut."""
+    """Refuse a log that does not end where the plan begins: another writer appended or cut it."""
     size = os.fstat(target).st_size
     if size != position:
         raise LogDirectoryError(

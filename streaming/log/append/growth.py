@@ -1,23 +1,23 @@
 """How a segment grows batch by batch: its bytes, its largest timestamp, its index entries.
 
-Three of the five steps of an append (the first two decide on the segment: ``append_plan``):
+Three of the five steps of an append (``plan`` has the first two, which choose the segment):
 
 3. **append** the batch to the log;
 4. remember the **largest timestamp** so far, with the last offset of the batch that reached it;
 5. if more than ``index.interval.bytes`` were appended since the last **index entry**, add one to
    each index, for this batch.
 
-As everything depends on what the files hold, and on nothing that only lives in memory, appending in
-one go or in pieces, with the log closed between them, makes the same files. Two things follow:
+Everything depends on what the files hold, and nothing on what is only in memory. So appending at
+once or in pieces, with the log closed between them, makes the same files. Two things follow:
 
 - The bytes since the last index entry are the segment's size less the position of that entry.
 - Each time an append ends, the time index gets a *final entry* with the largest timestamp, as Kafka
-  writes one on roll and on close: whoever opens the segment next takes its largest timestamp from
-  there. The next append writes over it, so that many small appends do not fill the index. It is
-  told from the others by its offset, which lies beyond the last entry of the offset index.
+  writes one on roll and on close. Whoever opens the segment next takes its largest timestamp from
+  there. The next append overwrites it, so that many small appends do not fill the index. It is
+  recognised by its offset, which lies beyond the last entry of the offset index.
 
-Before magic 2 each plain message is a batch of its own. They are small and many, so those that call
-for no index entry are added together.
+Before magic 2 each plain message is a batch. They are small and many, so those without an index
+entry are added together.
 
 Source: Kafka 4.1 ``LogSegment.append``, ``LogSegment.recover``.
 """
@@ -79,19 +79,19 @@ class SegmentState:
 
     @classmethod
     def empty(cls, base_offset: int, now_ms: int) -> Self:
-        """Give the state of a segment that is created now."""
+        """Return the state of a segment that is created now."""
         return cls(base_offset, base_offset, now_ms)
 
     def can_index(self, offset: int) -> bool:
-        """Tell whether an index can hold an offset; segments of old brokers may go beyond."""
+        """Return whether an index can hold an offset; segments of old brokers may go beyond."""
         return offset - self.base_offset <= _MAX_RELATIVE_OFFSET
 
     def latest_time_entry(self) -> tuple[int, int]:
-        """Give the largest timestamp and its relative offset, as the time index stores them."""
+        """Return the largest timestamp and its relative offset, as the time index stores them."""
         return (self.max_timestamp, self.offset_of_max - self.base_offset)
 
     def final_time_entries(self) -> bytes:
-        """Give the final time index entry; nothing where the last one says the same."""
+        """Return the final time index entry; nothing where the last one says the same."""
         if self.max_timestamp <= self.indexed_timestamp or not self.can_index(self.offset_of_max):
             return b""
         return np.array([self.latest_time_entry()], TIME_ENTRY).tobytes()
@@ -138,7 +138,7 @@ class Messages(NamedTuple):
         return cls(*map(np.ascontiguousarray, columns))
 
     def facts(self, row: int) -> BatchFacts:
-        """Give one as a batch."""
+        """Return one as a batch."""
         position, offset = int(self.position[row]), int(self.offset[row])
         size = int(self.end_position[row]) - position
         return BatchFacts(row, position, size, 1, offset, offset, int(self.timestamp[row]))
@@ -158,8 +158,8 @@ class RunPart(NamedTuple):
 class SegmentAppend:
     """What one segment gets: bytes at a position of its log, entries at one of each index.
 
-    The indexes end behind the entries given; what a broker preallocated, or the final time index
-    entry of an earlier append, is written over or cut off.
+    The indexes end after the entries given; what a broker preallocated, and the final time index
+    entry of an earlier append, are overwritten or cut off.
     """
 
     base_offset: int
@@ -223,7 +223,7 @@ class SegmentGrowth:
         state.next_offset = batch.last_offset + 1
 
     def uneventful(self, messages: Messages, first: int) -> int:
-        """Give the end of the messages from ``first`` on that call for no index entry."""
+        """Return the end of the messages from ``first`` on that get no index entry."""
         room = self._interval - (self.state.size - self.state.indexed_position)
         start = messages.position[first]
         return int(np.searchsorted(messages.position, start + room, side="right"))
@@ -243,7 +243,7 @@ class SegmentGrowth:
         state.next_offset = int(messages.offset[end - 1]) + 1
 
     def close(self, *, seals: bool) -> SegmentAppend:
-        """Give what was added, with the final time index entry."""
+        """Return what was added, with the final time index entry."""
         state = self.state
         index_entries = state.index_entries - len(self._index_entries)
         time_entries = state.time_entries - len(self._time_entries)
@@ -262,7 +262,7 @@ class SegmentGrowth:
         )
 
     def as_lost(self) -> SegmentState:
-        """Give the state of a segment whose log has what was added, and whose indexes do not."""
+        """Return the state of a segment whose log has what was added, and whose indexes do not."""
         return replace(
             self.state,
             lost_index_entries=tuple(self._index_entries),
@@ -290,7 +290,7 @@ class SegmentGrowth:
 def index_segment(
     base_offset: int, tables: Iterable[BatchTable], index_interval_bytes: int
 ) -> SegmentAppend:
-    """Give the indexes that a segment with these batches has, as Kafka's recovery rebuilds them."""
+    """Return the indexes of a segment with these batches, as Kafka's recovery rebuilds them."""
     growth = SegmentGrowth(SegmentState.empty(base_offset, 0), index_interval_bytes)
     for run, table in enumerate(tables):
         for batch in facts_of(table):

@@ -1,9 +1,9 @@
-"""Make a partition's sparse indexes anew from its log, on request.
+"""Rebuild a partition's sparse indexes from its log, on request.
 
-Readers do without indexes, and appending mends those of the active segment. This is for the others:
-a copy whose indexes were left behind or come from another moment, files that a disk has damaged.
-They become what Kafka 4.1's recovery makes of the same batches. Indexes of aborted transactions and
-producer snapshots stay as they are: where they are missing, readers look into the log.
+Readers do without indexes, and appending corrects those of the active segment. This is for the
+other segments: of a copy without indexes, or with indexes of another moment, and of a damaged disk.
+The indexes become what Kafka 4.1's recovery makes of the same batches. Indexes of aborted
+transactions and producer snapshots are not touched: without them, readers look into the log.
 
 Source: Kafka ``LogSegment.recover``.
 """
@@ -45,8 +45,8 @@ def rebuild_partition(
 ) -> list[RebuiltSegment]:
     """Rebuild the offset and time indexes of a partition's segments; each is replaced by a rename.
 
-    The caller sees to it that nobody writes there meanwhile. Behind damage an index would end: then
-    one that is there stays, since it may lead readers beyond the damage.
+    The caller makes sure that nobody writes there meanwhile. A rebuilt index would end at damage.
+    An existing one stays then, since it may lead readers beyond the damage.
 
     Raises:
         UnknownTopicOrPartitionError: the folder is gone.

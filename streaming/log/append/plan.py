@@ -1,20 +1,21 @@
 """Which segment each batch goes to when it is appended, computed before a byte is written.
 
 The first two of Kafka's five steps for each append, which here is each batch (the others are in
-``segment_growth``):
+``growth``):
 
 1. **roll** to a new segment if the batch does not belong into the active one any more: it would
-   exceed ``segment.bytes``; it is younger than the segment's *first* batch by more than
-   ``segment.ms`` less the segment's jitter, by the timestamps of both; an index is full; or
+   exceed ``segment.bytes``; its timestamp is later than that of the segment's *first* batch by more
+   than ``segment.ms`` less the segment's jitter; an index is full; or
 2. the batch's last **offset relative** to the segment's base offset would not fit an int32.
 
 A run that is alone in a file of its own may be **adopted**: the file becomes a segment, and nothing
-is copied. The active segment is then rolled in front of it. That is done where
+is copied. The active segment is rolled before it. The rules above must let one segment hold the
+whole run, and one of these must be true:
 
-- the rules above would let one segment hold the whole run, and
-- it would not fit into the active segment, so that a roll is due anyway; or it is a quarter of
-  ``segment.bytes`` or more, so that segments stay few: at most eight times as many as Kafka would
-  make; or the log is new, and it becomes its first segment.
+- The run does not fit into the active segment, so that a roll is due anyway.
+- It has a quarter of ``segment.bytes`` or more. So segments stay few: at most eight times as many
+  as Kafka would make.
+- The log is new, and the run becomes its first segment.
 
 Source: Kafka 4.1 ``LogSegment.shouldRoll``, ``UnifiedLog.maybeRoll``.
 """
@@ -56,10 +57,11 @@ _ADOPTED_SHARE: Final = 4
 
 
 def roll_jitter_ms(topic_partition: TopicPartition, base_offset: int, config: LogConfig) -> int:
-    """Give what is taken off ``segment.ms`` for one segment, so that not all roll at once.
+    """Return what is taken off ``segment.ms`` for one segment, so that not all roll at once.
 
-    Kafka draws it when it opens a segment. Here a segment may be opened for each append, and drawn
-    anew each time it would drift to the earliest roll: so it is a hash of the segment's name.
+    Kafka draws it at random when it opens a segment. Here a segment may be opened for each append.
+    A new random number each time would drift to the earliest roll. So it is a hash of the segment's
+    name.
     """
     if config.segment_jitter_ms == 0:
         return 0
@@ -78,7 +80,7 @@ def plan_append(
     adoptable: Collection[int] = (),
     now_ms: int,
 ) -> tuple[list[SegmentAppend], SegmentState]:
-    """Place the batches of ``runs``, one after the other, behind ``state``.
+    """Place the batches of ``runs``, one after the other, after ``state``.
 
     Offsets in the tables are final and ascend. ``creates`` says that the segment of ``state`` does
     not exist yet; ``adoptable`` are the runs that are alone in a file of their own.
@@ -109,7 +111,7 @@ class _Planning:
         self._rules: _RollRules
 
     def begin(self, state: SegmentState, *, creates: bool) -> None:
-        """Go on with a segment."""
+        """Continue with a segment."""
         self._growth, self._rules = self._opened(state, creates=creates)
 
     def append(self, run: int, table: BatchTable) -> None:
@@ -121,7 +123,7 @@ class _Planning:
             self._append_one(run, batch)
 
     def _append_messages(self, run: int, table: BatchTable) -> None:
-        """Do the same for many small messages: together what neither rolls nor is indexed."""
+        """Add many small messages; those that neither roll nor are indexed are added together."""
         messages = Messages.of(table)
         row = 0
         while row < len(table):
@@ -164,7 +166,7 @@ class _Planning:
         return True
 
     def end(self) -> tuple[list[SegmentAppend], SegmentState]:
-        """Give what each segment gets, and the state of the last one."""
+        """Return what each segment gets, and the state of the last one."""
         return [*self._planned, self._growth.close(seals=False)], self._growth.state
 
     def _is_worth_adopting(self, size: int, *, replaces: bool) -> bool:
@@ -208,7 +210,7 @@ class _RollRules:
         self._max_time_entries = config.segment_index_bytes // TIME_ENTRY.itemsize - 1
 
     def must_roll(self, batch: BatchFacts) -> bool:
-        """Tell whether a batch starts a new segment; an empty one it leaves only for its offset."""
+        """Return whether a batch starts a new segment; after an empty one, only for its offset."""
         state = self._state
         if batch.size > self._segment_bytes:
             raise RecordTooLargeError(
@@ -226,9 +228,9 @@ class _RollRules:
         )
 
     def end_of_fitting(self, messages: Messages, first: int, end: int) -> int:
-        """Give the end of the messages ``[first, end)`` that surely belong to the segment.
+        """Return the end of the messages ``[first, end)`` that surely belong to the segment.
 
-        That is ``first`` where it is empty, full, or as old as it may be by the clock.
+        Returns ``first`` if the segment is empty, full, or as old as the clock lets it become.
         """
         state = self._state
         if (

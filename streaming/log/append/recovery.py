@@ -74,7 +74,7 @@ def rebuild_indexes(
 def correct_indexes(
     directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
 ) -> list[Path]:
-    """Replace those sparse indexes of a segment that hold something else than its batches call for.
+    """Replace the sparse indexes of a segment that do not hold what its batches call for.
 
     The indexes of an active segment are not fsynced with each commit, and a loss of power may leave
     any part of what was written to them.
@@ -95,9 +95,9 @@ def correct_indexes(
 def correct_indexes_of_sound(
     directory: Path, base_offset: int, *, index_interval_bytes: int
 ) -> None:
-    """Correct the indexes of a segment as :func:`correct_indexes` does, but not of a damaged one.
+    """Correct the indexes of a segment as :func:`correct_indexes` does; leave a damaged one alone.
 
-    For who writes and does not judge: readers and ``verify`` find the damage.
+    For writers, which need not report damage: readers and ``verify`` find it.
     """
     with suppress(CorruptRecordError):
         correct_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes)
@@ -106,7 +106,7 @@ def correct_indexes_of_sound(
 def wrong_indexes(
     directory: Path, base_offset: int, *, index_interval_bytes: int
 ) -> dict[Path, bytes]:
-    """Give those sparse indexes of a segment that :func:`correct_indexes` would replace, by what.
+    """Return the indexes that :func:`correct_indexes` would replace, and what they should hold.
 
     Changes nothing.
 
@@ -123,7 +123,7 @@ def wrong_indexes(
 
 
 def _sound_tables(segment: LogSegment) -> Iterator[BatchTable]:
-    """Give the headers of all batches, and raise at the first that is damaged."""
+    """Yield the headers of all batches, and raise at the first that is damaged."""
     chunks = valid_chunks(segment, 0)
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What appending goes on from, derived from an active segment's files."""
+"""What appending continues from, derived from an active segment's files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _load_indexed(segment: LogSegment, index_interval_bytes: int) -> SegmentStat
 
 
 def _check_covered(segment: LogSegment, state: SegmentState) -> None:
-    """Hold the time index against the first batch and the last indexed one, which it covers."""
+    """Compare the time index with the first batch and the last indexed one, which it covers."""
     for position in (0, state.indexed_position):
         header = segment.header_at(position)
         if header is not None and header.max_timestamp > state.indexed_timestamp:
@@ -103,7 +103,7 @@ def _grow(growth: SegmentGrowth, table: BatchTable) -> None:
 
 
 def _valid_tables(segment: LogSegment, position: int) -> Iterator[BatchTable]:
-    """Give the batches from a position to the end of the file, all of which must be valid."""
+    """Yield the batches from a position to the end of the file, all of which must be valid."""
     chunks = valid_chunks(segment, position)
     while True:
         try:

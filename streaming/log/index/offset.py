@@ -9,11 +9,12 @@ byte  size  field     meaning
 4     4     position  byte position in the ``.log`` file where a batch starts
 ====  ====  ========  =====================================================================
 
-Entry (o, p) promises that every batch before position p ends below offset o; so a search for any
-offset from o on may start at p. Kafka 4.1 writes the last offset of the batch at p as o, earlier
-releases the last offset of the whole append that begins at p: do not take the batch at p to hold o.
-In a segment with base offset 50, the batch at position 4213 that ends at offset 55 is stored as
-``00000005 00001075``.
+Example: in a segment with base offset 50, the batch at position 4213 that ends at offset 55 is
+stored as ``00000005 00001075``.
+
+Entry (o, p) promises that every batch before position p ends below offset o. So a search for any
+offset from o on may start at p. The batch at p need not hold o: Kafka 4.1 writes the last offset of
+the batch at p as o, earlier releases the last offset of the whole append that begins at p.
 
 The first batch of a segment never gets an entry, so position 0 is a slot that was never written.
 
@@ -85,13 +86,13 @@ class OffsetIndex(SparseIndex):
         return None if slot >= self._entries else self._entry(slot).position
 
     def last_entry(self) -> OffsetPosition:
-        """Give the last entry; (base offset, 0) without one."""
+        """Return the last entry; (base offset, 0) without one."""
         if self._entries == 0:
             return OffsetPosition(self.base_offset, 0)
         return self._entry(self._entries - 1)
 
     def between(self, start_position: int, end_position: int) -> npt.NDArray[np.int64]:
-        """Give the entries with ``start_position < position < end_position``.
+        """Return the entries with ``start_position < position < end_position``.
 
         Returns:
             int64[n, 2]: absolute offset and position, ascending.

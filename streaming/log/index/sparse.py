@@ -4,12 +4,12 @@ An index file is an array of entries of one size, without header or checksum. A 
 the active segment's (10 MiB of zeros by default) and keeps the number of entries in memory, so on
 the disk the entries end at the first slot that was never written.
 
-**Hot-region search.** A plain binary search over a large index touches a page for each of its first
-steps, cold ones that nobody else needs, whatever it is asked for; those page faults stall a reader
-at the tail, which asks for the last entries only. So, as in Kafka's ``AbstractIndex``: the last
-8192 bytes are the *warm section*, at most 3 pages that the writer keeps in memory by appending to
-them. If the entry before them is not above the target, the answer lies there and one read of the
-warm section finds it; only older targets are searched for in the rest.
+**Hot-region search.** The first steps of a plain binary search over a large index touch a cold page
+each, whatever the target. Those page faults stall a reader at the tail, which wants the last
+entries only. So, as in Kafka's ``AbstractIndex``, the last 8192 bytes are the *warm section*: at
+most 3 pages, which the writer keeps in memory by appending to them. If the entry before them is not
+above the target, one read of the warm section finds the answer. Only older targets are searched for
+in the rest.
 
 Source: Kafka ``AbstractIndex``.
 """
@@ -41,8 +41,8 @@ class SparseIndex:
     The number is taken once, on opening: entries that a writer adds later are not seen. Not thread
     safe, not picklable. Use it as a context manager, or :meth:`close` it.
 
-    It does not check that entries agree with the log, nor more of their order than what a lookup
-    reads: whoever follows an entry verifies the batch it finds there.
+    It does not check that entries agree with the log: whoever follows an entry verifies the batch
+    there. It checks the order of those entries only that a lookup reads.
     """
 
     ENTRY: ClassVar[np.dtype[np.void]]

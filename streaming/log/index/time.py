@@ -12,8 +12,8 @@ byte  size  field      meaning
 Timestamps ascend strictly; records without one (-1) never make an entry. The last entry of a closed
 segment holds its largest timestamp, which is how a reopened segment knows it.
 
-A written slot is told from a zero tail by its timestamp: only the first entry can have timestamp 0,
-and not with offset 0 as well.
+Only the first entry can have timestamp 0, and not with offset 0 as well. So a written slot is never
+all zeros, as the slots after the last entry are.
 
 Source: Kafka ``TimeIndex``.
 """
@@ -59,7 +59,7 @@ class TimeIndex(SparseIndex):
         return self._none() if slot < 0 else self.entry(slot)
 
     def last_entry(self) -> TimestampOffset:
-        """Give the last entry; (-1, base offset) without one."""
+        """Return the last entry; (-1, base offset) without one."""
         return self._none() if self._entries == 0 else self.entry(self._entries - 1)
 
     def count_through(self, offset: int) -> int:
@@ -74,6 +74,6 @@ class TimeIndex(SparseIndex):
         return TimestampOffset(NO_TIMESTAMP, self.base_offset)
 
     def entry(self, slot: int) -> TimestampOffset:
-        """Give the entry in a slot below ``len()``."""
+        """Return the entry in a slot below ``len()``."""
         entry = self.read(slot, slot + 1)[0]
         return TimestampOffset(int(entry["timestamp"]), self.base_offset + int(entry["offset"]))

@@ -15,10 +15,10 @@ byte  size  field             meaning
 ====  ====  ================  ==============================================================
 
 Every transaction that started below an entry's last stable offset had ended when the entry was
-written: what is aborted below it, no later entry has to say.
+written. So no later entry is about an abort below it.
 
-The file exists only where something was aborted, so that nothing tells one that is lost from one
-that was never needed: whoever must be sure looks into the log.
+The file exists only where something was aborted. A file that was lost looks like one that was never
+needed: whoever must be sure reads the log.
 
 Source: Kafka ``TransactionIndex``, ``AbortedTxn``.
 """

@@ -7,18 +7,18 @@ were aborted; their markers may lie far behind it. Three sources tell them:
   and of the following ones, up to an entry whose last stable offset is not below the range's end.
 - **A producer snapshot**, where the next segment has no such index: if no transaction of the range
   is open where that segment begins, nothing more is to be looked for.
-- **The log itself**, where an index is missing, damaged or not of the file that is read, and behind
+- **The log itself**, where an index is missing, damaged or not of the file that is read, and after
   the last entry of the last segment's: the headers of the batches from the range on, and the
   markers among them, until all transactions of the range have ended. An index exists only where
   something was aborted, so that a missing one does not say that nothing was.
 
-Nothing is looked for before a range has transactional batches. As the reader goes forward, so do
-these: each index entry and each header is read once.
+Nothing is looked for until a range has transactional batches. The sources are read forward, as the
+reader goes: each index entry and each header is read once.
 
-A producer has one transaction at a time. So a transactional batch is aborted if the last aborted
-transaction of its producer that begins at or below the batch ends behind it; which comes to the
-same as what a client does with a heap of first offsets and a set of producer ids. Batches of the
-same producer that are not transactional stay.
+A producer has one transaction at a time. Take the last aborted transaction of the batch's producer
+that begins at or below the batch. The batch is aborted if that transaction ends after it. A client
+comes to the same answer with a heap of first offsets and a set of producer ids. Batches of the same
+producer that are not transactional stay.
 
 Source: Kafka ``LocalLog.collectAbortedTransactions``, ``CompletedFetch``.
 """
@@ -76,11 +76,11 @@ class AbortedTransactions:
         self._known = _none()
 
     def mask(self, segment: LogSegment, table: BatchTable) -> Mask:
-        """Tell which batches belong to aborted transactions.
+        """Return which batches belong to aborted transactions.
 
         Args:
             segment: the open segment that the batches were read from.
-            table: n batches, all of them below the last stable offset, and behind those of earlier
+            table: n batches, all of them below the last stable offset, and after those of earlier
                 calls.
 
         Returns:
@@ -100,10 +100,10 @@ class AbortedTransactions:
         return aborted
 
     def within(self, segment: LogSegment, start: int, end: int) -> Integers:
-        """Give the aborted transactions that overlap the offsets ``[start, end)`` of a segment.
+        """Return the aborted transactions that overlap the offsets ``[start, end)`` of a segment.
 
-        Of one that began before the first range asked for, the first offset may be given as higher
-        than it was, but not as higher than ``start``, as far as the range holds records of it.
+        If one began before the first range asked for, its first offset may be returned too high,
+        but not above ``start`` if the range holds records of it.
 
         Returns:
             int64[m, 3]: producer id, first offset, offset of the marker.
@@ -144,7 +144,7 @@ def _rows(aborted: list[Aborted]) -> Integers:
 
 
 def _covered(batches: BatchTable, transactions: Integers) -> Mask:
-    """Tell which batches lie in one of the transactions of their producers.
+    """Return which batches lie in one of the transactions of their producers.
 
     All are put into one order, by producer and offset: then each batch looks for the last
     transaction before it.

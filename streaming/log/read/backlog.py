@@ -1,8 +1,8 @@
-"""What of a partition waits to be read, in bytes, and where so many of them end.
+"""How many bytes of a partition wait to be read, and where a number of them ends.
 
-For limits in bytes: sizes come from listings and offset indexes. Only where an index says too
-little, because it is missing or because less is wanted than lies between two of its entries, are
-batch headers read, no further than the bytes that are wanted.
+For limits in bytes. Sizes come from listings and offset indexes. Batch headers are read only if an
+index is missing, or if less is wanted than lies between two of its entries; and no further than the
+bytes that are wanted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Read on behind damage: what ``onCorruptRecord=skip`` does, and says.
+"""Continue after damage: what ``onCorruptRecord=skip`` does, and says.
 
-A batch whose size can be right is left out whole: with a wrong checksum, with records that cannot
-be decoded, with offsets that do not fit between its neighbours'. Where not even a size is to be
-had, reading goes on at the next position that the offset index names, or else behind the segment.
-Everything left out is said in a warning, with its place and what is wrong.
+A batch whose size can be right is left out whole: it has a wrong checksum, records that cannot be
+decoded, or offsets that do not fit between its neighbours'. Where not even the size can be right,
+reading continues at the next position that the offset index names, or else after the segment. A
+warning names everything that is left out, with its place and what is wrong.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Salvage:
         self._untold: list[Place] = []
 
     def take_places(self) -> list[Place]:
-        """Give the places that were found since this was last asked, in their order."""
+        """Return the places that were found since this was last asked, in their order."""
         untold, self._untold = self._untold, []
         return untold
 
     def chunks(
         self, segment: LogSegment, start_position: int, end_position: int | None = None
     ) -> Iterator[Chunk]:
-        """Give the sound batches that start below ``end_position``, in order, piece by piece.
+        """Yield the sound batches that start below ``end_position``, in order, piece by piece.
 
         Unlike ``LogSegment.chunks`` it always gets to the end; ``position`` is where it got to.
         """
@@ -117,7 +117,7 @@ class Salvage:
     # Batches
 
     def _sound(self, segment: LogSegment, chunk: Chunk) -> BatchTable:
-        """Give the batches that may be shown, and say which may not."""
+        """Return the batches that may be shown, and warn of the others."""
         table = chunk.table
         if self._decoder is not None:
             bad = invalid_checksums(chunk.data, table, file_position=chunk.file_position)
@@ -157,7 +157,7 @@ class Salvage:
         return table[~bad]
 
     def _misplaced(self, segment: LogSegment, table: BatchTable, end: int) -> NDArray[np.bool_]:
-        """Tell which batches do not fit between their neighbours; the next one is at ``end``."""
+        """Return which batches do not fit between their neighbours; the next one is at ``end``."""
         behind = MAX_OFFSET
         if ends_with_gap(table, self._last_offset):
             if end < segment.size:
@@ -183,7 +183,7 @@ class Salvage:
     # Bytes
 
     def _go_on_behind(self, segment: LogSegment, reason: str) -> None:
-        """Go on where the index knows a batch, behind bytes that tell no size."""
+        """Continue where the index knows a batch, after bytes without a usable size."""
         start, first = self.position, self._last_offset + 1
         self.position, follower = self._next_known(segment, start)
         self._count(segment, start, self.position - start)

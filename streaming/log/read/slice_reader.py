@@ -1,9 +1,9 @@
 """Read a planned slice as Arrow record batches, to its very end or not at all.
 
-Between planning and reading, files change: a cleaner swaps a segment for a compacted one, merges
-several, retention unlinks, a recovering broker truncates. The slice's offsets stay what is to be
-read. If the file is another one by now, the position is sought again by offset; where the file ends
-early, only a following segment proves that no offsets are missing.
+Between planning and reading, files change: a cleaner swaps a segment for a compacted one or merges
+several, retention unlinks, a recovering broker truncates. The slice's offsets are still what has to
+be read. If the file is another one by now, the position is looked up again by offset. If the file
+ends early, only a following segment proves that no offsets are missing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Decoder(Protocol):
         ...
 
     def flush(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows that were kept."""
+        """Return the rows that were kept."""
         ...
 
 
@@ -85,8 +85,8 @@ def read_slice(
     With ``committed_only`` the records of aborted transactions are left out, and gaps like them.
     The slice must not reach beyond the last stable offset then.
 
-    With ``salvage`` damage is left out, counted and said instead of raised; ``committed_end`` has
-    no meaning then.
+    With ``salvage`` damage is left out, counted and warned of instead of raised. ``committed_end``
+    has no meaning then.
 
     Raises:
         OffsetOutOfRangeError: retention has deleted the segment; holds the log start offset.
@@ -199,7 +199,7 @@ class _SliceReader:
         return floor
 
     def _behind(self, segment: LogSegment) -> _Place | None:
-        """Find where to go on when an open segment was read to its end; None if that was all.
+        """Find where to continue when an open segment was read to its end; None if that was all.
 
         If it is still the file of its name, a following segment beyond the slice proves that the
         offsets missing at the end were compacted away. If a cleaner has put another one there, that
@@ -235,7 +235,7 @@ class _SliceReader:
             )
 
     def _may_end_here(self, reason: str) -> bool:
-        """Tell whether the log may end at the next offset: then say so, and read no further."""
+        """Return whether the log may end at the next offset; if so, warn, and read no further."""
         if self._committed_end is None or self._next < self._committed_end:
             return False
         _LOGGER.warning(
@@ -275,10 +275,10 @@ class _SliceReader:
                 raise self._located(error) from error
 
     def _overlaps(self, segment: LogSegment, chunk: Chunk) -> bool:
-        """Tell whether the last batch of a file leaps to offsets of the segment that follows.
+        """Return whether the last batch of a file leaps to offsets of the segment that follows.
 
-        One without a gap before it has another reason: a writer that was taken for dead has brought
-        it to an end behind which another writer had gone on. It is passed over.
+        One without a gap before it has another cause: a writer that was taken for dead
+        appended it late, when another writer had continued in the next segment. It is passed over.
         """
         last, end = int(chunk.table.last_offset[-1]), chunk.file_position + len(chunk.data)
         if last < self._end or end < segment.size:
@@ -311,7 +311,7 @@ class _SliceReader:
         if not len(table):
             return
         first = int(np.searchsorted(table.last_offset, self._next))
-        # The batches behind the first one that reaches the end have nothing for us.
+        # The batches after the first one that reaches the end have nothing for us.
         end = int(np.searchsorted(table.last_offset, self._end - 1)) + 1
         wanted = table[first:end]
         # Nor has that one, if the last offsets before the end are in no batch.

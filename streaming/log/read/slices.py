@@ -85,7 +85,7 @@ def open_planned(planned: SegmentSlice) -> LogSegment | None:
 
 
 def _begins(segment: LogSegment, planned: SegmentSlice) -> bool:
-    """Tell whether nothing of a slice lies before its start position.
+    """Return whether nothing of a slice lies before its start position.
 
     File systems give the inode of a deleted file to the next one, which may be the same segment
     compacted once more.
@@ -117,7 +117,7 @@ def cut_slice(whole: SegmentSlice, after: Sequence[float]) -> list[SegmentSlice]
             entries = index.between(whole.start_position, whole.end_position)
         except CorruptIndexError:  # a hint that does not help; whoever seeks by it says so
             return [whole]
-    # An entry's offset is the last one of its batch: the boundary lies behind it.
+    # An entry's offset is the last one of its batch: the boundary lies after it.
     inside = (entries[:, 0] >= whole.start_offset) & (entries[:, 0] < whole.end_offset - 1)
     entries = entries[inside]
     if not len(entries) or (np.diff(entries[:, 0]) <= 0).any():

@@ -1,14 +1,14 @@
-"""Leave out what cannot hold a timestamp that is wanted, without a word about the order of any.
+"""Leave out batches that cannot hold a wanted timestamp, whatever the order of timestamps.
 
-Two witnesses, both of which speak about largest timestamps only:
+Two things tell, and both know largest timestamps only:
 
-- **A time index entry** (t, o) says that nothing at or below offset o is later than t. It is taken
-  at its word only if the batch with o is there and has t: then all up to that batch is left out for
-  a reader of what is later than t.
-- **A batch's header** has its largest timestamp. A batch may hold what is wanted unless that lies
-  below all of it. Where the header tells every record's timestamp (append time, or one record),
-  what lies above can be left out too. Otherwise it cannot: the base timestamp is the first
-  record's, not the smallest, and compaction gives it another meaning altogether.
+- **A time index entry** (t, o) says that nothing at or below offset o is later than t. It is
+  believed only if the batch with o is there and has t. Then a reader of what is later than t leaves
+  out everything up to that batch.
+- **A batch's header** has its largest timestamp. If all that is wanted is later,
+  the batch is left out. If the header tells every record's timestamp (append time, or one record),
+  a batch that is later than all that is wanted is left out too. Otherwise it is not: the base
+  timestamp is the first record's, not the smallest, and compaction gives it another meaning.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def offset_behind_older(segment: LogSegment, timestamp: int) -> int:
 def thin_slice(whole: SegmentSlice, times: Intervals) -> list[SegmentSlice]:
     """Cut out of a slice the batches that cannot hold a record with one of the timestamps, in ms.
 
-    Costs a small read for each batch, which in a store costs more than the batch: what lies there
-    is given as it is. From the first bytes on that are no batch in its place, all is kept: what is
-    wrong there, the reader finds, and what lacks at the end of a file as well.
+    Costs a small read for each batch. In a store that costs more than the batch, so slices there
+    are returned as they are. From the first bytes on that are no batch in its place, everything is
+    kept: the reader finds what is wrong there, or missing at the end of a file.
     """
     segment = None if isinstance(whole.path, RemotePath) else open_planned(whole)
     if segment is None:
@@ -92,7 +92,7 @@ def _runs(segment: LogSegment, whole: SegmentSlice, times: Intervals) -> list[Se
 def _with_following(
     headers: Iterator[BatchHeader],
 ) -> Iterator[tuple[BatchHeader, BatchHeader | None]]:
-    """Pair each header with the one behind it."""
+    """Pair each header with the one after it."""
     header = next(headers, None)
     while header is not None:
         following = next(headers, None)
@@ -119,7 +119,7 @@ def _extend(runs: list[SegmentSlice], piece: SegmentSlice) -> None:
 
 
 def may_hold(header: BatchHeader, times: Intervals) -> bool:
-    """Tell whether a batch may hold a record with one of the timestamps."""
+    """Return whether a batch may hold a record with one of the timestamps."""
     if header.one_timestamp:
         return header.max_timestamp in times
     return header.max_timestamp >= times.first

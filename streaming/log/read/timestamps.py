@@ -43,8 +43,8 @@ def find_by_timestamp(
     As in Kafka, only the first segment whose largest timestamp is not below it is searched. A
     segment without any timestamps counts as being as old as its file.
 
-    With ``salvage`` damage is passed over, and said. Where it took the record that was looked for,
-    the segments behind are searched as well.
+    With ``salvage`` damage is passed over with a warning. If it took the record that is looked for,
+    the next segments are searched too.
 
     Returns:
         that record's own timestamp and offset; None if there is none. A record at or above
@@ -109,9 +109,9 @@ def largest_timestamp(
 ) -> TimestampOffset:
     """Find the largest timestamp of a segment, with the last offset of the first batch with it.
 
-    It is that of the last entry of the time index, or lies behind the last entry of the offset
-    index: a broker that was killed or copied while it ran has not written the final entry. Where
-    the time index tells nothing though the first batch has a timestamp, all headers are asked.
+    It is that of the last entry of the time index, or of a batch after the last entry of the offset
+    index: a broker that was killed, or copied while it ran, has not written the final entry. If the
+    time index has nothing though the first batch has a timestamp, all headers are read.
 
     Batches that a cleaner has emptied count as far as the index has them: the cleaner of Kafka 2.8
     puts them there, that of 1.1 did not.
@@ -137,7 +137,7 @@ def largest_timestamp(
 def _refuse_rest(
     segment: LogSegment, position: int, last_offset: int, end_offset: int, *, active: bool
 ) -> None:
-    """Refuse what no batch was found in; behind the end of an active segment anything may lie."""
+    """Refuse what no batch was found in; after the end of an active segment anything may lie."""
     if not active or last_offset + 1 < end_offset < MAX_OFFSET:
         segment.refuse_rest(position)
 
@@ -160,7 +160,7 @@ def _latest(
 
 
 def _indexed(segment: LogSegment) -> tuple[TimestampOffset, int]:
-    """Give the largest timestamp that is indexed, and the position from which on it may be less."""
+    """Return the largest indexed timestamp, and the position after which a larger one may be."""
     best = _last_indexed(segment)
     if best.timestamp >= 0 or not _begins_with_timestamps(segment):
         return best, segment.floor_position(MAX_OFFSET)
@@ -168,7 +168,7 @@ def _indexed(segment: LogSegment) -> tuple[TimestampOffset, int]:
 
 
 def _last_indexed(segment: LogSegment) -> TimestampOffset:
-    """Give the last entry of the time index, as far as the log bears it out."""
+    """Return the last entry of the time index, as far as the log bears it out."""
     times = segment.time_index()
     with suppress(CorruptIndexError):
         if times is not None:
@@ -177,7 +177,7 @@ def _last_indexed(segment: LogSegment) -> TimestampOffset:
 
 
 def _floor_entry(segment: LogSegment, timestamp: int) -> TimestampOffset:
-    """Give the last entry not after a timestamp, as far as the log bears it out."""
+    """Return the last entry not after a timestamp, as far as the log bears it out."""
     times = segment.time_index()
     with suppress(CorruptIndexError):
         if times is not None:
@@ -186,7 +186,7 @@ def _floor_entry(segment: LogSegment, timestamp: int) -> TimestampOffset:
 
 
 def _borne_out(segment: LogSegment, entry: TimestampOffset) -> TimestampOffset:
-    """Hold an entry against the batch that it speaks of; nothing is known if that differs.
+    """Compare an entry with the batch that it speaks of; nothing is known if that differs.
 
     A copy may have a time index that is older or newer than its log, or another log's. What it says
     of a log without a byte is believed, as a broker does: there is nothing in it to be missed. So
@@ -249,7 +249,7 @@ class _Search:
     ) -> TimestampOffset | None:
         """Search the batches from a position on whose largest timestamp tells that they may do.
 
-        Of the others only the headers are read. A batch behind the end may be torn, and is the end
+        Of the others only the headers are read. A batch after the end may be torn, and is the end
         of the log then.
         """
         before, last = -1, -1

@@ -7,7 +7,7 @@ committed records stop there.
 
 A transaction begins with the first transactional batch of a producer id, and ends with that
 producer's marker. What is open is told by the newest producer snapshot and the headers of the
-batches behind it, or, without a snapshot, of all batches. A batch that the cleaner has emptied
+batches after it, or, without a snapshot, of all batches. A batch that the cleaner has emptied
 begins nothing: it only cleans below the last stable offset, and may have removed the marker since.
 
 Source: Kafka ``ProducerStateManager``, ``ProducerAppendInfo``, ``UnifiedLog.lastStableOffset``.
@@ -65,13 +65,13 @@ Aborted: TypeAlias = tuple[int, int, int]
 
 
 class OpenTransactions:
-    """The transactions that are open behind the batches seen so far.
+    """The transactions that are open after the batches seen so far.
 
     ``first_offsets`` maps producer ids to where their transactions begin.
 
-    With a ``salvage``, through which the batches come, damage is no error. It may have been a
-    marker, of any of the transactions that are open there: nobody can tell any more how they ended.
-    Their records before the damage then count as aborted, those behind it as a new transaction's.
+    With a ``salvage``, through which the batches come, damage is no error. It may have been the
+    marker of any transaction that is open there, so nobody can know how these ended. Their records
+    before the damage count as aborted, those after it as a new transaction's.
     """
 
     def __init__(
@@ -82,15 +82,15 @@ class OpenTransactions:
         self._markers = MarkerReader()
 
     def first_offset(self) -> int | None:
-        """Give the first offset of the oldest one; None without any."""
+        """Return the first offset of the oldest one; None without any."""
         return min(self.first_offsets.values(), default=None)
 
     def apply(
         self, segment: LogSegment, chunk: Chunk, places: Sequence[Place] = ()
     ) -> list[Aborted]:
-        """Go on over the next batches of a segment, in offset order; only markers are decoded.
+        """Take the next batches of a segment, in offset order; only markers are decoded.
 
-        ``places`` are those of damage behind the batches before and in front of the last one here.
+        ``places`` are places of damage between the batches of the last call and the last one here.
 
         Returns:
             the transactions that an ABORT marker ended, or whose end is not known.
@@ -109,7 +109,7 @@ class OpenTransactions:
         return aborted + self._apply(segment, chunk._replace(table=table[done:]))
 
     def doubt(self, offset: int, segment: LogSegment) -> list[Aborted]:
-        """Let what is open end below ``offset``, where there is damage; give those transactions."""
+        """End what is open below ``offset``, where there is damage; return those transactions."""
         doubtful = [(producer, first, offset) for producer, first in self.first_offsets.items()]
         if doubtful:
             _LOGGER.warning(
@@ -164,14 +164,14 @@ class OpenTransactions:
 
 
 def _offset_of(table: BatchTable, row: int) -> int:
-    """Give an offset at which the batch of a row begins, or that the batches before have ended."""
+    """Return the offset at which the batch of a row begins, or at which the batches end."""
     if row < len(table):
         return max(int(table.base_offset[row]), 0)
     return int(table.last_offset[-1]) + 1
 
 
 def open_at(directory: Path, high_watermark: int) -> dict[int, int]:
-    """Give the transactions that are open at an offset of a log: producer ids with first offsets.
+    """Return the transactions that are open at an offset of a log: producer ids with first offsets.
 
     Raises:
         CorruptRecordError: bytes below the offset that are no batch.
@@ -204,7 +204,7 @@ class StableOffset:
         return dict(self._open.first_offsets)
 
     def find(self, high_watermark: int) -> int:
-        """Give the last stable offset, by the batches below ``high_watermark``.
+        """Return the last stable offset, by the batches below ``high_watermark``.
 
         Raises:
             CorruptRecordError: bytes below the high watermark that are no batch.
@@ -222,7 +222,7 @@ class StableOffset:
         return high_watermark if first is None else min(first, high_watermark)
 
     def _goes_on(self) -> bool:
-        """Tell whether what was read last is still there: a log may be made anew, or rewritten."""
+        """Return whether what was read last is still there: a log may be recreated or rewritten."""
         if self._read_last is None:
             return False
         segment, identity, header = self._read_last
@@ -230,7 +230,7 @@ class StableOffset:
             with segment:
                 if segment.identity != identity or header is None:
                     return False
-                # A file that is made anew may get the number of the one that was there.
+                # A file that is recreated may get the number of the one that was there.
                 return segment.header_at(header.position) == header
         except FileNotFoundError:
             return False
@@ -246,11 +246,12 @@ class StableOffset:
         self._next, self._open = 0, OpenTransactions(salvage=self._salvage)
 
     def _is_outdated(self, offset: int, first_offsets: dict[int, int]) -> bool:
-        """Tell whether a snapshot is older than what a cleaner has made of the log around it.
+        """Return whether a snapshot is older than what a cleaner has made of the log around it.
 
-        A copy that took a while may have one from before segments were joined, and the log from
-        after the marker went of what was open. One that no segment begins with is held against the
-        log: what is open was never cleaned, and begins where the snapshot says.
+        A copy that took a while may have a snapshot from before segments were joined, and a log
+        from which the marker of an open transaction is gone. So a snapshot with which no segment
+        begins is compared with the log: a transaction that is really open was never cleaned, and
+        begins where the snapshot says.
         """
         if not first_offsets:
             return False
@@ -285,13 +286,13 @@ class StableOffset:
             self._open.doubt(self._next, segment)
 
     def _places_below(self, segment: LogSegment, position: int) -> list[Place]:
-        """Give the places of damage since the last look, up to a position of a segment."""
+        """Return the places of damage since the last look, up to a position of a segment."""
         places = [] if self._salvage is None else self._salvage.take_places()
         return [place for place in places if place < (segment.base_offset, position)]
 
 
 def snapshot_transactions(directory: Path, offset: int) -> dict[int, int] | None:
-    """Give what is open by the snapshot at an offset: producer ids with first offsets.
+    """Return what is open by the snapshot at an offset: producer ids with first offsets.
 
     None if there is no such snapshot, or, with a warning, if it cannot be used.
     """

@@ -1,7 +1,7 @@
 """Check a segment whole: every batch, and every entry of its indexes against the batches.
 
-Readers verify what an index entry leads them to, and scan where it misleads them. Here nobody asks
-for anything, and everything is looked at: what would cost a scan, or be an error, is told.
+Readers verify what an index entry leads them to, and scan where it misleads them. Here everything
+is looked at, and everything is reported that would cost a reader a scan or an error.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Check:
         self._next = end
 
     def problem(self, next_offset: int) -> str | None:
-        """Say which entry is wrong first, if any is; the last batch ends before ``next_offset``."""
+        """Return which entry is wrong first, if any; the last batch ends before ``next_offset``."""
         path, offsets, others = self._entries
         wrong = self._wrong
         if wrong is None:

@@ -60,7 +60,7 @@ def walk_batches(
                     yield segment, Chunk(chunk.data, chunk.table[first:], chunk.file_position)
                     offset = int(chunk.table.last_offset[-1]) + 1
             done = segment.identity
-        # A segment may hold nothing from the offset on: it is behind us all the same.
+        # A segment may hold nothing from the offset on: it is after us all the same.
         segment = _segment_of(directory, max(offset, segment.base_offset), done)
 
 
