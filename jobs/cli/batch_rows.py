@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
-from kafkalog.jobs.cli.log_dirs import log_dirs_of, log_start_of, partitions_of, tail_of
+from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing, unverified_rows
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.store.ends.rule import OffsetGap
 
 __all__ = ["dump_batches", "summary_of", "verify_logs"]
 
@@ -37,19 +39,31 @@ def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
 
 
 def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
-    tail = tail_of(paths, topic)
+    problem = None
     try:
-        tail.look()
+        missing = dict(ends_of(paths, topic).look().missing)
     except KafkaLogError as error:
-        yield {"topic": topic, "partition": None, "segment": None, "problem": str(error)}
+        problem = error
+        missing = _missing_of_others(paths, topic)
+    if problem is not None:
+        yield {"topic": topic, "partition": None, "segment": None, "problem": str(problem)}
     yield from unverified_rows(log_dirs_of(paths), topic)
-    for key, gap in tail.missing.items():
+    for key, gap in missing.items():
         yield {
             "topic": key.topic,
             "partition": key.partition,
             "segment": None,
             "problem": f"offsets [{gap.start}, {gap.end}) were committed and are not in the log",
         }
+
+
+def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:
+    """Find out what logs lack where one of them cannot be looked at: each by itself."""
+    missing: dict[TopicPartition, OffsetGap] = {}
+    for key in partitions_of(paths, topic):
+        with suppress(KafkaLogError):
+            missing |= ends_of(paths, *key).look().missing
+    return missing
 
 
 def summary_of(rows: Sequence[Row]) -> dict[str, int]:
@@ -102,11 +116,11 @@ def dump_batches(
     """
     wanted = TopicPartition(topic, partition)
     say_missing(log_dirs_of(paths), topic)
-    found = partitions_of(paths, topic).get(wanted)
-    if found is None:
+    if wanted not in partitions_of(paths, topic):
         raise UnknownTopicOrPartitionError(f"{wanted} is not in {', '.join(paths)}")
-    committed = tail_of(paths, topic).look()[wanted]
-    with PartitionLog(found.path, wanted, log_start_of(found)) as log:
+    watch = ends_of(paths, topic)
+    committed = watch.look().offsets[wanted]
+    with watch.open(wanted) as log:
         end = max(committed, log.log_end_offset())
         first = max(start, log.log_start_offset)
         if first >= end:

@@ -6,10 +6,9 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import CheckpointError, OptionError
-from kafkalog.jobs.cli.log_dirs import log_dirs_of, log_start_of, partitions_of, tail_of
+from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
-from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.source.lag import lag
 from kafkalog.streaming.source.offsets import from_json_text
 
@@ -28,14 +27,15 @@ _GROUPS_TOPIC: Final = "__consumer_offsets"
 def list_groups(paths: Sequence[str]) -> list[Row]:
     """Give the position of each consumer group in each partition."""
     say_missing(log_dirs_of(paths), None)
-    ends = tail_of(paths, None).look()
+    watch = ends_of(paths, None)
+    ends = watch.look().offsets
     rows = []
     there = partitions_of(paths, None)
-    groups = {key: found for key, found in there.items() if key.topic == _GROUPS_TOPIC}
+    groups = [key for key in there if key.topic == _GROUPS_TOPIC and key in ends]
     if there and not groups:
         _LOGGER.warning("there is no topic %s here, which has the positions", _GROUPS_TOPIC)
-    for key, found in groups.items():
-        with PartitionLog(found.path, key, log_start_of(found)) as log:
+    for key in groups:
+        with watch.open(key) as log:
             positions = read_group_positions(log, ends[key])
         for group, committed in positions.items():
             for partition, position in committed.items():

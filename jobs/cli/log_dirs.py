@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.emptiness import explain_nothing, listed
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["log_dirs_of", "log_start_of", "partitions_of", "tail_of"]
+__all__ = ["ends_of", "log_dirs_of", "partitions_of"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
@@ -74,12 +73,9 @@ def partitions_of(
     return chosen
 
 
-def tail_of(paths: Sequence[str], topic: str | None) -> LogTail:
-    """Look at the ends of all partitions, or of one topic's."""
-    return LogTail(_places(paths), lambda key: topic is None or key.topic == topic)
-
-
-def log_start_of(found: PartitionDirectory) -> int:
-    """Give the log start that is noted for a partition; 0 where none is."""
-    starts = read_offset_checkpoint(found.log_dir, LOG_START_OFFSET)
-    return starts.get(found.topic_partition, 0)
+def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> EndsWatch:
+    """Make ready to look at the ends of all partitions, of one topic's, or of one partition."""
+    return EndsWatch(
+        _places(paths),
+        lambda key: topic in {None, key.topic} and partition in {None, key.partition},
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import KafkaLogError
-from kafkalog.streaming.source.missing_parts import NOTHING, find_missing_parts
+from kafkalog.streaming.store.ends.missing_parts import NOTHING, find_missing_parts
 from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
 
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import load_committed
-from kafkalog.jobs.cli.log_dirs import log_dirs_of, log_start_of, partitions_of, tail_of
+from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kafkalog.streaming.source.gaps import OffsetGap
+    from kafkalog.streaming.store.ends.rule import OffsetGap
 
 __all__ = ["describe_partitions", "list_offsets", "list_topics"]
 
@@ -41,10 +41,13 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
     say_missing(log_dirs_of(paths), topic)
-    ends = tail_of(paths, topic).look()
-    for key, found in partitions_of(paths, topic).items():
-        topic_id = read_topic_id(found.path)
-        with PartitionLog(found.path, key, log_start_of(found)) as log:
+    there = partitions_of(paths, topic)
+    watch = ends_of(paths, topic)
+    for key, end in watch.look().offsets.items():
+        if key not in there:
+            continue
+        topic_id = read_topic_id(there[key].path)
+        with watch.open(key) as log:
             start, segments, size = log.log_start_offset, len(log.segments), _size(log)
         known = committed.state.topic(key.topic, topic_id) if committed.state else None
         rows.append(
@@ -52,9 +55,9 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
                 "topic": key.topic,
                 "partition": key.partition,
                 "topicId": topic_id,
-                "path": str(found.path),
+                "path": str(there[key].path),
                 "start": start,
-                "end": ends.get(key, start),
+                "end": end,
                 "segments": segments,
                 "bytes": size,
                 "settings": dict(known.settings) if known else {},
@@ -80,18 +83,19 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
     """
     lost = say_missing(log_dirs_of(paths), topic)
     there = {} if lost else partitions_of(paths, topic)
-    tail = tail_of(paths, topic)
-    ends = {key: end for key, end in tail.look().items() if key in there or lost}
+    watch = ends_of(paths, topic)
+    ends = watch.look()
     rows = [
         {
             "topic": key.topic,
             "partition": key.partition,
-            "start": tail.log_start(key),
+            "start": watch.log_start(key),
             "end": end,
-            "unread": _length(tail.unread.get(key)),
-            "missing": _length(tail.missing.get(key)),
+            "unread": _length(ends.unread.get(key)),
+            "missing": _length(ends.missing.get(key)),
         }
-        for key, end in ends.items()
+        for key, end in ends.offsets.items()
+        if key in there or lost
     ]
     nowhere = {"start": None, "end": None, "unread": 0}
     return rows + [

@@ -2,8 +2,8 @@
 
 A broker that was killed leaves its last batch half written. A recovering broker cuts the log there,
 and so does a writer of ours before it appends; but only above what is committed, acknowledged or
-known to have been on the disk (:mod:`~kafkalog.streaming.store.broker_marks`), and only where no
-valid batch follows, which would mean damage in the middle and not a tail.
+known to have been on the disk (:func:`~kafkalog.streaming.store.ends.rule.marks_above`), and only
+where no valid batch follows, which would mean damage in the middle and not a tail.
 
 Whole batches above what is committed were appended by a broker, and are kept. Where no broker ever
 lived, and no intent names them, the directory is a copy that was made while a query wrote: its next
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.log.log_end import ValidEnd
-    from kafkalog.streaming.store.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 
 __all__ = ["look_at_end", "open_appender", "telling_a_way_out"]
 

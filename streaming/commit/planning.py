@@ -18,7 +18,7 @@ from kafkalog.streaming.commit.kept_offsets import in_offset_order
 from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
-from kafkalog.streaming.store.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.store.stale_lines import check_log_start
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, warn_of_partitions

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Expected", "Preview"]

@@ -26,7 +26,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.preview import Preview
-from kafkalog.streaming.store.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.store.lost_partitions import lost_id_text, lost_of_living, lost_text

@@ -5,27 +5,21 @@ from __future__ import annotations
 import logging
 import time
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.store.ends.rule import OffsetGap
 
-__all__ = ["OffsetGap", "StuckEnds", "say_gaps"]
+__all__ = ["StuckEnds", "say_gaps"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
 
 _LONG_S: Final = 60.0
 """A broker tells every few seconds what is committed."""
-
-
-class OffsetGap(NamedTuple):
-    """The offsets ``[start, end)`` that are, or should be, above what is read."""
-
-    start: int
-    end: int
 
 
 def say_gaps(

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.source.gaps import OffsetGap
     from kafkalog.streaming.source.recreated import Recreated
+    from kafkalog.streaming.store.ends.rule import OffsetGap
 
 __all__ = ["LossPolicy", "iso_time", "refuse_lost_targets"]
 

@@ -9,13 +9,11 @@ topic, then partition by number.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final, TypeAlias
 
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 __all__ = [
     "EARLIEST",
@@ -31,7 +29,7 @@ __all__ = [
     "to_json",
 ]
 
-PartitionOffsets: TypeAlias = dict[TopicPartition, int]
+PartitionOffsets: TypeAlias = Mapping[TopicPartition, int]
 """Per partition the next offset to read."""
 
 TopicOffsets: TypeAlias = dict[str, int]
@@ -63,7 +61,7 @@ def from_json(found: object) -> PartitionOffsets:
     """
     if not isinstance(found, dict):
         raise _no_offsets(found)
-    offsets: PartitionOffsets = {}
+    offsets: dict[TopicPartition, int] = {}
     for topic, of_topic in found.items():
         if not isinstance(of_topic, dict):
             raise _no_offsets(found)
@@ -120,7 +118,7 @@ def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffset
 def _partition_longs(
     option: str, text: str, given: Mapping[str, object], minimum: int, example: str
 ) -> PartitionOffsets:
-    found: PartitionOffsets = {}
+    found: dict[TopicPartition, int] = {}
     for topic, of_topic in given.items():
         if not isinstance(of_topic, dict):
             raise _not_of_form(option, text, example)

@@ -28,7 +28,7 @@ from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
 from kafkalog.streaming.source.bounds.stream_end import StreamEnd
-from kafkalog.streaming.source.gaps import OffsetGap, StuckEnds
+from kafkalog.streaming.source.gaps import StuckEnds
 from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
@@ -37,6 +37,7 @@ from kafkalog.streaming.source.recreated import TopicIds
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.source.whole_look import WholeLook
+from kafkalog.streaming.store.ends.rule import OffsetGap
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
@@ -63,15 +64,7 @@ class StreamControl:
         self._start = starting_bound(options, default=LATEST)
         self._subscription = Subscription.of(options)
         self._end = StreamEnd.of(options, self._subscription)
-        self._tail = LogTail(
-            options.paths,
-            self._subscription.selects,
-            to_log_end=options.read_up_to == "logEnd",
-            committed_only=options.committed_only,
-            every_batch=options.shows_batches,
-            around_damage=options.on_corrupt_record == "skip",
-            max_decompressed_bytes=options.max_decompressed_bytes,
-        )
+        self._tail = LogTail.of(options, self._subscription.selects)
         self._ids = TopicIds(options.state_location, self._tail.is_changed_id)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._whole = WholeLook(self._tail, options, self._policy)
@@ -253,7 +246,7 @@ class StreamControl:
         ends = self._whole.look(lambda: self._look(start))
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
-            if is_whole and (not self._tail.lost or self._tail.lost == self._cut):
+            if is_whole and (not self._tail.ends.lost or self._tail.ends.lost == self._cut):
                 break
             self._rest()
             ends = self._look(start)
@@ -284,9 +277,9 @@ class StreamControl:
 
     def _say_cut_logs(self) -> None:
         """Fail, or say it once, where the log lacks what was committed."""
-        if self._policy.fails or self._tail.lost != self._cut:
-            self._cut = dict(self._tail.lost)
-            self._policy.logs_cut(self._tail.lost)
+        if self._policy.fails or self._tail.ends.lost != self._cut:
+            self._cut = dict(self._tail.ends.lost)
+            self._policy.logs_cut(self._tail.ends.lost)
 
     def _restarts(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Give where partitions start whose topics were made anew, of those not there yet.
@@ -320,7 +313,7 @@ class StreamControl:
     def _rest(self) -> None:
         """Wait before what seems lost is looked at again; the next look asks stores anew, too."""
         time.sleep(self._options.fetch_retry_interval_ms / 1000)
-        self._tail.list_anew()
+        self._tail.ask_stores_again()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:
         """Give the ends as of now, or ``start`` where the query waits for its end to come up."""
@@ -333,7 +326,7 @@ class StreamControl:
             _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
         self._held = waiting
         behind = {key: OffsetGap(self.latest[key], offset) for key, offset in waiting.items()}
-        self._stuck.look(behind | self._tail.unread)
+        self._stuck.look({**behind, **self._tail.ends.unread})
         return {**self.latest, **waiting} if waiting else self.latest
 
     def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:

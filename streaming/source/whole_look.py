@@ -6,17 +6,17 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.streaming.source.missing_parts import NOTHING
+from kafkalog.streaming.store.ends.missing_parts import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.loss import LossPolicy
-    from kafkalog.streaming.source.missing_parts import MissingParts
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.tail import LogTail
+    from kafkalog.streaming.store.ends.missing_parts import MissingParts
 
 __all__ = ["WholeLook"]
 
@@ -52,7 +52,7 @@ class WholeLook:
             if is_whole() and (parts == self._said or not parts.is_loss):
                 break
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
-            self._tail.list_anew()
+            self._tail.ask_stores_again()
             ends = look()
         self._say(self._parts(concerns))
         return ends

@@ -31,8 +31,8 @@ from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment, start_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
-from kafkalog.streaming.store.broker_marks import BrokerMarks
 from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, write_ends
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.proof import check_ours
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind

@@ -11,20 +11,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkalog.checkpoints.boot import boot_id
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
-from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["LostOffsets", "advice", "find_lost", "lost_text"]
+__all__ = ["LostOffsets", "UnsyncedCheck", "advice", "find_lost", "lost_text"]
 
 _ATTEMPTS: Final = 5
 _SHOWN: Final = 10
@@ -72,6 +73,32 @@ def find_lost(
                 yield LostOffsets(where, key, durable_end, whole, end)
             else:
                 known[key, number] = end
+
+
+class UnsyncedCheck:
+    """Looks for readers, once for each commit, and not again at what was seen to be whole."""
+
+    def __init__(self) -> None:
+        self._whole: dict[tuple[str, int], int] = {}
+        self._sequence = -1
+
+    def check(
+        self,
+        state: CommitState,
+        partitions: Callable[[], Mapping[TopicPartition, PartitionDirectory]],
+        compacted: Callable[[], Collection[TopicPartition]],
+    ) -> None:
+        """Refuse to read what flush=os left to a machine that has started again, and lost it.
+
+        Raises:
+            DataLossError: it lacks committed records.
+        """
+        if state.boot in {None, boot_id()} or state.sequence == self._sequence:
+            return
+        found = find_lost(state, partitions(), compacted=compacted(), checked=self._whole)
+        if lost := list(found):
+            raise DataLossError(lost_text(lost))
+        self._sequence = state.sequence
 
 
 def lost_text(lost: Iterable[LostOffsets]) -> str:

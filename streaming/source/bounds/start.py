@@ -154,7 +154,7 @@ def resolve_start(
         OptionError: the bound names other partitions, or ``when_none`` is ``error`` and applies.
     """
     _check_named(bound, ends, "START")
-    found: PartitionOffsets = {}
+    found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
         offset = positions[key] if key in positions else _resolve(bound, key, end, tail)
         if offset is None and when_none == "error":
@@ -174,7 +174,7 @@ def resolve_end(bound: Bound, ends: PartitionOffsets, tail: LogTail) -> Partitio
         OptionError: the bound names other partitions.
     """
     _check_named(bound, ends, "END")
-    found: PartitionOffsets = {}
+    found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
         offset = _resolve(bound, key, end, tail)
         found[key] = end if offset is None else offset

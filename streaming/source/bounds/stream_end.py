@@ -39,8 +39,8 @@ class StreamEnd:
     def __init__(self, timestamp: int | None, offsets: PartitionOffsets) -> None:
         self._timestamp = timestamp
         self._offsets = offsets
-        self._found: PartitionOffsets = {}
-        self._searched: PartitionOffsets = {}
+        self._found: dict[TopicPartition, int] = {}
+        self._searched: dict[TopicPartition, int] = {}
         self._said = False
 
     @classmethod

@@ -37,20 +37,12 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     options.refuse_for_batch()
     bounds = batch_bounds(options)
     subscription = Subscription.of(options)
-    tail = LogTail(
-        options.paths,
-        subscription.selects,
-        to_log_end=options.read_up_to == "logEnd",
-        committed_only=options.committed_only,
-        every_batch=options.shows_batches,
-        around_damage=options.on_corrupt_record == "skip",
-        max_decompressed_bytes=options.max_decompressed_bytes,
-    )
+    tail = LogTail.of(options, subscription.selects)
     policy = LossPolicy(fail=options.fail_on_data_loss)
     look = partial(
         WholeLook(tail, options, policy).look,
         tail.look,
-        is_whole=lambda: not tail.lost,
+        is_whole=lambda: not tail.ends.lost,
         concerns=lambda key: selection is None or selection.selects(key),
     )
     available = look()
@@ -61,7 +53,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
             return _plan(options, bounds, selection, tail, available, LossPolicy(fail=True))
         except (DataLossError, UnknownTopicOrPartitionError):  # perhaps a replica that moves
             time.sleep(options.fetch_retry_interval_ms / 1000)
-            tail.list_anew()
+            tail.ask_stores_again()
             available = look()
     return _plan(options, bounds, selection, tail, available, policy)
 
@@ -82,7 +74,7 @@ def _plan(
     end = resolve_end(ending, available, tail)
     _check_order(start, end)
     policy.logs_cut(
-        {k: gap for k, gap in tail.lost.items() if ending.is_open(k, end[k], gap.start)}
+        {k: gap for k, gap in tail.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
     )
     ranges = readable_ranges(start, end, available, tail, policy)
     if selection is None:

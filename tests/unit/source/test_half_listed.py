@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.support.sinking import Writer, rows
 
 from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,12 +27,12 @@ def test_a_batch_that_is_committed_during_the_listing_is_seen_in_all_partitions(
     Writer(whole, topic="t", numPartitions="2").write(0, rows(["a", "b"], partitions=[0, 1]))
     shutil.copytree(whole, halfway, ignore=shutil.ignore_patterns("t-1", "kafkalog.commit"))
     tail = LogTail([str(halfway)], lambda _: True)
-    original = LogTail._take_listing
+    original = EndsWatch._take_listing
 
-    def listed(self: LogTail, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
+    def listed(self: EndsWatch, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
         original(self, found)
         monkeypatch.undo()
         shutil.copytree(whole, halfway, dirs_exist_ok=True)
 
-    monkeypatch.setattr(LogTail, "_take_listing", listed)
+    monkeypatch.setattr(EndsWatch, "_take_listing", listed)
     assert {str(key): end for key, end in tail.look().items()} == {"t-0": 1, "t-1": 1}

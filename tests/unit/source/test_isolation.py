@@ -154,4 +154,4 @@ def test_the_high_watermark_bounds_the_last_stable_offset(tmp_path: Path) -> Non
     for high_watermark, expected in [(2, 2), (4, 2), (5, 5)]:
         write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": high_watermark})
         assert tail.look() == {T0: expected}
-        assert dict(tail.unread) == ({T0: (high_watermark, 5)} if high_watermark < 5 else {})
+        assert dict(tail.ends.unread) == ({T0: (high_watermark, 5)} if high_watermark < 5 else {})

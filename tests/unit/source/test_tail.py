@@ -134,7 +134,7 @@ def test_a_new_segment_is_found(log: Path) -> None:
     tail = tail_of(log)
     assert ends(tail) == {"t-0": 10}
     write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
-    tail._next_listing = 0
+    tail.watch._logs._next_listing = 0
     assert ends(tail) == {"t-0": 13}
 
 
@@ -241,7 +241,7 @@ def test_a_segment_that_a_mirror_copies_after_the_checkpoint_is_found(log: Path,
         write_checkpoint(log, HIGH_WATERMARK, {"t-0": 13})
     assert ends(tail) == ends(tail) == {"t-0": 10}
     write_segment(log / "t-0", 10, batch_bytes(10, rows(3)))
-    tail._next_listing = 0
+    tail.watch._logs._next_listing = 0
     assert ends(tail) == {"t-0": 13}
 
 
@@ -335,7 +335,7 @@ def test_damage_below_the_committed_end_is_no_end_where_batches_lie_behind_it(
     flip(log / "t-0" / f"{0:020d}.log", 70)
     tail = tail_of(log, to_log_end=to_log_end)
     assert ends(tail) == {"t-0": 10}
-    assert tail.missing == {}
+    assert tail.ends.missing == {}
     upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
     with pytest.raises(CorruptRecordError, match="t-0"):
         kafkalog.read(str(log), "t", options=upto).read_all()
@@ -349,8 +349,8 @@ def test_a_last_batch_that_is_torn_below_the_committed_end_is_missing(log: Path)
     flip(segment, segment.stat().st_size - 1)
     tail = tail_of(log)
     assert ends(tail) == {"t-0": 5}
-    assert tail.missing == {T0: (5, 10)}
-    assert tail.lost == {}  # a broker that recovers the log goes on at 5
+    assert tail.ends.missing == {T0: (5, 10)}
+    assert tail.ends.lost == {}  # a broker that recovers the log goes on at 5
 
 
 @pytest.mark.parametrize("to_log_end", [False, True])
@@ -363,7 +363,7 @@ def test_of_what_our_own_commit_names_a_tail_that_is_cut_off_is_lost(
     os.truncate(segment, len(batch_bytes(0, rows(5))))
     tail = tail_of(log, to_log_end=to_log_end)
     assert ends(tail) == {"t-0": 5}
-    assert tail.lost == {T0: (5, 10)}
+    assert tail.ends.lost == {T0: (5, 10)}
     upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
     with pytest.raises(DataLossError, match=r"no longer in the log: t-0 \[5, 10\)"):
         kafkalog.read(str(log), "t", options=upto)
@@ -395,7 +395,7 @@ def test_of_what_our_own_commit_names_a_last_batch_that_is_damaged_is_no_end(
         os.truncate(segment, size)
     tail = tail_of(log, to_log_end=to_log_end)
     assert ends(tail) == {"t-0": 10}
-    assert tail.missing == tail.lost == {}
+    assert tail.ends.missing == tail.ends.lost == {}
     upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
     with pytest.raises(CorruptRecordError, match=f"{segment.name}.*(byte|position) {last}"):
         kafkalog.read(str(log), "t", options=upto).read_all()

@@ -16,13 +16,14 @@ from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source import partition_tail, stream_control
+from kafkalog.streaming.source import stream_control
 from kafkalog.streaming.source.gaps import StuckEnds
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.store.ends import seen_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -362,7 +363,7 @@ def test_a_topic_that_is_made_again_while_its_folder_is_read_comes_once(
     query.run()
     query.rows.clear()
     (log / "u-0").mkdir()
-    read, made = partition_tail.read_topic_id, []
+    read, made = seen_log.read_topic_id, []
 
     def between(folder: Path) -> str | None:
         found = read(folder)
@@ -371,7 +372,7 @@ def test_a_topic_that_is_made_again_while_its_folder_is_read_comes_once(
             made.append(make_topic(log, 5, name="u"))
         return found
 
-    monkeypatch.setattr(partition_tail, "read_topic_id", between)
+    monkeypatch.setattr(seen_log, "read_topic_id", between)
     query.run()
     put(log / "u-0", 5, 2, made[0].encode())
     query.run()

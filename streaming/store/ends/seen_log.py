@@ -1,14 +1,15 @@
-"""Where the log of one partition ends, looked up again only when its files have changed."""
+"""What the log of one partition holds, looked up again only when its files have changed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.watch import Watch, stamp_of, watchable
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.transactions import StableOffset
+from kafkalog.streaming.store.ends.rule import SeenEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,12 +18,18 @@ if TYPE_CHECKING:
     from kafkalog.files.remote_path import RemotePath
     from kafkalog.files.watch import Stamp
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.ends.rule import End
 
-__all__ = ["PartitionTail"]
+__all__ = ["SeenLog"]
+
+_EMPTY: Final = SeenEnd(0, 0)
 
 
-class PartitionTail:
-    """What is known of one partition's folder, and the stamps by which it is known to hold."""
+class SeenLog:
+    """A partition's log as it was last seen, and the stamps by which it is known to be that still.
+
+    ``end`` is what the rule has made of it, None until it is asked; see :mod:`.watch`.
+    """
 
     __slots__ = (
         "_active",
@@ -33,14 +40,9 @@ class PartitionTail:
         "_stable",
         "_stable_ends",
         "_stamp",
-        "first_offset",
-        "is_behind",
-        "is_damaged",
-        "is_torn",
-        "log_end",
-        "settled_at",
+        "end",
+        "seen",
         "topic_id",
-        "walked",
         "where",
     )
 
@@ -48,52 +50,49 @@ class PartitionTail:
         self.where = where
         self._as_recovered = as_recovered
         self.topic_id: str | None = None
-        self.first_offset = 0
-        self.log_end = 0
-        self.is_damaged = False
-        self.is_torn = False
-        self.walked = True
-        """Whether the log end alone tells, as of the last look, where the partition ends."""
-        self.is_behind = False
-        """Whether more is said to be committed than the log was last seen to have."""
+        self.seen = _EMPTY
+        self.end: End | None = None
         self._directory = Watch(where.path)
         self._active: str | RemotePath = ""
         self._stamp: Stamp | None = None
         self._is_read = False
-        self.settled_at: int | None = None
-        """The end that a commit or a broker tells, if the log was last seen to reach it."""
         self._looked_for = -1
         self._stable: StableOffset | None = None
         self._stable_ends: tuple[int, Stamp | None, int] | None = None
 
-    def stirs(self, *, listing_is_due: bool) -> bool:
+    @property
+    def confirmed(self) -> int | None:
+        """The committed end, if the log was last seen to reach it; until files say another."""
+        end = self.end
+        return end.committed if self._is_read and end is not None and end.is_confirmed else None
+
+    def has_changed(self, *, listing_is_due: bool) -> bool:
         """Tell whether the active segment has changed, or is no longer the last.
 
         A new segment shows in the folder alone, which has to be looked at where no commit tells,
         and where one has told already: in a mirror the segment may come after the commit's files.
         """
         stamp = stamp_of(self._active)
-        may_grow = self.walked or self.is_behind
+        end = self.end
+        may_grow = end is None or not end.is_confirmed
         looks_new = listing_is_due and may_grow and self._directory.changed()
         if looks_new or stamp is None or stamp != self._stamp:
             self._is_read = False
-            self.settled_at = None
         return not self._is_read
 
-    def expect_more(self) -> bool:
+    def read_again_if_changed(self) -> bool:
         """Have the log read again at the next look if its files have changed; tells whether."""
         if self._directory.changed() or stamp_of(self._active) != self._stamp:
             self._is_read = False
-            self.settled_at = None
         return not self._is_read
 
-    def refresh(self, verify_from: Callable[[PartitionTail], int | None]) -> None:
-        """Find the log end again if need be.
+    def refresh(self, verify_from: Callable[[SeenLog], int | None]) -> None:
+        """Read the log again if need be.
 
         ``verify_from`` gives the offset from which on batches are not known to be whole.
         """
-        if self.settled_at is not None:
-            self.stirs(listing_is_due=False)
+        if self.confirmed is not None:
+            self.has_changed(listing_is_due=False)
         if not self._is_read:
             self._read(verify_from)
 
@@ -140,12 +139,11 @@ class PartitionTail:
             self._looked_for = offset
             self._read(lambda _: None)
 
-    def _read(self, verify_from: Callable[[PartitionTail], int | None]) -> None:
+    def _read(self, verify_from: Callable[[SeenLog], int | None]) -> None:
         # stamps come before what they vouch for: a change in between shows at the next look
         self._directory.changed()
         folder = self.where.path
         self._is_read = False
-        self.is_behind = False
         self._take_id(read_topic_id(folder))
         self._read_log(folder, verify_from)
         if read_topic_id(folder) != self.topic_id:
@@ -156,18 +154,17 @@ class PartitionTail:
     def _take_id(self, topic_id: str | None) -> None:
         if topic_id != self.topic_id:
             self.topic_id = topic_id
-            self.log_end = 0  # whatever was verified, was of another topic's log
+            self.seen = _EMPTY  # whatever was verified, was of another topic's log
             self._stable = self._stable_ends = None
 
-    def _read_log(self, folder: Path, verify_from: Callable[[PartitionTail], int | None]) -> None:
+    def _read_log(self, folder: Path, verify_from: Callable[[SeenLog], int | None]) -> None:
         with PartitionLog(folder, self.where.topic_partition) as log:
             # a folder that has no segment yet will have one soon, and is read until then
             self._active = watchable(log.segments[-1].path) if log.segments else ""
             self._stamp = stamp_of(self._active)
-            self.first_offset = log.log_start_offset
             unverified = verify_from(self)
             if unverified is not None:
                 # what an earlier look has verified need not be walked over again
-                unverified = max(unverified, self.log_end)
+                unverified = max(unverified, self.seen.end)
             end = log.log_end(verify_from=unverified, behind_damage=not self._as_recovered)
-            self.log_end, self.is_damaged, self.is_torn = end.offset, end.is_damage, end.is_torn
+            self.seen = SeenEnd(log.log_start_offset, end.offset, end.is_damage, end.is_torn)

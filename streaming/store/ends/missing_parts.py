@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.store.lost_partitions import MissingMembers, lost_of_living, missing_members
+from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import Committed
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.lost_partitions import MissingMembers
 
 __all__ = ["NOTHING", "MissingParts", "find_missing_parts"]
 
@@ -54,7 +55,7 @@ NOTHING: Final = MissingParts(None, {})
 
 def find_missing_parts(
     committed: Committed,
-    directories: Sequence[Path],
+    paths: Sequence[Path],
     there: Mapping[TopicPartition, PartitionDirectory],
     selects: Callable[[TopicPartition], bool],
 ) -> MissingParts:
@@ -62,11 +63,14 @@ def find_missing_parts(
 
     Args:
         committed: what the directories say; without a commit state nothing can be missed.
-        directories: those that were given; of the folders of single partitions nobody expects more.
+        paths: what was given: log directories, or folders of single partitions, of which nobody
+            expects more.
         there: the partitions that were found in them.
         selects: which partitions are meant. One without committed records is none to miss.
     """
     state = committed.state
+    folders = {where.path for where in there.values()}
+    directories = [path for path in paths if path not in folders]
     if state is None or not any(folder in committed.members for folder in directories):
         return NOTHING
     members = missing_members(committed, directories)

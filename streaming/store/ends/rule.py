@@ -1,0 +1,227 @@
+"""How far a partition is committed, and where its readers stop: one rule over plain numbers.
+
+Nothing is read here. What files say of a partition comes in as :class:`Said`, what its log holds as
+:class:`SeenEnd`; where it ends goes out as :class:`End`. Readers, writers and the command line all
+go by this, so that none of them sees rows that another does not count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = [
+    "End",
+    "Mark",
+    "OffsetGap",
+    "Said",
+    "SeenEnd",
+    "committed_end",
+    "end_of",
+    "marks_above",
+    "unverified_from",
+]
+
+
+class OffsetGap(NamedTuple):
+    """The offsets ``[start, end)`` between the end of a log and what is committed to it."""
+
+    start: int
+    end: int
+
+
+class Said(NamedTuple):
+    """What files say of one partition; None where they say nothing."""
+
+    committed: int | None = None
+    """The commit state: everything below is committed. It knows partitions by their topic's id."""
+    has_state: bool = False
+    """Whether there is a commit state beside the partition, though it may not name it."""
+    begun: int | None = None
+    """The intent of an unfinished commit that names the partition: where the log ended before.
+
+    0 of a partition that it makes.
+    """
+    high_watermark: int | None = None
+    """``replication-offset-checkpoint``; 0 where the file is there and does not name it."""
+    recovery_point: int | None = None
+    """``recovery-point-offset-checkpoint``: everything below it was on the disk."""
+    log_start: int = 0
+    """``log-start-offset-checkpoint``: records below it count as deleted."""
+
+
+class SeenEnd(NamedTuple):
+    """What a log holds: offsets ``[start, end)`` in whole batches.
+
+    ``is_damaged``: valid batches follow after bytes that are none. ``is_torn``: nothing but bytes
+    that are no valid batch follows.
+    """
+
+    start: int
+    end: int
+    is_damaged: bool = False
+    is_torn: bool = False
+
+
+class End(NamedTuple):
+    """Where a partition ends."""
+
+    committed: int | None
+    """How far it is committed; None where no file says, and the log alone tells."""
+    start: int
+    """The first offset that readers see."""
+    offset: int
+    """Where readers stop."""
+    reach: int
+    """How far the log goes, committed or not, without what an unfinished commit has appended."""
+    unread: OffsetGap | None = None
+    """What the log holds above the end."""
+    missing: OffsetGap | None = None
+    """What is said to be committed, and is not in the log."""
+    lost: OffsetGap | None = None
+    """What of that our own commits had put into the log."""
+    is_damaged: bool = False
+    """Whether the log ends here because damage follows, and nothing says that it is committed."""
+    is_confirmed: bool = False
+    """Whether the end holds until files say another: the log was seen to have it."""
+    is_short: bool = False
+    """Whether more is said to be committed than the log has."""
+    is_hidden: bool = False
+    """Whether the log ends below its start, so that its records would be hidden."""
+
+
+def committed_end(said: Said) -> int | None:
+    """Return how far a partition is committed; None where no file says. See :func:`end_of`."""
+    ours, brokers, begun = said.committed, said.high_watermark, said.begun
+    if begun is not None:
+        if brokers is not None:
+            # What a broker has appended since our last commit stays seen while the next one runs.
+            brokers = min(brokers, begun)
+        elif ours is None:
+            return begun
+    if ours is None:
+        return 0 if brokers is None and said.has_state else brokers
+    return ours if brokers is None else max(ours, brokers)
+
+
+def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
+    """Return where a partition ends, of what files say and its log holds.
+
+    First, how far it is committed. ``-`` stands for a file that is not there, or says nothing:
+
+    ============  ======  ==============  =============  ==========================================
+    commit state  intent  high watermark  committed end  because
+    ============  ======  ==============  =============  ==========================================
+    5             -       -               5              our commits put them there
+    5             -       3               5              Kafka's files are written after the state
+    5             -       7               7              a broker has appended since
+    -             -       7               7              a broker's log
+    -             -       0               0              a new partition of a broker, not named yet
+    unnamed       -       -               0              the commit state names all that it commits
+    -             -       -               -              a bare copy: the log alone tells
+    5             7       9               7              what is above 7 is not committed yet
+    5             7       6               6              a broker's batches stay seen meanwhile
+    5             7       -               5              nobody says that 5 and 6 are committed
+    -             7       9               7              the first commit to a broker's log
+    -             7       -               7              the first commit to a bare copy
+    -             0       9               0              the unfinished commit makes the partition
+    ============  ======  ==============  =============  ==========================================
+
+    Then, where readers stop, with a log of the offsets 0 to 9:
+
+    =============  ==========  ===  ========  ========  ========  =================================
+    committed end  log         end  unread    missing   lost      because
+    =============  ==========  ===  ========  ========  ========  =================================
+    5              whole       5    [5, 10)   -         -         the rest is not committed
+    10             whole       10   -         -         -
+    12             whole       10   -         [10, 12)  -         a broker continues at 10 as well
+    12             torn        10   -         [10, 12)  -         likewise
+    12             damaged     12   -         -         -         whoever reads there has to be told
+    12 ours        whole       10   -         [10, 12)  [10, 12)  they were in the log
+    12 ours        torn        12   -         -         -         whoever reads there has to be told
+    12, 11 ours    whole       10   -         [10, 12)  [10, 11)  the last one is a broker's claim
+    -              whole       10   -         -         -
+    =============  ==========  ===  ========  ========  ========  =================================
+
+    No end lies below the start, which is the larger of where the first segment begins and of the
+    checkpointed log start. With ``to_log_end`` readers stop at the log end wherever the log has
+    what is committed.
+    """
+    committed = committed_end(said)
+    start = max(log.start, said.log_start)
+    reach = log.end if said.begun is None else min(log.end, said.begun)
+    unread = missing = lost = None
+    is_short = committed is not None and committed > log.end
+    is_told = committed is not None and not to_log_end
+    if committed is None:
+        offset = log.end
+    elif is_short:
+        ours = said.committed
+        is_ours = ours is not None and ours > log.end
+        if log.is_damaged or (is_ours and log.is_torn):
+            offset = committed
+        else:
+            offset = log.end
+            missing = OffsetGap(offset, committed)
+            if ours is not None and is_ours:
+                lost = OffsetGap(offset, ours)
+    elif to_log_end:
+        offset = log.end
+    else:
+        offset = committed
+        if max(offset, start) < log.end:
+            unread = OffsetGap(max(offset, start), log.end)
+    return End(
+        committed,
+        start,
+        max(offset, start),
+        reach,
+        unread,
+        missing,
+        lost,
+        is_damaged=log.is_damaged and not is_told and max(offset, start) <= log.end,
+        is_confirmed=is_told and not is_short,
+        is_short=is_short,
+        is_hidden=max(offset, log.end) < start,
+    )
+
+
+def unverified_from(said: Said) -> int | None:
+    """Return the offset from which on nothing says that batches are whole; None without any.
+
+    As a broker that recovers a log does not trust what was not flushed.
+    """
+    committed, flushed = committed_end(said), said.recovery_point
+    if committed is None or flushed is None:
+        return flushed if committed is None else committed
+    return min(committed, flushed)
+
+
+class Mark(NamedTuple):
+    """An offset below which nothing may be cut off a log, and who says so, for a message."""
+
+    offset: int
+    text: str
+
+
+def marks_above(said: Said, end: int, reach: Callable[[], int]) -> Iterator[Mark]:
+    """List what forbids to cut a log off at ``end``: what says that records above it are to stay.
+
+    Below the high watermark records were acknowledged, and readers may have seen them. Below the
+    recovery point they were on the disk. A broker that recovers cuts a damaged batch all the same,
+    and fetches it again from another replica. Here there is none.
+
+    ``reach`` tells how far the log went before it was damaged. A recovery point above that tells
+    nothing: it may be of an earlier topic with the same name.
+    """
+    if said.committed is not None and end < said.committed:
+        yield Mark(said.committed, "committed up to")
+    if said.high_watermark is not None and end < said.high_watermark:
+        yield Mark(said.high_watermark, f"the high watermark in {HIGH_WATERMARK} is")
+    flushed = said.recovery_point
+    if flushed is not None and end < flushed <= reach():
+        yield Mark(flushed, f"the recovery point in {RECOVERY_POINT} is")

@@ -1,0 +1,367 @@
+"""Where the partitions of log directories end now: a look, and cheap looks after it.
+
+A stream asks 90 times a second. Files that tell of all partitions are read again only when their
+``stat`` has changed, and so are logs (:mod:`.seen_logs`). What they come to is for :mod:`.rule`.
+
+**The order of a look.** A commit that runs meanwhile has to be seen whole or not at all:
+
+1. list the partition folders;
+2. read Kafka's ``replication-offset-checkpoint`` files;
+3. read the intents, and after them the commit states. If their sequence numbers are others than
+   before the listing, begin once more: what was committed since may lie in folders that were not
+   there yet;
+4. find out where the logs end whose ends no file confirms. If one of them is known by its log
+   alone, read intents and states again: what was walked over may be of a commit that has begun
+   since. If the sequence numbers have changed, begin once more.
+
+Why this order holds: a commit writes its intent before it makes a folder or changes a log, then
+its state, then Kafka's checkpoint files; last it removes the intent. So what a checkpoint says is
+in every state that is read later, and an intent that was gone before the states were read is in
+them. A broker writes none of ours, and its checkpoint files late: they never say more than is
+committed.
+
+Of a reader of committed records, a partition ends at the last stable offset below that. What lies
+between belongs to open transactions, and is neither unread nor missing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import CLEANER_OFFSET
+from kafkalog.checkpoints.topic_ids import is_changed_id
+from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.watch import Watched
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.log_start import log_start_text
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
+from kafkalog.streaming.store.ends.rule import committed_end, end_of, unverified_from
+from kafkalog.streaming.store.ends.seen_logs import SeenLogs
+from kafkalog.streaming.store.ends.watched_marks import WatchedMarks
+from kafkalog.streaming.store.unsynced import UnsyncedCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.ends.rule import End, OffsetGap, Said
+    from kafkalog.streaming.store.ends.seen_log import SeenLog
+
+    Offsets = Mapping[TopicPartition, int]
+    Gaps = Mapping[TopicPartition, OffsetGap]
+
+__all__ = ["Ends", "EndsWatch"]
+
+_ATTEMPTS: Final = 100
+"""A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where partitions end, in their order, as of one look."""
+
+    offsets: Offsets
+    unread: Gaps
+    """Offsets that lie in the log above the end."""
+    missing: Gaps
+    """Offsets that are said to be committed and that the log lacks."""
+    lost: Gaps
+    """The missing offsets that our own commits had put into the log."""
+    damaged: Offsets
+    """Logs that end where damage follows, of which nothing says that it is committed."""
+
+
+class EndsWatch:
+    """Follows the ends of the chosen partitions. Not thread safe, not picklable."""
+
+    def __init__(
+        self,
+        paths: Iterable[str | Path],
+        selects: Callable[[TopicPartition], bool] = lambda _: True,
+        *,
+        to_log_end: bool = False,
+        committed_only: bool = False,
+        every_batch: bool = False,
+        around_damage: bool = False,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            paths: the log directories.
+            selects: which of the existing partitions are meant; new ones are found at every look.
+            to_log_end: whether logs end where their whole batches do, committed or not.
+            committed_only: whether they end at the last stable offset.
+            every_batch: whether they start where their first segment does, though a broker has
+                moved the log start offset since.
+            around_damage: whether damage does not keep the last stable offset, or records by their
+                timestamps, from being found.
+        """
+        self._log_dirs = LogDirs(paths)
+        self._selects = selects
+        self._to_log_end = to_log_end
+        self._committed_only = committed_only
+        self._every_batch = every_batch
+        self._around_damage = around_damage
+        self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
+        self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
+        self._listed_for: tuple[int, int] | None = None
+        """The newest commit that the listing is known to have come after."""
+        self._logs = SeenLogs(as_recovered=to_log_end)
+        self._directories: list[Path] = []
+        self._marks: WatchedMarks
+        self._ends: Ends | None = None
+        """As of the last look; None where more has happened since than logs tell."""
+        self._topic_ids: Mapping[TopicPartition, str | None] = {}
+        self._topic_ids_are_due = False
+        self._unsynced = UnsyncedCheck()
+        self._missing_parts: tuple[MissingParts, object, object] = (NOTHING, None, None)
+
+    def look(self, reached: Offsets | None = None) -> Ends:
+        """Find out where the partitions end now; the very same value as long as nothing changes.
+
+        ``reached`` are offsets that a query has come to already: a log that did not go so far when
+        it was last read is read again, if it has changed, for :meth:`reaches` to tell.
+
+        Raises:
+            LogDirectoryError: a log directory cannot be listed, or is of another set.
+            CheckpointError: a commit state or topic id that cannot be trusted.
+            CorruptRecordError: bytes of the log that cannot be walked over.
+            DataLossError: a loss of power has taken committed records.
+        """
+        for _ in range(_ATTEMPTS):
+            ends = self._look_once()
+            if ends is None:
+                continue
+            if not (reached and self._read_again(reached, ends)):
+                return ends
+            reached = None
+        raise LogDirectoryError(
+            "commits and deletions follow each other so fast that no moment between them was found "
+            f"in {_ATTEMPTS} looks at {', '.join(map(str, self._log_dirs.paths))}"
+        )
+
+    def _look_once(self) -> Ends | None:
+        """Take the steps of a look; returns None where a commit or a deletion got in between."""
+        if self._read_files():
+            self._ends = None
+        before = self._marks.sequence
+        if not self._logs.have_changed() and self._ends is not None:
+            return self._ends
+        self._ends = None
+        try:
+            ends, by_logs_alone = self._find_ends()
+        except UnknownTopicOrPartitionError:  # deleted since it was listed
+            self._listing.forget()
+            return None
+        if by_logs_alone:
+            self._marks.refresh_committed()
+            if self._marks.sequence != before:
+                return None
+        self._ends = ends
+        return ends
+
+    def _read_files(self) -> bool:
+        """Take the steps 1 to 3; returns whether any of it may be new."""
+        news = self._read_once()
+        # A commit that came after the listing may have made partitions that the listing lacks.
+        while self._listed_for != self._marks.sequence:
+            self._listed_for = self._marks.sequence
+            news |= self._read_once()
+        state = self._marks.committed.state
+        if state is not None and not self._to_log_end and not self._is_remote():
+            self._unsynced.check(state, self._chosen, self._compacted)
+        return self._marks.refresh_log_starts() or news
+
+    def _read_once(self) -> bool:
+        news = False
+        if self._listing.refresh() and self._listing.value is not self._listed:
+            self._listed = self._listing.value
+            self._take_listing(self._listed)
+            news = True
+        return self._marks.refresh() or news
+
+    def _take_listing(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
+        self._logs.take(self._chosen())
+        folders = {where.path for where in found.values()}
+        roots = {path for path in self._log_dirs.paths if path not in folders}
+        directories = sorted(roots | {where.log_dir for where in found.values()})
+        if directories != self._directories:
+            self._directories = directories
+            self._marks = WatchedMarks(
+                directories,
+                lambda name, unnamed: self._log_dirs.checkpoint(
+                    name, self._listing.value.values(), unnamed=unnamed
+                ),
+                to_log_end=self._to_log_end,
+                every_batch=self._every_batch,
+            )
+        else:
+            self._marks.forget_checkpoints()
+
+    def _chosen(self) -> dict[TopicPartition, PartitionDirectory]:
+        return {key: where for key, where in self._listing.value.items() if self._selects(key)}
+
+    def _compacted(self) -> Mapping[TopicPartition, int]:
+        return self._log_dirs.checkpoint(CLEANER_OFFSET, self._chosen().values())
+
+    def _is_remote(self) -> bool:
+        return any(isinstance(place, RemotePath) for place in self._directories)
+
+    def _find_ends(self) -> tuple[Ends, bool]:
+        """Take step 4; returns whether any end is known from its log alone, too."""
+        offsets: dict[TopicPartition, int] = {}
+        unread, missing, lost = _NewGaps(), _NewGaps(), _NewGaps()
+        damaged: dict[TopicPartition, int] = {}
+        by_logs_alone = False
+        self._logs.look_at_all()
+        self._topic_ids_are_due = True
+        for key, log in self._logs.by_partition.items():
+            end = log.end = self._find_end(log)
+            offset = end.offset
+            if self._committed_only:
+                stable = log.last_stable(offset, around_damage=self._around_damage)
+                offset = max(stable, end.start)
+            offsets[key] = offset
+            by_logs_alone |= end.committed is None and not self._to_log_end
+            unread.add(key, end.unread)
+            missing.add(key, end.missing)
+            lost.add(key, end.lost)
+            if end.is_damaged:
+                damaged[key] = log.seen.end
+        self._logs.confirm()
+        return Ends(offsets, unread, missing, lost, damaged), by_logs_alone
+
+    def _find_end(self, log: SeenLog) -> End:
+        """Hold what is said of a partition against its log, which is read if need be.
+
+        Raises:
+            LogDirectoryError: the log ends below its start, so that its records would be hidden.
+        """
+        said = self._said(log)
+        if log.confirmed is None or log.confirmed != committed_end(said):
+            log.refresh(self._unverified_from)
+            said = self._said(log)  # by its topic's id of now
+        end = end_of(said, log.seen, to_log_end=self._to_log_end)
+        if self._to_log_end:
+            return end
+        if end.is_short and end.committed is not None:
+            log.look_for(end.committed)
+            end = end_of(self._said(log), log.seen)
+        if end.is_hidden:  # both move on a live broker: look at both again
+            self._marks.refresh_log_starts()
+            log.look_for(end_of(self._said(log), log.seen).start)
+            end = end_of(self._said(log), log.seen)
+            if end.is_hidden:
+                raise LogDirectoryError(log_start_text(log.where, end.start, log.seen.end))
+        return end
+
+    def _said(self, log: SeenLog) -> Said:
+        return self._marks.said(log.where, log.topic_id)
+
+    def _unverified_from(self, log: SeenLog) -> int | None:
+        return unverified_from(self._said(log)) if self._to_log_end else None
+
+    def _read_again(self, reached: Offsets, ends: Ends) -> bool:
+        """Have logs read again that were not seen to reach an offset; returns whether any is."""
+        short = [key for key, offset in reached.items() if ends.offsets.get(key, offset) < offset]
+        found = [
+            log.read_again_if_changed()
+            for key in short
+            if (log := self._logs.by_partition[key]).seen.end < reached[key]
+        ]
+        if any(found):
+            self._ends = None
+        return any(found)
+
+    def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether a log goes up to an offset, be it known to be committed or not.
+
+        As of the last look, at the very files that its ends are of. What an unfinished commit has
+        appended may be taken back, and counts as not there.
+        """
+        log = self._logs.by_partition.get(topic_partition)
+        return log is not None and offset <= end_of(self._said(log), log.seen).reach
+
+    def is_stable(self, topic_partition: TopicPartition, offset: int) -> bool:
+        """Whether no transaction is open below an offset that a log reaches, if that matters."""
+        if not self._committed_only:
+            return True
+        log = self._logs.by_partition[topic_partition]
+        return log.is_stable(offset, around_damage=self._around_damage)
+
+    def existing(self) -> Iterable[TopicPartition]:
+        """List all partitions that exist, chosen or not, as of the last look."""
+        return self._listing.value.keys()
+
+    def missing_parts(self) -> MissingParts:
+        """Return what the commit state names and the last look did not find."""
+        known, committed, listed = self._missing_parts
+        if committed is not self._marks.committed or listed is not self._listed:
+            committed, listed = self._marks.committed, self._listed
+            known = find_missing_parts(committed, self._log_dirs.paths, listed or {}, self._selects)
+            self._missing_parts = known, committed, listed
+        return known
+
+    def ask_stores_again(self) -> None:
+        """Have the next look ask object stores, whatever is kept of an earlier listing."""
+        for path in self._log_dirs.paths:
+            if isinstance(path, RemotePath):
+                path.store.forget_listing()
+
+    def topic_ids(self) -> Mapping[TopicPartition, str | None]:
+        """Return the ids of the partitions' topics, as of the last look; None for one without.
+
+        The very same value comes again as long as they are the same.
+        """
+        if self._topic_ids_are_due:
+            self._topic_ids_are_due = False
+            ids = {key: log.topic_id for key, log in self._logs.by_partition.items()}
+            if ids != self._topic_ids:
+                self._topic_ids = ids
+        return self._topic_ids
+
+    def is_changed_id(self, topic: str, before: str, now: str) -> bool:
+        """Whether a topic got another id and kept its records, as when directories change hands."""
+        places = (place for place in self._directories if isinstance(place, Path))
+        return any(is_changed_id(place, topic, before, now) for place in places)
+
+    def open(
+        self, topic_partition: TopicPartition, *, max_decompressed_bytes: int = DEFAULT_LIMIT
+    ) -> PartitionLog:
+        """Open the log of a partition that the last look found.
+
+        ``max_decompressed_bytes`` bounds what batches that are searched for a timestamp hold.
+
+        Raises:
+            UnknownTopicOrPartitionError: it did not.
+        """
+        log = self._logs.by_partition.get(topic_partition)
+        if log is None:
+            raise UnknownTopicOrPartitionError(
+                f"{topic_partition} is in none of {', '.join(map(str, self._log_dirs.paths))}"
+            )
+        return PartitionLog(
+            log.folder(self._log_dirs.paths),
+            topic_partition,
+            self._marks.log_start(topic_partition),
+            around_damage=self._around_damage,
+            max_decompressed_bytes=max_decompressed_bytes,
+            may_overlap=self._to_log_end,
+        )
+
+    def log_start(self, topic_partition: TopicPartition) -> int:
+        """Return the first offset that a partition of the last look has now."""
+        with self.open(topic_partition) as log:
+            return log.log_start_offset
+
+
+class _NewGaps(dict["TopicPartition", "OffsetGap"]):
+    def add(self, key: TopicPartition, gap: OffsetGap | None) -> None:
+        if gap is not None:
+            self[key] = gap

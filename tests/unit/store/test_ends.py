@@ -1,0 +1,216 @@
+"""Where partitions end: the rule, a line for each case."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
+from kafkalog.streaming.store.ends.rule import (
+    Said,
+    SeenEnd,
+    committed_end,
+    end_of,
+    marks_above,
+    unverified_from,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WHOLE = SeenEnd(0, 10)
+TORN = SeenEnd(0, 10, is_torn=True)
+DAMAGED = SeenEnd(0, 10, is_damaged=True)
+
+COMMITTED = [
+    # commit state, intent, high watermark, committed end
+    (5, None, None, 5),
+    (5, None, 3, 5),
+    (5, None, 7, 7),
+    (None, None, 7, 7),
+    (None, None, 0, 0),
+    ("unnamed", None, None, 0),
+    (None, None, None, None),
+    (5, 7, 9, 7),
+    (5, 7, 6, 6),
+    (5, 7, None, 5),
+    (None, 7, 9, 7),
+    (None, 7, None, 7),
+    (None, 0, 9, 0),
+]
+
+SEEN = [
+    # what is said, the log, where readers stop, unread, missing, lost
+    (Said(5), WHOLE, 5, (5, 10), None, None),
+    (Said(10), WHOLE, 10, None, None, None),
+    (Said(high_watermark=12), WHOLE, 10, None, (10, 12), None),
+    (Said(high_watermark=12), TORN, 10, None, (10, 12), None),
+    (Said(high_watermark=12), DAMAGED, 12, None, None, None),
+    (Said(12), WHOLE, 10, None, (10, 12), (10, 12)),
+    (Said(12), TORN, 12, None, None, None),
+    (Said(11, high_watermark=12), WHOLE, 10, None, (10, 12), (10, 11)),
+    (Said(), WHOLE, 10, None, None, None),
+]
+
+
+def said_of(state: int | str | None, begun: int | None, high_watermark: int | None) -> Said:
+    committed = state if isinstance(state, int) else None
+    return Said(committed, state is not None, begun, high_watermark)
+
+
+@pytest.mark.parametrize(("state", "begun", "high_watermark", "expected"), COMMITTED)
+def test_how_far_a_partition_is_committed(
+    state: int | str | None, begun: int | None, high_watermark: int | None, expected: int | None
+) -> None:
+    said = said_of(state, begun, high_watermark)
+    assert committed_end(said) == end_of(said, WHOLE).committed == expected
+    assert committed_end(said._replace(recovery_point=8, log_start=2)) == expected
+
+
+@pytest.mark.parametrize(("said", "log", "offset", "unread", "missing", "lost"), SEEN)
+def test_where_readers_stop(
+    said: Said,
+    log: SeenEnd,
+    offset: int,
+    unread: tuple[int, int] | None,
+    missing: tuple[int, int] | None,
+    lost: tuple[int, int] | None,
+) -> None:
+    end = end_of(said, log)
+    assert (end.offset, end.unread, end.missing, end.lost) == (offset, unread, missing, lost)
+
+
+@pytest.mark.parametrize(
+    ("said", "log", "offset", "unread", "is_hidden"),
+    [
+        (Said(5, log_start=2), WHOLE, 5, (5, 10), False),
+        (Said(5, log_start=7), WHOLE, 7, (7, 10), False),
+        (Said(5, log_start=10), WHOLE, 10, None, False),
+        (Said(5, log_start=11), WHOLE, 11, None, True),
+        (Said(high_watermark=0), SeenEnd(20, 30), 20, (20, 30), False),
+        (Said(high_watermark=12, log_start=11), DAMAGED, 12, None, False),
+    ],
+)
+def test_no_end_lies_below_the_log_start(
+    said: Said, log: SeenEnd, offset: int, unread: tuple[int, int] | None, is_hidden: bool
+) -> None:
+    end = end_of(said, log)
+    assert (end.offset, end.unread, end.is_hidden) == (offset, unread, is_hidden)
+    assert end.start == max(said.log_start, log.start)
+
+
+@pytest.mark.parametrize(
+    ("said", "log", "offset", "missing", "is_damaged"),
+    [
+        (Said(5), WHOLE, 10, None, False),
+        (Said(5), DAMAGED, 10, None, True),
+        (Said(10), DAMAGED, 10, None, True),
+        (Said(12), WHOLE, 10, (10, 12), False),
+        (Said(12), TORN, 12, None, False),
+        (Said(high_watermark=12), DAMAGED, 12, None, False),
+        (Said(), DAMAGED, 10, None, True),
+    ],
+)
+def test_up_to_the_log_end_readers_stop_there_where_it_has_what_is_committed(
+    said: Said, log: SeenEnd, offset: int, missing: tuple[int, int] | None, is_damaged: bool
+) -> None:
+    end = end_of(said, log, to_log_end=True)
+    assert (end.offset, end.missing, end.is_damaged) == (offset, missing, is_damaged)
+    assert (end.unread, end.is_confirmed) == (None, False)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_confirmed"),
+    [(Said(5), True), (Said(10), True), (Said(12), False), (Said(), False)],
+)
+def test_an_end_holds_until_files_say_another_where_the_log_was_seen_to_have_it(
+    said: Said, is_confirmed: bool
+) -> None:
+    assert end_of(said, WHOLE).is_confirmed == is_confirmed
+
+
+@pytest.mark.parametrize(("begun", "reach"), [(None, 10), (4, 4), (0, 0), (12, 10)])
+def test_what_an_unfinished_commit_has_appended_does_not_count_as_there(
+    begun: int | None, reach: int
+) -> None:
+    assert end_of(Said(3, begun=begun), WHOLE).reach == reach
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (Said(5, recovery_point=3), 3),
+        (Said(5, recovery_point=8), 5),
+        (Said(5), 5),
+        (Said(recovery_point=3), 3),
+        (Said(), None),
+    ],
+)
+def test_batches_are_verified_from_what_was_neither_committed_nor_flushed(
+    said: Said, expected: int | None
+) -> None:
+    assert unverified_from(said) == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "reach", "expected"),
+    [
+        (Said(10, high_watermark=10, recovery_point=10), 20, []),
+        (Said(), 20, []),
+        (Said(12), 20, [(12, "committed up to")]),
+        (Said(high_watermark=12), 20, [(12, f"the high watermark in {HIGH_WATERMARK} is")]),
+        (Said(recovery_point=12), 12, [(12, f"the recovery point in {RECOVERY_POINT} is")]),
+        (Said(recovery_point=12), 11, []),
+    ],
+)
+def test_what_was_committed_acknowledged_or_flushed_is_never_cut(
+    said: Said, reach: int, expected: list[tuple[int, str]]
+) -> None:
+    assert list(marks_above(said, 10, lambda: reach)) == expected
+
+
+def test_whatever_files_say_ends_are_in_order() -> None:
+    numbers = (None, 0, 4, 9, 10, 15)
+    logs = [SeenEnd(2, 10, damaged, torn) for damaged in (0, 1) for torn in (0, 1)]
+    for committed, begun, high_watermark, log_start, has_state, to_log_end, log in product(
+        numbers, numbers, numbers, (0, 4, 10), (False, True), (False, True), logs
+    ):
+        said = Said(committed, has_state, begun, high_watermark, None, log_start)
+        end = end_of(said, log, to_log_end=to_log_end)
+        assert end.offset >= end.start
+        assert end.reach <= log.end
+        assert end.missing is None or end.missing[0] == log.end < end.missing[1]
+        assert end.lost is None or (end.missing and end.lost[1] <= end.missing[1])
+        assert end.unread is None or (end.offset, log.end) == end.unread
+        if begun is not None and committed is not None and committed <= begun:
+            assert committed <= (end.committed or 0) <= begun
+
+
+def rows_of_table(number: int) -> Iterator[list[str]]:
+    """Read a table in the rule's docstring; the last column says why and is left out."""
+    lines = [line.strip() for line in (end_of.__doc__ or "").splitlines()]
+    rulers = [at for at, line in enumerate(lines) if line.startswith("===")]
+    _, head, end = rulers[3 * number : 3 * number + 3]
+    starts = [at for at, sign in enumerate(lines[head]) if lines[head][at - 1 : at + 1] != "=="]
+    edges = sorted({0, *(at for at in starts if lines[head][at] == "=")})
+    for line in lines[head + 1 : end]:
+        yield [line[a:b].strip() for a, b in pairwise(edges)]
+
+
+def shown(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{value[0]}, {value[1]})"
+    return "-" if value is None else str(value)
+
+
+def test_the_table_in_the_docstring_has_just_these_lines() -> None:
+    assert list(rows_of_table(0)) == [[*map(shown, line)] for line in COMMITTED]
+    kinds = {WHOLE: "whole", TORN: "torn", DAMAGED: "damaged"}
+    for row, (said, log, *expected) in zip(rows_of_table(1), SEEN, strict=True):
+        committed = shown(committed_end(said))
+        if said.committed is not None and said.committed > 10:
+            partly = f", {said.committed}" if said.high_watermark else ""
+            committed += f"{partly} ours"
+        assert row == [committed, kinds[log], *map(shown, expected)]
