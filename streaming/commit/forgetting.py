@@ -1,10 +1,12 @@
-"""Writers that have been silent for long are forgotten; one clock that is wrong forgets nobody.
+"""Writers that have been silent for long are forgotten; one wrong clock makes nobody forgotten.
 
-A commit whose clock is far ahead finds that all other writers have expired. So a commit only notes
-what it finds expired. A later one forgets it, once it has stayed so for as long again as it asked
-to be remembered. A writer that commits, or that a commit finds not to have expired (the clock is
-right again), is not noted any more. A clock that is put back changes nothing either: what was
-committed by it seems to have expired when the clock is right again, and has that time too.
+Example: a commit whose clock is far ahead finds that all other writers have expired. So a commit
+only notes such a writer. A later commit forgets it, if it has been silent for as long again as it
+asked to be remembered. The note is removed when the writer commits, or when a commit finds that it
+has not expired: the clock is right again.
+
+A clock that is put back does no harm either. What was committed by it seems to have expired when
+the clock is right again, and is noted first, too.
 
 So a clock may be wrong by any amount, for as long as ``transactional.id.expiration.ms``.
 """
@@ -32,7 +34,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, WriterState]:
-    """Give the writers that are not to be forgotten, with a note on those that have expired."""
+    """Return the writers that are not to be forgotten, with a note on those that have expired."""
     known = {}
     for key, last in writers.items():
         if not last.is_expired(now_ms):
@@ -45,7 +47,7 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
 
 
 def tell_forgotten(before: CommitState, after: CommitState) -> None:
-    """Say which writers a commit has forgotten, and which it has found to have expired."""
+    """Return which writers a commit has forgotten, and which it has found to have expired."""
     # Versions in a topic that was deleted went with it, and are not forgotten.
     then, now = dict(_named(before, after.topics)), dict(_named(after, before.topics))
     gone = [name for name in then if name not in now]
@@ -71,7 +73,7 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
 
 
 def _named(state: CommitState, keys: Container[str]) -> Iterator[tuple[str, WriterState]]:
-    """Give writers by what a person calls them, and versions in the topics of ``keys``."""
+    """Yield writers by what a person calls them, and versions in the topics of ``keys``."""
     yield from state.writers.items()
     for key, topic in state.topics.items():
         if key in keys:

@@ -22,7 +22,7 @@ _WAY_OUT: Final = (
 
 
 def out_of_order(key: TopicPartition, before: int, offset: int) -> RowError:
-    """Give the error for a row whose offset does not lie above the one before it in its task."""
+    """Return the error for a row whose offset does not lie above the one before it in its task."""
     if offset < 0:
         return RowError(f"{key}: a row is to keep offset {offset}: offsets are not negative")
     return RowError(

@@ -1,7 +1,7 @@
 """A query whose checkpoint was deleted looks like a new one, and writes its rows once more.
 
-Without a ``transactional.id`` nothing tells the two apart: the query's id is made with its
-checkpoint. What is seen is that a query begins in a topic which another one wrote last.
+Without a ``transactional.id`` the two cannot be distinguished: the query's id is made with its
+checkpoint. So a warning is given when a query begins in a topic that another one wrote last.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Spark numbers a query's batches, but a number proves little: a checkpoint that w
 older copy plans other rows under the same number. ``offsets/<batch>`` holds what the batch was
 planned to read and is written before the batch runs; a batch that is run again finds it again.
 
-Only checkpoints on a local file system are read, and only those whose folder the query was given
-itself: the rest is Spark's to reach, not ours. Without one, a batch is known by its rows: see
+A checkpoint is read only if it is on a local file system, and if the query was given its folder as
+an option. Otherwise a batch is recognised by its rows: see
 :mod:`~kafkalog.streaming.commit.row_digest`.
 
 Source: Spark ``StreamMetadata``, ``OffsetSeqLog``, ``HDFSMetadataLog``.
@@ -60,7 +60,7 @@ class QueryCheckpoint:
         return found if found is not None and found.query_id == query_id else None
 
     def digest(self, batch_id: int) -> str | None:
-        """Give the SHA-256 of what a batch was planned to read; None if that is not there."""
+        """Return the SHA-256 of what a batch was planned to read; None if that is not there."""
         try:
             planned = read_regular(self._offsets(batch_id), limit=_LIMIT)
         except (KafkaLogError, OSError):
@@ -70,8 +70,8 @@ class QueryCheckpoint:
     def sync(self, batch_id: int) -> None:
         """Make durable what Spark has written of a batch, which it does not do itself.
 
-        Otherwise a power failure could leave a batch committed whose number and offsets Spark has
-        forgotten, and which it would plan anew.
+        Otherwise a loss of power could leave a batch committed whose number and offsets Spark has
+        lost. Spark would plan it again, with other rows.
         """
         for file in (self._folder / _METADATA, self._offsets(batch_id)):
             _fsync_if_there(file)

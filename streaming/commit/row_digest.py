@@ -1,10 +1,10 @@
 """What a batch holds, as a number that does not depend on the order of its rows or on its tasks.
 
-A batch that is run again is known by what its query's checkpoint planned for it. Where that cannot
-be read, and of a batch write with ``txnAppId``, the rows have to tell: the same rows, though other
-tasks give them in another order, are the same batch. Each row is hashed by all that a record of it
-would hold; the digest is their number and the sum of their hashes. Times that the sink gives to
-rows without one do not count, since they differ from run to run.
+A batch that is run again is recognised by what its query's checkpoint planned for it. If that
+cannot be read, and for a batch write with ``txnAppId``, the rows tell: the same rows are the same
+batch, in any order and from any tasks. Each row is hashed by all that a record of it would hold.
+The digest is the number of rows and the sum of their hashes. Times that the sink gives to rows
+without one do not count, since they differ from run to run.
 
 Values count by their length and Kafka's murmur2 of 32 bits. That is no proof against somebody who
 looks for two batches with one digest: whoever may choose rows has better ways to spoil a log.
@@ -61,7 +61,7 @@ class RowDigest:
 
     @classmethod
     def sum(cls, digests: Iterable[RowDigest]) -> Self:
-        """Give the digest of all rows together."""
+        """Return the digest of all rows together."""
         rows = total = 0
         for digest in digests:
             rows += digest.rows
@@ -108,7 +108,7 @@ def _hashes_of(column: pa.Array) -> RowHashes:
 def _hashes_of_headers(column: pa.Array) -> RowHashes:
     """Hash lists of headers, whose order matters; a null list is an empty one."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(column), 0)).astype(np.int64)
-    keys, values = column.flatten().flatten()  # leaves out what lies behind null lists
+    keys, values = column.flatten().flatten()  # leaves out what lies under null lists
     ends = np.cumsum(lengths)
     owners = np.repeat(np.arange(len(lengths)), lengths)
     places = (np.arange(len(owners)) - (ends - lengths)[owners]).astype(np.uint64)

@@ -1,6 +1,6 @@
 """How the batches of a topic are made: its message format, codec and limits together.
 
-What the formats leave open until the commit differs, and so does what a task stages:
+What is left for the commit depends on the format, and so does what a task stages:
 
 ========  ============  ==========================================================================
 format    codec         staged
@@ -71,11 +71,11 @@ class BatchFormat:
         )
 
     def staged(self, batch: EncodedBatch) -> EncodedBatch:
-        """Give what is staged of a finished batch."""
+        """Return what is staged of a finished batch."""
         return batch if batch.first_offset < 0 else self.with_offsets(batch, batch.first_offset)
 
     def with_offsets(self, batch: EncodedBatch, first_offset: int) -> EncodedBatch:
-        """Give a batch its final offsets, and compress it if it had to wait for that.
+        """Return a batch its final offsets, and compress it if it had to wait for that.
 
         Raises:
             RecordTooLargeError: a message that fits ``max.message.bytes`` neither compressed nor
@@ -96,7 +96,7 @@ class BatchFormat:
 
 
 def _codec(config: LogConfig) -> Codec:
-    """Take ``producer``, the default, for what producers do by default: nothing."""
+    """Return the codec; ``producer``, the default, means what producers do by default: none."""
     name = config.compression_type
     return Codec.NONE if name == "producer" else Codec.from_name(name)
 

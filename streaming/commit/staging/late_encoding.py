@@ -1,9 +1,9 @@
 """Compress at commit what could not be compressed before: message sets of format v0.
 
-Inside of a wrapper of magic 0 offsets are absolute and lie under its checksum, so it can only be
-made once they are known. Tasks stage such sets plain; the commit compresses them into staged files
-of its own, before it writes its intent, which names these: from there on they are runs whose
-offsets are final. It reads and writes all bytes once more, set by set, on the driver.
+Offsets inside a wrapper of magic 0 are absolute and lie under its checksum. So it can only be made
+once they are known. Tasks stage such sets plain. The commit compresses them into staged files of
+its own, before it writes its intent, which names these files. From then on they are runs whose
+offsets are final. All bytes are read and written once more, set by set, on the driver.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class LateEncoding:
                 offset += batch.last_offset_delta + 1
 
     def finish(self) -> dict[TopicPartition, list[StagedRun]]:
-        """Close the new staged files and give the runs in them, per partition in their order.
+        """Close the new staged files and return the runs in them, per partition in their order.
 
         Raises:
             CommitError: they cannot be made durable.

@@ -1,9 +1,9 @@
 """Staged runs of message sets (formats v0 and v1) on their way into a log.
 
-Each plain message is a batch of its own to a log, and has an offset of its own. So what a task
-reports of a set, one row, is not enough to plan with: the messages are looked up in the staged
-file. And no such file becomes a segment as it is: the bytes pass through a buffer, where they are
-numbered. Runs whose offsets are final are only copied.
+To a log, each plain message is a batch with an offset of its own. A task reports one row for a set,
+which is not enough to plan with: the messages are looked up in the staged file. And no such file
+becomes a segment as it is: the bytes pass through a buffer, where they are numbered. Runs whose
+offsets are final are only copied.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogTables(Sequence[BatchTable]):
         self._tables = tables
 
     def __len__(self) -> int:
-        """Give the number of runs."""
+        """Return the number of runs."""
         return len(self._runs)
 
     @overload
@@ -57,7 +57,7 @@ class LogTables(Sequence[BatchTable]):
     def __getitem__(self, index: slice) -> list[BatchTable]: ...
 
     def __getitem__(self, index: int | slice) -> BatchTable | list[BatchTable]:
-        """Give the table of one run, or of some.
+        """Return the table of one run, or of some.
 
         Raises:
             CommitError: a staged file is gone, or holds something else than what was staged.
@@ -112,7 +112,7 @@ class MessageSource:
                 target_position += len(data)
 
     def become(self, path: Path) -> bool:
-        """Decline, see the module."""
+        """Return False: see the module."""
         del path
         return False
 

@@ -1,11 +1,11 @@
 """Put encoded batches into staged files: what a task does before anybody decides on the batch.
 
-A staged file lies in the root of a log directory, where a broker ignores files, so that a topic
-that is not there yet needs no folder. Nobody reads it before a commit names it, and what is never
-named is swept away.
+A staged file lies in the root of a log directory. A broker ignores files there, and a topic that
+does not exist yet needs no folder. Nobody reads a staged file until a commit names it. One that is
+never named is swept away.
 
-Small runs share a file. A partition that has got many bytes goes on in files of its own, each no
-larger than a segment may be: a commit can make such a file a segment without copying it.
+Small runs share a file. A partition that has staged many bytes continues in files of its own, none
+larger than a segment may be. A commit can make such a file a segment without copying it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LARGEST_FILE_BYTES: Final = 1 << 30
 """A shared file that would grow beyond it is continued in another one."""
 
 OWN_FILE_BYTES: Final = 16 << 20
-"""A partition that has staged so much goes on in files of its own; copying as much takes 5 ms."""
+"""A partition that has staged so much continues in files of its own; copying as much takes 5 ms."""
 
 SMALLEST_OWN_FILE_BYTES: Final = 1 << 20
 """Where segments are smaller than this, no partition gets files of its own."""
 
 OPEN_OWN_FILES: Final = 128
-"""How many partitions may have one open at a time; the others go on in the shared file."""
+"""How many partitions may have one open at a time; the others continue in the shared file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Home:
 
 @dataclass(slots=True)
 class _Growing:
-    """How much a partition has staged, and the file of its own that it goes on in."""
+    """How much a partition has staged, and the file of its own, if it has one."""
 
     size: int = 0
     file: StagedFile | None = None
@@ -85,7 +85,7 @@ class StagingArea:
     def add(
         self, topic_partition: TopicPartition, batches: Sequence[EncodedBatch], home: Home
     ) -> None:
-        """Write batches of one partition behind those added before.
+        """Write batches of one partition after those added before.
 
         Raises:
             CommitError: a file cannot be made or written (disk full, no permission, …).
@@ -102,7 +102,7 @@ class StagingArea:
         growing.size += size
 
     def finish(self) -> tuple[StagedRun, ...]:
-        """Close the files and give what is in them, runs of one partition in their order.
+        """Close the files and return what is in them, runs of one partition in their order.
 
         Raises:
             CommitError: they cannot be made durable.
