@@ -1,8 +1,9 @@
 """The folder ``kafkalog.unfinished``, whose name keeps a broker from starting on half a change.
 
-A commit that is cut off leaves it empty: the next writer takes the commit back and removes it. A
-salvage that is cut off leaves a note in it, and then it stays until the salvage has come to its
-end, whoever writes meanwhile: a broker would cut off all that follows the damage that is left.
+A commit that is cut off leaves it empty. The next writer takes the commit back and removes it.
+
+A salvage that is cut off leaves a note in it. Then it stays until the salvage has ended, whoever
+writes meanwhile: a broker would cut off everything after the damage that is left.
 """
 
 from __future__ import annotations

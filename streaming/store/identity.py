@@ -1,4 +1,4 @@
-"""Which batch is it? Who wrote the last one, and whether this one follows it, is it, or neither.
+"""Which batch is it: the one after the writer's last one, the last one again, or neither?
 
 A writer is known to the commit state by a key:
 
@@ -43,7 +43,7 @@ _LOG: Final = logging.getLogger("kafkalog.sink")
 
 
 def staging_hash(writer: str) -> str:
-    """Give what stands for a writer in file names: an id from outside never becomes a path."""
+    """Return a hash of a writer's key for file names: an id from outside never becomes a path."""
     return hashlib.sha256(writer.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -115,7 +115,8 @@ def judge(
     """Decide whether a batch is new or committed already; ``last`` is its writer's last one.
 
     ``allows_unknown`` is the option ``allowUnknownCheckpoint``.
-    What cannot be proved to be either is refused and never dropped. Batch writes are all new here.
+    A batch that cannot be proved to be either is refused, never dropped. Here all batch writes are
+    new.
 
     Raises:
         FencedWriterError: a newer run of the same query has committed since.
@@ -216,7 +217,7 @@ def remember(
     now_ms: int,
     expiration_ms: int = DEFAULT_EXPIRATION_MS,
 ) -> WriterState:
-    """Give what the state is to keep of a writer, and for how long, once the batch is committed."""
+    """Return what the state keeps of a writer, and for how long, once the batch is committed."""
     fenced = () if last is None else last.fenced
     if last is not None and last.run_id != identity.run_id:
         fenced = (*fenced, last.run_id)[-_FENCED_RUNS_KEPT:]

@@ -1,10 +1,11 @@
 """Folders of partitions that lie in a log directory and are not its own.
 
-A folder that is a link may lead into another set, whose locks nobody holds and whose commit state
-does not learn of what is appended. Two topics of one topic id, as after ``cp -r a-0 b-0``, are one
-to the commit state: what is committed of one would be taken for the other's, and one forgotten.
+Such folders are read, as a broker reads them, and never written:
 
-Such folders are read, as a broker reads them, and never written. Nothing is committed of them here.
+- A folder that is a link may lead into another set. Nobody here holds the locks of that set, and
+  its commit state would not know of an append.
+- Two topics with one topic id, as after ``cp -r a-0 b-0``, are one topic to the commit state. What
+  is committed of one would be taken for the other's, and one would be forgotten.
 """
 
 from __future__ import annotations

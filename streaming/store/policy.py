@@ -1,7 +1,6 @@
 """What a writer may do to a set of log directories: plain values, decided above the store.
 
-The options of the sink become policies, and so do those of the command line; below that nobody
-parses anything.
+The options of the sink and of the command line become policies. Nothing below parses options.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A recovery point says how far a log is on the disk: nobody looks at what lies below it again.
+"""A recovery point says how far a log is on the disk: what lies below it is not checked again.
 
 A commit makes durable what it writes itself, and then moves the recovery point to its end. Between
-the two may lie what nobody has made durable: commits with ``flush=os``, and what a broker wrote
-that was killed. A loss of power would leave a hole there, in front of a batch that is to survive
-it, and a broker would not notice. So that is made durable first.
+the two may be records that nobody has made durable: of commits with ``flush=os``, and of a broker
+that was killed. A loss of power would leave a hole there, before a batch that must survive it, and
+a broker would not notice. So these records are made durable first.
 
 Source: Kafka ``LogManager.checkpointLogRecoveryOffsets``, ``UnifiedLog.flush``.
 """
@@ -50,9 +50,9 @@ class LogReach(NamedTuple):
 def sync_behind(logs: Iterable[LogReach], *, whole: bool = False) -> None:
     """Make durable what logs hold between their recovery points and these ends.
 
-    Costs nothing but a look where all recovery points are there already. A recovery point above the
-    end of its log counts as none: it is an earlier topic's of the same name. With ``whole`` all of
-    them do, and the logs are made durable from their starts.
+    If all recovery points are there already, it costs a look only. A recovery point above the end
+    of its log counts as none: it belongs to an earlier topic of the same name. With ``whole`` all
+    count as none, and the logs are made durable from their starts.
 
     Raises:
         OSError: it is not durable.
@@ -74,9 +74,9 @@ def sync_behind(logs: Iterable[LogReach], *, whole: bool = False) -> None:
 def _sync(log: LogReach, point: int) -> None:
     """Make durable what a log holds from ``point`` on, and that it is there.
 
-    That is all but the indexes of its active segment. Those of the segment in which the recovery
-    point lies, or ends, may have been torn by an earlier loss of power, when it was the active one:
-    if it is sealed by now, they are compared with its batches.
+    That is everything but the indexes of its active segment. The segment in which the recovery
+    point lies, or ends, may have been the active one at an earlier loss of power, which may have
+    torn its indexes. If it is sealed by now, they are compared with its batches.
     """
     bases = list_base_offsets(log.folder)
     for base, following in itertools.pairwise(bases):

@@ -1,8 +1,9 @@
 """Lines about an earlier topic of the same name in Kafka's offset checkpoints.
 
-Whoever deletes a topic by hand, or a broker that is killed while it does so, leaves them there.
-They would count for a topic that is made again: a log start hides its records, and a broker deletes
-a log that ends below its log start; a recovery point lets bytes count as durable that are not.
+A topic that is deleted by hand leaves them there, and so does a broker that is killed while it
+deletes one. They would count for a topic that is recreated: its log start would hide records, and a
+broker would delete a log that ends below it; its recovery point would count bytes as durable that
+are not.
 
 Source: Kafka ``UnifiedLog`` (log start offset above the log end), ``LogManager``.
 """
@@ -39,10 +40,11 @@ _CHECKPOINTS: Final = (LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK, CLEANER
 def drop_lines(directories: Iterable[Path], made: Collection[TopicPartition]) -> None:
     """Durably take an earlier topic's lines out of all offset checkpoints of a new topic.
 
-    Those of its partitions, which are ``made``, go. So do those of all other numbers that have no
-    folder: the earlier topic may have had more partitions, and somebody may add them to this one.
-    They go from every directory of the set, since a partition may have lived in another one, and
-    before the topic is published: what is written later would be lost with the process.
+    The lines of its partitions, which are ``made``, are removed. So are those of all other numbers
+    without a folder: the earlier topic may have had more partitions, and somebody may add them to
+    this one. They are removed from every directory of the set, since a partition may have lived in
+    another one. This is done before the topic is published: a process that dies would not do it
+    later.
 
     Raises:
         CheckpointError: a checkpoint breaks the format.
@@ -77,7 +79,7 @@ def _drop(folder: Path, is_stale: Callable[[Path, TopicPartition], bool]) -> Non
 
 
 def _lacks(folder: Path, key: TopicPartition) -> bool:
-    """Tell whether nothing has a partition's name: a link may lead to what is not mounted now."""
+    """Return whether nothing has a partition's name; a link to an unmounted folder is there."""
     return not os.path.lexists(folder / partition_directory_name(*key))
 
 
