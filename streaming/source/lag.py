@@ -23,7 +23,7 @@ __all__ = ["lag", "offsets_behind_latest", "partition_lags"]
 
 
 def partition_lags(source: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Give per partition how many offsets a source was behind at the end of its last micro-batch.
+    """Return per partition how many offsets a source was behind at the end of its last micro-batch.
 
     Args:
         source: one of ``sources`` of a query's progress, such as
@@ -43,7 +43,7 @@ def partition_lags(source: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:
-    """Give the three metrics of Spark's Kafka source, under its names and as text like there.
+    """Return the three metrics of Spark's Kafka source, under its names and as text like there.
 
     ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest`` and ``avgOffsetsBehindLatest`` over the
     partitions; nothing if the progress does not say. ``source`` is as for :func:`partition_lags`.
@@ -59,7 +59,7 @@ def offsets_behind_latest(source: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """Give per partition how many offsets lie between what was read and what is committed now.
+    """Return per partition how many offsets lie between what was read and what is committed now.
 
     Args:
         path: the log directories, as for reading.

@@ -223,7 +223,7 @@ class _RecordRows:
         self._shared_length = -1
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the rows of a decoded batch; nothing that was decoded is copied."""
+        """Return the rows of a decoded batch; nothing that was decoded is copied."""
         length = batch.num_rows
         if length > self._shared_length:
             self._share(length)

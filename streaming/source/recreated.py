@@ -1,9 +1,9 @@
-"""Topics that were deleted and made anew under their old names: told by their ids.
+"""Topics that were deleted and recreated under their old names: told by their ids.
 
 Each partition's folder carries the id of its topic (``partition.metadata``). Where it is another
 than the one that a query's offsets were counted in, these offsets mean nothing any more. Ids are
-known as long as the query runs, and beyond that from ``stateLocation``. Folders without an id, and
-runs that know no ids, leave what the offsets show: an end below what was read already.
+known as long as the query runs, and beyond that from ``stateLocation``. For folders without an id,
+and runs that know no ids, only the offsets tell: an end below what was read already.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Recreated", "TopicIds"]
 
 
 class Recreated(NamedTuple):
-    """A partition whose topic was made anew: the next offset that was to be read, and the ids.
+    """A partition whose topic was recreated: the next offset that was to be read, and the ids.
 
     ``known`` is None where only the offsets show it.
     """
@@ -40,9 +40,9 @@ class Recreated(NamedTuple):
 class TopicIds:
     """The ids that a query's offsets belong to; kept in the folder ``location``, if one is given.
 
-    An id is taken over before an offset of its topic is used, and a new one only when the query's
-    offsets are those of the new topic: whatever the process is stopped at, what is kept is not
-    ahead of the checkpoint.
+    An id is kept before an offset of its topic is used. A new topic's id is kept only when the
+    query's offsets are those of the new topic. So what is kept is never ahead of the checkpoint,
+    wherever the process stops.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class TopicIds:
     ) -> dict[TopicPartition, Recreated]:
         """Find the partitions of ``start`` and ``ends`` whose offsets are those of another topic.
 
-        A log that ends below its offset and has the id that is known was cut, not made anew.
+        A log that ends below its offset and has the id that is known was cut, not recreated.
         """
         shorter = {key for key, offset in start.items() if ends.get(key, offset) < offset}
         if now is self._adopted:  # thousands of partitions, and nothing new

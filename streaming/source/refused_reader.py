@@ -19,8 +19,8 @@ __all__ = ["RefusedStreamReader"]
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Raises the reason at the first call, which comes at once.
 
-    Where ``streamReader`` raises, Spark's ``python_streaming_source_runner`` stops a reader that it
-    has not got: the last line that the user sees is then an error of its own, about a variable.
+    If ``streamReader`` itself raised, Spark's ``python_streaming_source_runner`` would stop a
+    reader that it has not got. The last line that the user sees would be an error about a variable.
     """
 
     def __init__(self, reason: Exception) -> None:

@@ -40,7 +40,7 @@ class PositionWriter(Protocol):
     """Keeps, elsewhere than in the checkpoint, how far a query has come."""
 
     def try_to_commit(self, positions: Mapping[TopicPartition, int]) -> None:
-        """Write the next offsets to read; a failure is said and is none of the query's."""
+        """Write the next offsets to read; a failure is a warning, and does not fail the query."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -62,7 +62,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def control(self) -> StreamControl:
-        """What answers for the offsets; made when first asked, so that it never goes to a task."""
+        """What knows the offsets; made when first asked for, so that it never goes to a task."""
         if self._control is None:
             from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
 
@@ -75,14 +75,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @crosses_border
     def initialOffset(self) -> OffsetJson:  # noqa: N802
-        """Give where a query without a checkpoint starts."""
+        """Return where a query without a checkpoint starts."""
         with naming_way_out(self._options):
             return self._to_json(self.control.initial())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Give a limit that tells the triggers apart: only ``Once`` asks for all available.
+        """Return a limit that tells the triggers apart: only ``Once`` asks for all available.
 
-        What limits a batch are the options; what is passed back from here is not looked at.
+        The options limit a batch. The value that is returned here is not looked at.
         """
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -99,7 +99,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @crosses_border
     def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
-        """Give the end of the next batch."""
+        """Return the end of the next batch."""
         take_all = isinstance(limit, ReadAllAvailable)
         with naming_way_out(self._options):
             end = self.control.next_end(self._from_json(start), take_all=take_all)
@@ -107,12 +107,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @crosses_border
     def reportLatestOffset(self) -> OffsetJson | None:  # noqa: N802
-        """Give the ends as of the last look, for the query's progress."""
+        """Return the ends as of the last look, for the query's progress."""
         return self._to_json(self.control.latest) or None
 
     @crosses_border
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        """Cut a batch into splits, and give each task one, or several of few bytes."""
+        """Cut a batch into splits, and return each task one, or several of few bytes."""
         with naming_way_out(self._options):
             splits = self.control.plan(self._from_json(start), self._from_json(end))
         if self._options.cuts_by_offsets:

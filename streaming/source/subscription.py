@@ -124,7 +124,7 @@ class Subscription:
 
 
 def _holding(topics: Iterable[str]) -> str:
-    """Give the part of a sentence that says which topics there are, ten of them by name."""
+    """Return the part of a sentence that says which topics there are, ten of them by name."""
     return f", which holds {_named(set(topics) - INTERNAL_TOPICS) or 'no topic'}"
 
 

@@ -1,4 +1,4 @@
-"""What a row can be other than a record: the option ``view``.
+"""What a row can be instead of a record: the option ``view``.
 
 A view has columns of its own, always all of them: a schema given by the user selects from records.
 """
@@ -51,7 +51,7 @@ class RowMaker(Protocol):
 
 
 def view_schema(options: ReadOptions) -> StructType:
-    """Give the columns of the view that a query asks for.
+    """Return the columns of the view that a query asks for.
 
     ``batches`` has ``topic``, ``partition`` and those of ``BATCH_ROW_SCHEMA``, ``offsets`` those of
     ``OFFSETS_VIEW_SCHEMA``, ``transactions`` those of ``TRANSACTIONS_VIEW_SCHEMA``.

@@ -1,7 +1,7 @@
 """How much one micro-batch takes, in bytes: ``maxBytesPerTrigger``.
 
-As in a broker's answer to a fetch: not more than the limit, but one batch at least, so that a batch
-that is larger than the limit does not stop the query for ever.
+As in a broker's answer to a fetch: no more than the limit, but at least one batch. So a batch that
+is larger than the limit does not stop the query for ever.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["ByteLimit"]
 class ByteLimit:
     """Splits ``limit`` bytes over the partitions in proportion to what each has waiting.
 
-    Shares are rounded down to whole batches. The partition that has got nothing for longest comes
-    first, with one batch even if its share is smaller, so that none starves beside busier ones.
-    Whose turn it is is kept in memory only.
+    Shares are rounded down to whole batches. The partition that has got nothing for the longest
+    time comes first, with one batch even if its share is smaller: none starves beside busier ones.
+    The order is kept in memory only.
     """
 
     def __init__(self, limit: int) -> None:
@@ -41,7 +41,7 @@ class ByteLimit:
         end: Mapping[TopicPartition, int],
         tail: LogTail,
     ) -> PartitionOffsets:
-        """Give the ends of a batch from ``start`` (which holds every partition), up to ``end``."""
+        """Return the ends of a batch from ``start``, which has every partition, up to ``end``."""
         backlogs = {
             key: backlog
             for key, offset in end.items()

@@ -34,7 +34,7 @@ _OFFSETS_TOPIC: Final = "__consumer_offsets"
 def starting_positions(
     options: ReadOptions, group: str, partitions: Iterable[TopicPartition]
 ) -> PartitionOffsets:
-    """Give a group's positions in the partitions that a query reads; none without a group.
+    """Return a group's positions in the partitions that a query reads; none without a group.
 
     Raises:
         OptionError: the group has committed nothing, or nothing in these partitions.
@@ -89,6 +89,6 @@ def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> Par
 
 
 def _count(ends: PartitionOffsets) -> int:
-    """Give the topic's number of partitions; of several brokers' each has only some."""
+    """Return the topic's number of partitions; of several brokers' each has only some."""
     highest = max((key.partition for key in ends), default=-1) + 1
     return highest if highest == len(ends) and ends else max(highest, DEFAULT_OFFSETS_PARTITIONS)

@@ -26,7 +26,7 @@ SMALLEST_BYTES: Final = 8 << 20
 
 
 def split_target(given: int | None, total: int, *, cores: int | None = None) -> int:
-    """Give about how many bytes a task is to read, of ``total`` bytes of a batch.
+    """Return about how many bytes a task is to read, of ``total`` bytes of a batch.
 
     ``given`` is what the user wants. Otherwise it is each core's share, within bounds; ``cores``
     are those of this machine, as Spark tells a Python source nothing of its cluster's.

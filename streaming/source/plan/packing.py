@@ -1,7 +1,7 @@
 """Which splits share a task.
 
 A task costs Spark some 10 to 15 ms of a core, whatever it reads: a batch of a few rows in each of
-many partitions would cost little else. So splits of few bytes are read one behind the other.
+many partitions would cost little else. So splits of few bytes are read one after the other.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _TASKS_PER_CORE: Final = 4
 def pack_batch(
     splits: Sequence[LogSplit], split_bytes: int | None = None, *, cores: int | None = None
 ) -> list[tuple[LogSplit, ...]]:
-    """Give what each task of a batch read reads.
+    """Return what each task of a batch read reads.
 
-    Splits stay alone while they are few for the ``cores`` (this machine's, as for
-    ``byte_splits.split_target``): users count on a task for each
-    topic partition then, as Spark's Kafka source has. ``split_bytes`` is the user's own limit.
+    While there are few splits for the ``cores`` (this machine's, as for
+    ``byte_splits.split_target``), each has a task: users expect a task for each topic partition
+    then, as with Spark's Kafka source. ``split_bytes`` is the user's own limit.
     """
     if len(splits) <= _tasks(cores):
         return [(split,) for split in splits]
@@ -42,7 +42,7 @@ def pack_batch(
 def pack_micro_batch(
     splits: Sequence[LogSplit], split_bytes: int | None = None, *, cores: int | None = None
 ) -> list[tuple[LogSplit, ...]]:
-    """Give what each task of a micro-batch reads: of a small one a single task reads all."""
+    """Return what each task of a micro-batch reads: of a small one a single task reads all."""
     least = min(PACKED_BYTES, split_bytes or PACKED_BYTES)
     return pack_splits(splits, max(least, _share(splits, split_bytes, cores)))
 

@@ -1,8 +1,8 @@
 """From offsets to the tasks of a batch.
 
-First the offsets: what of ``[start, end)`` can be read, partition by partition, and what is lost.
-Then the cut: by Spark's rules if the user asks for them, else by bytes, so that one hot partition
-keeps all cores busy. Every split is read in offset order.
+First, :func:`readable_ranges` finds what of ``[start, end)`` can be read, partition by partition,
+and what is lost. Then :func:`plan_splits` cuts it: by Spark's rules if the user asks for them, else
+by bytes, so that one hot partition keeps all cores busy. Every split is read in offset order.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _clip(
 
 
 def _first_time(tail: LogTail, key: TopicPartition) -> str:
-    """Say from when on a log has records: those that are gone were written before."""
+    """Return since when a log has records, for a message: those that are gone are older."""
     try:
         with tail.open(key) as log:
             first = log.read(log.log_start_offset, MAX_OFFSET, 0)

@@ -1,4 +1,4 @@
-"""From ranges of offsets to those that can hold rows of a selection, before any record is read."""
+"""Leave out ranges of offsets that cannot hold rows of a selection, before any record is read."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def prune_ranges(
 ) -> list[OffsetRange]:
     """Take from ranges what cannot hold a row of the selection, by listings and time indexes.
 
-    ``disorder_ms`` is how far, at most, a timestamp lies below an earlier one of its partition;
-    None if nobody knows: then there is no offset above which all are too late.
+    ``disorder_ms`` is the most by which a timestamp lies below an earlier one of its partition.
+    None if nobody knows: then there is no offset above which all timestamps are too late.
     """
     found: list[OffsetRange] = []
     for entry in ranges:

@@ -1,8 +1,8 @@
 """Which rows the filters of a query leave, as far as a log can tell: from Spark's filters to sets.
 
-``topic`` and ``partition`` are those of a folder, ``offset`` is what a log is ordered by: filters
-on them are taken over from Spark, exactly. Those on ``timestamp`` say which batches need not be
-read; Spark applies them again to the rows of the others.
+Filters on ``topic``, ``partition`` and ``offset`` are taken over from Spark, exactly: the first two
+are a folder's, and a log is ordered by the third. Filters on ``timestamp`` say which batches need
+not be read. Spark applies them again to the rows of the other batches.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Selection:
     """In ms, as records have them."""
 
     def selects(self, topic_partition: TopicPartition) -> bool:
-        """Tell whether rows of a partition may be left."""
+        """Return whether rows of a partition may be left."""
         topic, partition = topic_partition
         return partition in self.partitions and all(
             _topic_passes(entry, topic) for entry in self.topics
@@ -126,7 +126,7 @@ def _topic_passes(given: Filter, topic: str) -> bool:
 
 
 def _holds(given: Filter, topic: bytes) -> bool | None:
-    """Tell whether a filter holds for a topic; None where SQL knows neither."""
+    """Return whether a filter holds for a topic; None where SQL knows neither."""
     if isinstance(given, (IsNull, IsNotNull)):
         return isinstance(given, IsNotNull)
     if isinstance(given, In):
@@ -140,7 +140,7 @@ def _holds(given: Filter, topic: bytes) -> bool | None:
 
 
 def _numbers(given: Filter, convert: Callable[[Any], int]) -> Intervals | None:
-    """Give the numbers for which a filter holds on a column without nulls; None if unknown."""
+    """Return the numbers for which a filter holds on a column without nulls; None if unknown."""
     if isinstance(given, (IsNull, IsNotNull)):
         return EVERYTHING if isinstance(given, IsNotNull) else NOTHING
     try:
@@ -168,7 +168,7 @@ def _compared(given: Filter, number: int) -> Intervals | None:
 
 
 def _negated(numbers: Intervals, inner: Filter) -> Intervals:
-    """Give where NOT of a filter holds: nowhere, if it compares with NULL."""
+    """Return where NOT of a filter holds: nowhere, if it compares with NULL."""
     compares_with = inner.value if isinstance(inner, In) else (getattr(inner, "value", 0),)
     if None in compares_with and not isinstance(inner, EqualNullSafe):
         return NOTHING
