@@ -1,4 +1,4 @@
-"""Damaged places by name, and what is to become of each."""
+"""Damaged places by name, and what to do with each."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class PlaceName(NamedTuple):
         return cls(text, key, None, int(found["base"]), int(found["position"]), choice)
 
     def is_of(self, damage: Damage) -> bool:
-        """Tell whether it names this place."""
+        """Return whether it names this place."""
         if self.offset is None:
             return (damage.base_offset, damage.position) == (self.base_offset, self.position)
         return damage.start <= self.offset < max(damage.end, damage.start + 1)
 
 
 def place_name(key: TopicPartition, damage: Damage) -> str:
-    """Give a name that no other place has."""
+    """Return a name that no other place has."""
     return f"{key}/{file_name(damage.base_offset, LOG)}:{damage.position}"
 
 
