@@ -4,8 +4,8 @@
         archive.py LOG TABLE --topic T --checkpoint C [OPTIONS]
 
 What the topic holds is taken over and the job ends; with ``--follow`` it tails the topic. A job
-that was killed goes on from its checkpoint, and the table holds every record once: Delta keeps the
-number of the last micro-batch in its own log.
+that was killed continues from its checkpoint, and the table holds every record once: Delta keeps
+the number of the last micro-batch in its own log.
 """
 
 from __future__ import annotations

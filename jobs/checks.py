@@ -53,7 +53,7 @@ def find_gaps(records: DataFrame, *, name: str) -> list[str]:
 
 
 def find_disorder(table: DataFrame, *, name: str) -> list[str]:
-    """Say which data files of a Delta table do not hold a partition's records in offset order."""
+    """Return the data files of a Delta table that do not hold records in offset order."""
     lines = table.select(
         "partition",
         "offset",

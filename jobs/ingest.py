@@ -4,7 +4,7 @@
 
 Each row becomes one record: its value is the row as a JSON object, its key and its timestamp are
 expressions over the row's columns. Files that are there are taken in and the job ends; with
-``--follow`` it goes on with those that come later. A job that was killed goes on from its
+``--follow`` it continues with those that come later. A job that was killed continues from its
 checkpoint, and every row is in the log once.
 """
 
@@ -101,7 +101,7 @@ def start_ingest(
         log: the log directory, or several with commas between them.
         topic: where all records go.
         checkpoint: the query's own folder; it is what tells a restart from a new job.
-        follow: go on when all input is taken in.
+        follow: continue when all input is taken in.
         options: of the sink, such as ``compression.type``.
     """
     writer = (

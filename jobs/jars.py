@@ -86,7 +86,7 @@ _DEPENDENCY: Final = (
 
 
 def fetch(jar_set: JarSet) -> list[Path]:
-    """Give the paths of the set's jars, fetching them first where this user has not yet.
+    """Return the paths of the set's jars, fetching them first where this user has not yet.
 
     Several processes may ask at once: one fetches, the others wait. A set appears in the cache
     whole or not at all.
@@ -105,7 +105,7 @@ def fetch(jar_set: JarSet) -> list[Path]:
 
 
 def cache_directory() -> Path:
-    """Give the folder of this user in which fetched things are kept."""
+    """Return the folder of this user in which fetched things are kept."""
     own = os.environ.get("KAFKALOG_CACHE")
     if own:
         return Path(own)
@@ -113,7 +113,7 @@ def cache_directory() -> Path:
 
 
 def java() -> str:
-    """Give the path of ``java``: that of ``JAVA_HOME``, else the one on the ``PATH``.
+    """Return the path of ``java``: that of ``JAVA_HOME``, else the one on the ``PATH``.
 
     Raises:
         JarError: there is none.
@@ -178,7 +178,7 @@ def _ivy() -> Path:
 
 
 def _failure(jar_set: JarSet, output: str) -> str:
-    """Say which libraries failed, from Ivy's report."""
+    """Return which libraries failed, from Ivy's report."""
     marks = ("UNRESOLVED", "FAILED", "ERRORS", "not found", "Exception", "SERVER ERROR")
     lines = [line.strip() for line in output.splitlines() if any(m in line for m in marks)]
     wanted = ", ".join(":".join(coordinate[:3]) for coordinate in jar_set.coordinates)

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def launcher() -> str:
-    """Give the command to start Python by; plain Python where kafkalog is not installed."""
+    """Return the command to start Python by; plain Python where kafkalog is not installed."""
     command = Path(sysconfig.get_path("scripts")) / _COMMAND
     return str(command) if command.exists() else sys.executable
 

@@ -55,7 +55,7 @@ def _say_wrong_use(error: Any) -> int:  # noqa: ANN401 - typer shows its base cl
 
 
 def sentence_in(error: Exception) -> str | None:
-    """Give the one sentence that an error is about; None for what has to be looked into.
+    """Return the one sentence that an error is about; None for what has to be looked into.
 
     What Spark throws holds ours with all that came between, and says it up to three times.
     """

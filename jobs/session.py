@@ -48,7 +48,7 @@ _REPEATING: Final = (
 def build_session(
     name: str, *, delta: bool = False, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Give the session to run a pipeline in.
+    """Return the session to run a pipeline in.
 
     Under ``spark-submit`` master, memory and jars are what its command line says (Delta's jars come
     with ``--packages``); a script that plain Python runs gets a local session, and Delta's jars

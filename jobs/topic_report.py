@@ -32,7 +32,7 @@ class PartitionReport:
     """Of keys and values, as they are without compression."""
     end_offset: int
     copied_to: int
-    """The offset behind the copy's last record."""
+    """The offset after the copy's last record."""
 
     @property
     def lag(self) -> int:

@@ -84,7 +84,7 @@ def takeover(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Let the sink go on behind a broker that has stopped or was killed."""
+    """Let the sink continue after a broker that has stopped or was killed."""
     with one_line_errors():
         from kafkalog.streaming.operate.handover import take_over  # noqa: PLC0415
 
@@ -148,7 +148,7 @@ def _offsets(lost: LostOffsets) -> dict[str, object]:
 
 
 def _print_lost(done: Upkeep) -> None:
-    """Say which offsets are gone, and what that means for who wrote and who reads them."""
+    """Return which offsets are gone, and what that means for who wrote and who reads them."""
     for each in done.lost:
         typer.echo(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
     if done.lost:

@@ -66,7 +66,7 @@ def main(
 
 
 def _run(console: Console, work: Path, flights: int) -> list[str]:
-    """Run the queries and the checks; give what is wrong."""
+    """Run the queries and the checks; return what is wrong."""
     log = work / "spark.log"
     console.print(f"working in {work}; what Spark says is in {log.name}", soft_wrap=True)
     with console.status("starting Spark"), stderr_of_children_in(log):

@@ -158,7 +158,7 @@ class Demo:
 
 
 def _position(query: StreamingQuery) -> int:
-    """Give how many records a query over the topic has read in all, as of its last progress."""
+    """Return how many records a query over the topic has read in all, as of its last progress."""
     progress = query.lastProgress
     offsets = json.loads(progress["sources"][0]["endOffset"] or "{}") if progress else {}
     return sum(offsets.get(TOPIC, {}).values())

@@ -21,7 +21,7 @@ DEFAULT: Final = Path("build/demo")
 
 @contextmanager
 def work_folder(chosen: Path | None) -> Iterator[Path]:
-    """Give the folder to work in; without a choice `DEFAULT`, emptied of what an earlier run left.
+    """Return the folder to work in: the chosen one, or `DEFAULT`, emptied of an earlier run.
 
     Raises:
         BadParameter: another demo works there.
