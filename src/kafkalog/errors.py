@@ -189,6 +189,6 @@ class FencedWriterError(CommitError):
 
 
 class BatchIdentityError(CommitError):
-    """A batch that is provably neither the next one nor the last one again; says how to go on."""
+    """A batch that is neither the next one nor the last one again; says how to continue."""
 
     retriable: ClassVar[bool] = False

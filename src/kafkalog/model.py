@@ -63,7 +63,7 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        """Give the name of its directory, which is how Kafka prints it too."""
+        """Return the name of its directory, which is how Kafka prints it too."""
         return f"{self.topic}-{self.partition}"
 
 
@@ -76,7 +76,7 @@ class OffsetRange(NamedTuple):
 
 
 def partition_directory_name(topic: str, partition: int) -> str:
-    """Give ``<topic>-<partition>`` after checking both.
+    """Return ``<topic>-<partition>`` after checking both.
 
     Raises:
         InvalidTopicError: the name breaks Kafka's rules, or the partition is not an int32 >= 0.

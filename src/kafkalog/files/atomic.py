@@ -2,7 +2,7 @@
 
 As Kafka does it (``CheckpointFile.write``): write ``<name>.tmp``, fsync it, rename it over the
 name, fsync the folder. Writers of one file must exclude each other: all of them use the same
-temporary name, so that a crash leaves one file behind at most, which the next writer replaces.
+temporary name, so that a crash leaves at most one file behind, which the next writer replaces.
 """
 
 from __future__ import annotations

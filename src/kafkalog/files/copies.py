@@ -28,7 +28,7 @@ _CANNOT_LINK: Final = frozenset(
 
 
 def copy_range(source: int, position: int, size: int, target: int, target_position: int) -> int:
-    """Copy ``size`` bytes between two open files; give how many there were."""
+    """Copy ``size`` bytes between two open files; return how many there were."""
     left = size
     while left:
         try:
@@ -52,7 +52,7 @@ def _copy_some(source: int, position: int, size: int, target: int, target_positi
 
 
 def try_to_link(source: Path, target: Path) -> bool:
-    """Give the file ``source`` a second name; False where its file system cannot.
+    """Return the file ``source`` a second name; False where its file system cannot.
 
     Raises:
         FileExistsError: ``target`` is there already.

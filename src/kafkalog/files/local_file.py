@@ -25,7 +25,7 @@ def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8
 
 
 def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> int:
-    """Fill an array with the bytes at ``position``; gives how many there were before the end."""
+    """Fill an array with the bytes at ``position``; return how many there were before the end."""
     filled = 0
     with naming(descriptor):
         while filled < len(data):

@@ -10,7 +10,7 @@ __all__ = ["as_path"]
 
 
 def as_path(place: str | Path) -> Path:
-    """Give the path of a log directory, or of what a slice names."""
+    """Return the path of a log directory, or of what a slice names."""
     if isinstance(place, RemoteRoot):
         from kafkalog.files.remote_store import open_store  # noqa: PLC0415 - loads pyarrow.fs
 

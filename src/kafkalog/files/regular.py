@@ -55,7 +55,7 @@ def naming(descriptor: int) -> Iterator[None]:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Open an existing regular file and give its descriptor, which the caller closes.
+    """Open an existing regular file and return its descriptor, which the caller closes.
 
     Raises:
         FileNotFoundError: nothing has that name.
@@ -109,8 +109,8 @@ def read_regular(path: Path, *, limit: int) -> bytes:
 def create_exclusive(path: Path) -> int:
     """Create a file that must not exist yet, open for reading and writing.
 
-    Its mode and group follow its folder's, so that all who share a log directory can go on working
-    in it whatever their umask. A group that we may not give is left as it is.
+    Its mode and group follow its folder's, so that all who share a log directory can continue
+    working in it whatever their umask. A group that we may not give is left as it is.
 
     Raises:
         FileExistsError: the name is taken, by a dangling link too.

@@ -69,7 +69,7 @@ class Store(Protocol):
         ...
 
     def listed(self, key: str) -> RemoteEntry | None:
-        """Give what the last listing says of a file, however old it is."""
+        """Return what the last listing says of a file, however old it is."""
         ...
 
     def forget_listing(self) -> None:
@@ -172,7 +172,7 @@ class RemotePath(_ReadAsPath):
         return (self / entry.name for entry in self.entries())
 
     def stamp(self) -> tuple[int, int, int, int, int] | None:
-        """Give what changes when a file or folder does, as of a moment ago; None without one."""
+        """Return what changes when a file or folder does, as of a moment ago; None without one."""
         siblings = self.store.entries(self.key.rpartition("/")[0])
         for entry in siblings or ():
             if entry.name == self.name and not entry.folder:

@@ -1,7 +1,7 @@
 """Where log directories may lie: on a local file system, or under a URI that a store answers to.
 
 A :class:`RemoteRoot` is a log directory's URI with all that is needed to open the store. As text it
-is what may be shown: what stands in the URI before ``@`` and behind ``?`` goes into its options.
+is what may be shown: what stands in the URI before ``@`` and after ``?`` goes into its options.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StorageOptions:
     list_interval_ms: int = 5_000
 
     def merged(self, given: Mapping[str, object]) -> StorageOptions:
-        """Give these options with others in their place, as far as those say anything."""
+        """Return these options with others in their place, as far as those say anything."""
         return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
@@ -99,7 +99,7 @@ class RemoteRoot(str):
         return cls(clean, StorageOptions().merged(found), "")
 
     def with_options(self, given: Mapping[str, object]) -> RemoteRoot:
-        """Give the same place with other options, as far as those say anything.
+        """Return the same place with other options, as far as those say anything.
 
         What the URI says of itself counts more.
         """
