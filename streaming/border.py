@@ -1,9 +1,9 @@
 """The border to Spark and to callers: what went wrong crosses it as one sentence.
 
-Spark shows the whole traceback of a Python worker, causes first, and a reader looks for the end of
-it. An error that we raise on purpose locates itself: the way that it came through our modules, and
-what it was made of, says no more to a user. So it leaves without them. They are logged at level
-DEBUG, by ``kafkalog.border``. What nobody expected keeps its traceback: that is a fault of ours.
+Spark shows the whole traceback of a Python worker, causes first, and a reader has to look for its
+end. An error that we raise on purpose says itself where the fault is. Its traceback and its cause
+tell a user no more, so it leaves without them. ``kafkalog.border`` logs them at level DEBUG. An
+error that nobody expected keeps its traceback: that is a fault of ours.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def crosses_border(function: Callable[_Given, _Result]) -> Callable[_Given, _Res
 
 
 def without_history(error: KafkaLogError | OSError) -> KafkaLogError | OSError:
-    """Give the error without traceback and cause; what a file system said, as a sentence.
+    """Return the error without traceback and cause; what a file system said, as a sentence.
 
     An error of a socket (a task that Spark has stopped) names no file and stays what it is.
     """
@@ -76,7 +76,7 @@ def _sentence(error: OSError) -> str:
 
 
 def what_to_do(error: OSError) -> str:
-    """Give the end of a sentence about a file system that is full; nothing for other errors."""
+    """Return the end of a sentence about a file system that is full; nothing for other errors."""
     if error.errno not in _FULL:
         return ""
     return "; make room there and run it again: what is committed stays as it is"

@@ -1,11 +1,11 @@
 """Settings of Kafka's clients that a query over a broker may carry, and that mean nothing here.
 
 A query that moves over from Spark's Kafka connector keeps its connection, security and tuning
-settings: they are accepted and ignored with one warning (``options.warn_ignored``), those of a
-producer in the source too and those of a consumer in the sink, as one set of options often serves
-both. The names are those of Kafka 4.1's ``CommonClientConfigs``, ``ConsumerConfig``,
-``ProducerConfig`` and ``AdminClientConfig``; a class that gives one of them a meaning of its own
-declares or refuses it, and what is declared or refused comes before these.
+settings. They are accepted and ignored with one warning (``options.warn_ignored``). Source and sink
+ignore those of producers and of consumers alike, as one set of options often serves both.
+
+The names are those of Kafka 4.1's ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig``
+and ``AdminClientConfig``. A name that an options class declares or refuses itself is not ignored.
 """
 
 from __future__ import annotations

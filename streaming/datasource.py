@@ -39,12 +39,12 @@ class KafkaLogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the short name of the format."""
+        """Return the short name of the format."""
         return "kafkalog"
 
     @crosses_border
     def schema(self) -> StructType:
-        """Give the columns of Spark's Kafka source, or of a view, after checking the options.
+        """Return the columns of Spark's Kafka source, or of a view, after checking the options.
 
         Raises:
             OptionError: an option that no query over the source can use as given.

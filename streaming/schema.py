@@ -51,7 +51,7 @@ _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestampType"}
 
 
 def source_schema(*, include_headers: bool) -> StructType:
-    """Give the schema of Spark's Kafka source; ``headers`` only on request, as there."""
+    """Return the schema of Spark's Kafka source; ``headers`` only on request, as there."""
     return StructType(
         [
             StructField(name, kind)
@@ -100,7 +100,7 @@ class RowSchema:
         )
 
     def to_arrow(self) -> pa.Schema:
-        """Give the Arrow schema of the rows, which is compared by Spark field by field."""
+        """Return the Arrow schema of the rows, which is compared by Spark field by field."""
         import pyarrow as pa  # noqa: PLC0415 - not at import: planning processes do without
 
         header = pa.struct([("key", pa.string()), ("value", pa.binary())])

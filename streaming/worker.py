@@ -1,4 +1,4 @@
-"""What a Python process of Spark's does once, whichever tasks it runs."""
+"""What a Python process of Spark does once, whichever tasks it runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def settle_worker() -> None:
     Spark keeps a worker for many tasks and collects garbage after each, which visits every object
     of every imported module. With numba's among them that takes 40 ms, more than all else that a
     task of a small micro-batch does. So it is called at the end of a task, when all that tasks need
-    is imported and compiled, and stays; what later tasks leave behind is collected as ever.
+    is imported and compiled, and stays. What later tasks leave is collected as before.
     """
     if TaskContext.get() is None:
         return
@@ -31,9 +31,9 @@ def settle_worker() -> None:
 def end_if_spark_has_gone() -> None:
     """End this process, if a streaming reader is stopped because Spark has closed its pipe.
 
-    That is how Spark ends a query: it never says so. pyspark's runner takes the end of its input
-    for an error, reports it into the closed pipe, and each of the three attempts to write shows as
-    a traceback with ``BrokenPipeError`` between the lines of a query that has ended well.
+    Spark ends a query by closing the pipe, without a word. pyspark's runner takes the end of its
+    input for an error and reports it into the closed pipe. Each of its three attempts to write
+    would show as a traceback with ``BrokenPipeError``, though the query has ended well.
     """
     error = sys.exc_info()[1]
     if not isinstance(error, EOFError | ConnectionError) or error.__traceback__ is None:
@@ -51,8 +51,8 @@ def end_if_spark_has_gone() -> None:
 def show_log_lines() -> None:
     """Let log lines from level INFO on come to stderr, unless somebody has set up logging.
 
-    In the process that answers for a query's offsets nobody can; its stderr is the driver's, where
-    Spark's own sources say at INFO where a query starts.
+    In the process that answers for a query's offsets nobody can set it up. Its stderr is the
+    driver's, where Spark's own sources say at INFO where a query starts.
     """
     logger = logging.getLogger("kafkalog")
     if logger.hasHandlers():
