@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import functools
 import logging
-import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.files.opening import open_file
-from kafkalog.model import MAX_OFFSET, NO_PRODUCER_ID, NO_TIMESTAMP
+from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.index.time import TimeIndex
 from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.batch_header import parse_header
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
 if TYPE_CHECKING:
@@ -37,32 +38,16 @@ if TYPE_CHECKING:
 
     from kafkalog.files.open_file import FileIdentity, OpenFile
     from kafkalog.streaming.records.batch import BatchTable
+    from kafkalog.streaming.records.batch_header import BatchHeader
 
     Bytes = npt.NDArray[np.uint8]
 
-__all__ = ["CHUNK_BYTES", "BatchHeader", "Chunk", "LogSegment"]
+__all__ = ["CHUNK_BYTES", "Chunk", "LogSegment"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
 CHUNK_BYTES: Final = 1 << 20
 """Bytes read at once: large enough that a read costs little beside the decoding."""
-
-_HEADER: Final = struct.Struct(">qi4xb")
-"""Offset, size and magic: where every magic has them."""
-
-_V2_REST: Final = struct.Struct(">21xhi8xqq6xi")
-"""Attributes, last offset delta, max timestamp, producer id and count of a batch of magic 2."""
-
-_V1_REST: Final = struct.Struct(">17xBq")
-"""Attributes and timestamp of a message of magic 1."""
-
-_LEGACY_ATTRIBUTES_POSITION: Final = 17
-_CODEC: Final = 0x07
-_LOG_APPEND_TIME: Final = 0x08
-
-_HEADER_BYTES: Final = 61
-_SMALLEST_ENTRY: Final = {0: 26, 1: 34, 2: 61}
-"""Bytes of the smallest entry of each magic, its first 12 included."""
 
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)
 
@@ -73,24 +58,6 @@ class Chunk(NamedTuple):
     data: Bytes
     table: BatchTable
     file_position: int
-
-
-class BatchHeader(NamedTuple):
-    """The first bytes of a batch, or of an outer message of magic 0 or 1."""
-
-    position: int
-    size: int
-    offset: int
-    """The base offset in magic 2, the last offset before."""
-    last_offset: int
-    max_timestamp: int
-    producer_id: int
-    is_wrapper: bool
-    """Whether it is a compressed message of magic 0 or 1."""
-    one_timestamp: bool
-    """Whether it says of every record in it, by ``max_timestamp``, which timestamp that has."""
-    is_emptied: bool
-    """Whether a cleaner has left nothing but the header, which keeps its timestamp."""
 
 
 class LogSegment:
@@ -256,7 +223,7 @@ class LogSegment:
     def _first_offset_inside(self, position: int) -> int:
         """Open the wrapper at ``position``; beyond all offsets if it cannot be opened."""
         with suppress(CorruptRecordError):
-            for chunk in self.chunks(position, position + 1, _HEADER_BYTES):
+            for chunk in self.chunks(position, position + 1, HEADER_SIZE):
                 facts = MessageSetReader().wrapper_facts(
                     chunk.data, chunk.table[:1], file_position=position, path=str(self.path)
                 )
@@ -328,37 +295,7 @@ class LogSegment:
         if position < 0:  # as a damaged index may say
             return None
         remaining = self.size - position
-        data = self.opened.peek(position, _HEADER_BYTES)
-        if len(data) < _HEADER.size:
-            return None
-        offset, length, magic = _HEADER.unpack_from(data)
-        size = 12 + length
-        if not _SMALLEST_ENTRY.get(magic, remaining + 1) <= size <= remaining:
-            return None
-        last_offset, max_timestamp, producer_id = offset, NO_TIMESTAMP, NO_PRODUCER_ID
-        is_wrapper = magic < 2 and bool(data[_LEGACY_ATTRIBUTES_POSITION] & _CODEC)
-        one_timestamp, is_emptied = True, False
-        if magic == 2:
-            attributes, delta, max_timestamp, producer_id, count = _V2_REST.unpack_from(data)
-            last_offset += delta
-            one_timestamp = bool(attributes & _LOG_APPEND_TIME) or count <= 1
-            is_emptied = count == 0
-            if delta < 0:
-                return None
-        elif magic == 1:
-            attributes, max_timestamp = _V1_REST.unpack_from(data)
-            one_timestamp = bool(attributes & _LOG_APPEND_TIME) or not attributes & _CODEC
-        return BatchHeader(
-            position,
-            size,
-            offset,
-            last_offset,
-            max_timestamp,
-            producer_id,
-            is_wrapper=is_wrapper,
-            one_timestamp=one_timestamp,
-            is_emptied=is_emptied,
-        )
+        return parse_header(self.opened.peek(position, HEADER_SIZE), position, remaining)
 
     def headers(self, position: int) -> Iterator[BatchHeader]:
         """Walk batch headers from ``position`` on, up to the first bytes that are no whole batch.
@@ -386,7 +323,7 @@ class LogSegment:
         self.opened.will_read(position, self._readable_end(end_position))
         while position < (end := self._readable_end(end_position)):
             # At least a header, though it may lie beyond the end asked for.
-            length = needed or max(min(chunk_bytes, end - position), _HEADER_BYTES)
+            length = needed or max(min(chunk_bytes, end - position), HEADER_SIZE)
             data = self.opened.read(position, min(length, self.size - position))
             scan = scan_batches(data, file_position=position, path=str(self.path))
             if scan.consumed:

@@ -11,10 +11,9 @@ next cuts it off.
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["Damage", "LogDamage", "look_for_damage"]
-
-_COUNT: Final = struct.Struct(">16xb40xi")
-"""Magic and number of records of a batch of magic 2."""
 
 
 class Damage(NamedTuple):
@@ -167,13 +163,12 @@ class _Walk:
         counts = []
         while position < end:
             header = self._segment.header_at(position)
-            data = self._segment.opened.peek(position, _COUNT.size)
-            if header is None or len(data) < _COUNT.size:
+            if (
+                header is None
+                or not 0 <= header.record_count <= header.last_offset - header.offset + 1
+            ):
                 return []
-            magic, count = _COUNT.unpack(data)
-            if magic != 2 or not 0 <= count <= header.last_offset - header.offset + 1:
-                return []
-            counts.append(count)
+            counts.append(header.record_count)
             position += header.size
         return counts if position == end else []
 

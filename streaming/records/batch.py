@@ -1,34 +1,7 @@
-"""Record batches of magic 2 and the common prefix of all magics: what stands where.
+"""Batches of all magics, walked over by their headers, and their checksums.
 
-Everything is big-endian. An entry of any magic (Kafka ``Records``)::
-
-    @   size  type    field
-    0   8     int64   offset     magic 2: base offset; older: the (last) message's
-    8   4     int32   size       bytes after this field: the entry has 12 more
-    16  1     int8    magic      0, 1 or 2
-
-A record batch (Kafka ``DefaultRecordBatch``; KIP-98), 61 bytes of header::
-
-    @   size  type    field
-    0   8     int64   baseOffset            kept by compaction though its record be gone
-    8   4     int32   batchLength           total - 12
-    12  4     int32   partitionLeaderEpoch  -1 none; not under the CRC
-    16  1     int8    magic                 2
-    17  4     uint32  crc                   CRC-32C of all bytes from 21 on
-    21  2     int16   attributes            see the masks below
-    23  4     int32   lastOffsetDelta       kept by compaction: the next offset is one above it
-    27  8     int64   baseTimestamp         ms; the first record's, not the lowest
-    35  8     int64   maxTimestamp          ms; with LogAppendTime, every record's
-    43  8     int64   producerId            -1 none
-    51  2     int16   producerEpoch         -1 none
-    53  4     int32   baseSequence          -1 none
-    57  4     int32   recordsCount          records that are there; 0 is allowed
-    61        bytes   records               raw, or one stream of the codec
-
-    attributes: bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
-
-Older magics are in ``message_sets.layout``. What is *not* checked here: checksums, records, and
-that offsets increase from entry to entry.
+What is *not* checked by the walk: checksums, records, and that offsets increase from entry to
+entry. ``batch_layout`` says what stands where.
 """
 
 from __future__ import annotations
@@ -42,6 +15,17 @@ import numpy as np
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
+from kafkalog.streaming.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    CODEC_MASK,
+    CONTROL_MASK,
+    LOG_APPEND_TIME_MASK,
+    MAGIC,
+    OFFSET_POSITION,
+    PREFIX_SIZE,
+    SIZE_POSITION,
+    TRANSACTIONAL_MASK,
+)
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
 from kafkalog.streaming.records.jit.kernel import as_python, compiler_is_loaded
 
@@ -51,42 +35,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
 __all__ = [
-    "CODEC_MASK",
-    "CONTROL_MASK",
-    "DELETE_HORIZON_MASK",
-    "HEADER_SIZE",
-    "LOG_APPEND_TIME_MASK",
-    "MAGIC_POSITION",
-    "PREFIX_SIZE",
-    "TRANSACTIONAL_MASK",
     "BatchTable",
     "Scan",
     "invalid_checksums",
     "scan_batches",
 ]
-
-OFFSET_POSITION: Final = 0
-SIZE_POSITION: Final = OFFSET_POSITION + 8
-OVERHEAD: Final = SIZE_POSITION + 4
-LEADER_EPOCH_POSITION: Final = OVERHEAD
-MAGIC_POSITION: Final = LEADER_EPOCH_POSITION + 4
-PREFIX_SIZE: Final = MAGIC_POSITION + 1
-CRC_POSITION: Final = PREFIX_SIZE
-ATTRIBUTES_POSITION: Final = CRC_POSITION + 4
-LAST_OFFSET_DELTA_POSITION: Final = ATTRIBUTES_POSITION + 2
-BASE_TIMESTAMP_POSITION: Final = LAST_OFFSET_DELTA_POSITION + 4
-MAX_TIMESTAMP_POSITION: Final = BASE_TIMESTAMP_POSITION + 8
-PRODUCER_ID_POSITION: Final = MAX_TIMESTAMP_POSITION + 8
-PRODUCER_EPOCH_POSITION: Final = PRODUCER_ID_POSITION + 8
-BASE_SEQUENCE_POSITION: Final = PRODUCER_EPOCH_POSITION + 2
-COUNT_POSITION: Final = BASE_SEQUENCE_POSITION + 4
-HEADER_SIZE: Final = COUNT_POSITION + 4
-
-CODEC_MASK: Final = 0x07
-LOG_APPEND_TIME_MASK: Final = 0x08
-TRANSACTIONAL_MASK: Final = 0x10
-CONTROL_MASK: Final = 0x20
-DELETE_HORIZON_MASK: Final = 0x40
 
 _LEGACY_CRC_START: Final = 16
 _SMALL: Final = 1024
@@ -293,29 +246,31 @@ def invalid_checksums(
         bad_small = np.empty(int(small.sum()), np.uint8)
         kernels.check_small(data, file_position, table.facts[small], *tables, bad_small)
         bad[small] = bad_small
-    large = table[~small]
+    _check_large(data, file_position, table, np.flatnonzero(~small), bad)
+    return bad
+
+
+def _check_large(
+    data: Bytes, file_position: int, table: BatchTable, rows: Integers, bad: NDArray[np.bool_]
+) -> None:
+    """Check the batches of some rows by a library, and set ``bad`` where it has another result."""
+    large = table[rows]
     view = data.data
     starts = (large.position - file_position).tolist()
-    for row, start, size, magic, stored in zip(
-        np.flatnonzero(~small).tolist(),
-        starts,
-        large.size.tolist(),
-        large.magic.tolist(),
-        large.crc.tolist(),
-        strict=True,
-    ):
-        if magic == 2:
+    facts = (large.size.tolist(), large.magic.tolist(), large.crc.tolist())
+    for row, start, size, magic, stored in zip(rows.tolist(), starts, *facts, strict=True):
+        if magic == MAGIC:
             computed = crc32c.crc32c(view[start + ATTRIBUTES_POSITION : start + size])
         else:
             computed = zlib.crc32(view[start + _LEGACY_CRC_START : start + size])
         bad[row] = computed != stored
-    return bad
 
 
 def _invalid(
     reason: int, about: int, data: Bytes, position: int, file_position: int, path: str
 ) -> CorruptRecordError:
-    offset = int.from_bytes(data[position : position + 8].tobytes(), "big", signed=True)
+    first = data[position + OFFSET_POSITION : position + SIZE_POSITION]
+    offset = int.from_bytes(first.tobytes(), "big", signed=True)
     where = f"{path or 'the buffer'} at byte {file_position + position}"
     text = {
         kernels.BAD_SIZE: f"{where}: a size of {about} is too small for any batch",

@@ -1,12 +1,7 @@
 """The fields of a batch of magic 2 that are given when it is appended: offset and leader epoch.
 
-====  ====  ====================  =====================================================
-byte  size  field                 while the batch is staged
-====  ====  ====================  =====================================================
-0     8     baseOffset            0; or the final one, of a run whose offsets are kept
-8     4     batchLength           final
-12    4     partitionLeaderEpoch  -1
-====  ====  ====================  =====================================================
+While a batch is staged, its base offset is 0, or the final one if offsets are kept, its leader
+epoch is -1, and the length between them is final. ``batch_layout`` says where they are.
 
 They lie outside of the batch's CRC. Where it is known which batches there are, they are written
 with arrays, or straight into a file, and nothing has to be walked.
@@ -19,6 +14,13 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.model import NO_EPOCH
+from kafkalog.streaming.records.batch_layout import (
+    LEADER_EPOCH_POSITION,
+    MAGIC_POSITION,
+    OFFSET_POSITION,
+    OVERHEAD,
+    SIZE_POSITION,
+)
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
@@ -26,18 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["HEAD_BYTES", "heads_of", "stamp_heads", "unstamp_heads"]
 
-HEAD_BYTES: Final = 16
+HEAD_BYTES: Final = MAGIC_POSITION
 
 _HEAD: Final = np.dtype([("base_offset", ">i8"), ("length", ">i4"), ("leader_epoch", ">i4")])
-_OVERHEAD: Final = 12
-_EPOCH: Final = 12
 
 
 def heads_of(table: BatchTable) -> Bytes:
     """Return uint8[n, 16]: the first bytes of the n batches of ``table``, all of magic 2."""
     heads = np.empty(len(table), _HEAD)
     heads["base_offset"] = table.base_offset
-    heads["length"] = table.size - _OVERHEAD
+    heads["length"] = table.size - OVERHEAD
     heads["leader_epoch"] = table.leader_epoch
     return heads.view(np.uint8).reshape(len(table), HEAD_BYTES)
 
@@ -53,6 +53,6 @@ def unstamp_heads(data: Bytes, positions: Integers, *, keep_offsets: bool) -> No
     ``keep_offsets`` says that their offsets were final when they were staged.
     """
     if not keep_offsets:
-        data[positions[:, None] + np.arange(8)] = 0
+        data[positions[:, None] + np.arange(OFFSET_POSITION, SIZE_POSITION)] = 0
     epoch = np.array([NO_EPOCH], ">i4").view(np.uint8)
-    data[positions[:, None] + np.arange(_EPOCH, HEAD_BYTES)] = epoch
+    data[positions[:, None] + np.arange(LEADER_EPOCH_POSITION, HEAD_BYTES)] = epoch

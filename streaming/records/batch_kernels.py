@@ -1,9 +1,30 @@
-"""Walk over the batches of a buffer, many a call, and check their checksums. See ``batch``."""
+"""Walk over the batches of a buffer, many a call, and check their checksums.
+
+``batch_layout`` says what stands where.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.streaming.records.batch_layout import (
+    ATTRIBUTES_POSITION,
+    BASE_SEQUENCE_POSITION,
+    BASE_TIMESTAMP_POSITION,
+    COUNT_POSITION,
+    CRC_POSITION,
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION,
+    MAGIC_POSITION,
+    MAX_TIMESTAMP_POSITION,
+    OFFSET_POSITION,
+    OVERHEAD,
+    PREFIX_SIZE,
+    PRODUCER_EPOCH_POSITION,
+    PRODUCER_ID_POSITION,
+    SIZE_POSITION,
+)
 from kafkalog.streaming.records.byte_kernels import read_int
 from kafkalog.streaming.records.crc_kernels import checksum
 from kafkalog.streaming.records.jit.kernel import kernel
@@ -40,7 +61,7 @@ BAD_MAGIC: Final = 4
 BAD_COUNT: Final = 5
 BAD_OFFSET: Final = 6
 
-_PREFIX: Final = 17
+_SMALLEST: Final = HEADER_SIZE - OVERHEAD
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 
@@ -62,25 +83,25 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
         if rows == table.shape[0]:
             reason = TABLE_FULL
             break
-        if length - position < _PREFIX:
+        if length - position < PREFIX_SIZE:
             reason = INCOMPLETE
             break
-        offset = read_int(data, position, 8)
-        rest = read_int(data, position + 8, 4)
-        magic = read_int(data, position + 16, 1)
+        offset = read_int(data, position + OFFSET_POSITION, 8)
+        rest = read_int(data, position + SIZE_POSITION, 4)
+        magic = read_int(data, position + MAGIC_POSITION, 1)
         if rest < 14:
             reason, about = BAD_SIZE, rest
             break
         if magic < 0 or magic > 2:
             reason, about = BAD_MAGIC, magic
             break
-        if (magic == 1 and rest < 22) or (magic == 2 and rest < 49):
+        if (magic == 1 and rest < 22) or (magic == 2 and rest < _SMALLEST):
             reason, about = BAD_SIZE, rest
             break
         if offset < 0:
             reason, about = BAD_OFFSET, offset
             break
-        size = rest + 12
+        size = rest + OVERHEAD
         if length - position < size:
             reason = INCOMPLETE
             break
@@ -88,8 +109,8 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
         table[rows, SIZE] = size
         table[rows, MAGIC] = magic
         if magic == 2:
-            delta = read_int(data, position + 23, 4)
-            count = read_int(data, position + 57, 4)
+            delta = read_int(data, position + LAST_OFFSET_DELTA_POSITION, 4)
+            count = read_int(data, position + COUNT_POSITION, 4)
             if count < 0:
                 reason, about = BAD_COUNT, count
                 break
@@ -98,14 +119,14 @@ def walk(data: Bytes, start: int, file_position: int, table: Integers, stopped: 
                 break
             table[rows, BASE_OFFSET] = offset
             table[rows, LAST_OFFSET] = offset + delta
-            table[rows, LEADER_EPOCH] = read_int(data, position + 12, 4)
-            table[rows, CRC] = read_int(data, position + 17, 4) & 0xFFFFFFFF
-            table[rows, ATTRIBUTES] = read_int(data, position + 21, 2)
-            table[rows, BASE_TIMESTAMP] = read_int(data, position + 27, 8)
-            table[rows, MAX_TIMESTAMP] = read_int(data, position + 35, 8)
-            table[rows, PRODUCER_ID] = read_int(data, position + 43, 8)
-            table[rows, PRODUCER_EPOCH] = read_int(data, position + 51, 2)
-            table[rows, BASE_SEQUENCE] = read_int(data, position + 53, 4)
+            table[rows, LEADER_EPOCH] = read_int(data, position + LEADER_EPOCH_POSITION, 4)
+            table[rows, CRC] = read_int(data, position + CRC_POSITION, 4) & 0xFFFFFFFF
+            table[rows, ATTRIBUTES] = read_int(data, position + ATTRIBUTES_POSITION, 2)
+            table[rows, BASE_TIMESTAMP] = read_int(data, position + BASE_TIMESTAMP_POSITION, 8)
+            table[rows, MAX_TIMESTAMP] = read_int(data, position + MAX_TIMESTAMP_POSITION, 8)
+            table[rows, PRODUCER_ID] = read_int(data, position + PRODUCER_ID_POSITION, 8)
+            table[rows, PRODUCER_EPOCH] = read_int(data, position + PRODUCER_EPOCH_POSITION, 2)
+            table[rows, BASE_SEQUENCE] = read_int(data, position + BASE_SEQUENCE_POSITION, 4)
             table[rows, COUNT] = count
         else:
             attributes = read_int(data, position + 17, 1)
@@ -160,7 +181,7 @@ def check_small(
         size = table[row, SIZE]
         if position >= 0 and size >= 26 and position <= data.shape[0] - size:
             if table[row, MAGIC] == 2:
-                crc = checksum(data, position + 21, position + size, crc32c_tables)
+                crc = checksum(data, position + ATTRIBUTES_POSITION, position + size, crc32c_tables)
             else:
                 crc = checksum(data, position + 16, position + size, crc32_tables)
             bad[row] = crc != table[row, CRC]

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TimestampType
-from kafkalog.streaming.records.batch import DELETE_HORIZON_MASK, BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch_layout import DELETE_HORIZON_MASK
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 

@@ -9,14 +9,12 @@ Source: Kafka ``MemoryRecordsBuilder``, ``DefaultRecordBatch``.
 
 from __future__ import annotations
 
-import struct
-from typing import TYPE_CHECKING, Final
-
-import crc32c
+from typing import TYPE_CHECKING
 
 from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TimestampType
 from kafkalog.streaming.records import encode_kernels as kernels
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE, LOG_APPEND_TIME_MASK, seal_batch
 from kafkalog.streaming.records.compression import Codec, compress_pieces
 from kafkalog.streaming.records.open_batch import (
     DEFAULT_MAX_MESSAGE_BYTES,
@@ -35,15 +33,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.record_columns import RecordColumns
 
 __all__ = ["DEFAULT_TARGET_BYTES", "BatchBuilder", "EncodedBatch"]
-
-# baseOffset, batchLength, partitionLeaderEpoch, magic, crc, attributes, lastOffsetDelta,
-# baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, recordsCount: see `batch`.
-_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-_CRC: Final = struct.Struct(">I")
-_CRC_POSITION: Final = 17
-_CRC_START: Final = 21
-_MAGIC: Final = 2
-_LOG_APPEND_TIME_BIT: Final = 0x08
 
 
 class BatchBuilder(OpenBatch):
@@ -77,8 +66,8 @@ class BatchBuilder(OpenBatch):
             log_append_time_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None
         )
         self._max_message_bytes = max_message_bytes
-        limit = max(_HEADER.size, min(target_bytes + _HEADER.size, max_message_bytes))
-        super().__init__(limit, header_size=_HEADER.size, state_size=kernels.STATE_SIZE)
+        limit = max(HEADER_SIZE, min(target_bytes + HEADER_SIZE, max_message_bytes))
+        super().__init__(limit, header_size=HEADER_SIZE, state_size=kernels.STATE_SIZE)
 
     def _append_some(self, records: RecordColumns, rows: Integers, first: int) -> int:
         return kernels.append_records(
@@ -100,7 +89,7 @@ class BatchBuilder(OpenBatch):
 
     def _seal(self, records: memoryview, state: list[int]) -> bytes:
         codec, pieces = self._compressed(records)
-        size = _HEADER.size + sum(map(len, pieces))
+        size = HEADER_SIZE + sum(map(len, pieces))
         if size > self._max_message_bytes:
             raise RecordTooLargeError(
                 f"a record of {len(records)} bytes makes a batch of {size} bytes "
@@ -108,33 +97,24 @@ class BatchBuilder(OpenBatch):
             )
         if self._stamp is not None:
             state[kernels.MAX_TIMESTAMP] = self._stamp
-        header = bytearray(
-            _HEADER.pack(
-                0,
-                size - 12,
-                NO_EPOCH,
-                _MAGIC,
-                0,
-                int(codec) | (0 if self._stamp is None else _LOG_APPEND_TIME_BIT),
-                state[kernels.LAST_DELTA],
-                state[kernels.BASE_TIMESTAMP],
-                state[kernels.MAX_TIMESTAMP],
-                NO_PRODUCER_ID,
-                NO_EPOCH,
-                NO_SEQUENCE,
-                state[kernels.COUNT],
-            )
+        return seal_batch(
+            pieces,
+            base_offset=0,
+            leader_epoch=NO_EPOCH,
+            attributes=int(codec) | (0 if self._stamp is None else LOG_APPEND_TIME_MASK),
+            last_offset_delta=state[kernels.LAST_DELTA],
+            base_timestamp=state[kernels.BASE_TIMESTAMP],
+            max_timestamp=state[kernels.MAX_TIMESTAMP],
+            producer_id=NO_PRODUCER_ID,
+            producer_epoch=NO_EPOCH,
+            base_sequence=NO_SEQUENCE,
+            count=state[kernels.COUNT],
         )
-        crc = crc32c.crc32c(memoryview(header)[_CRC_START:])
-        for piece in pieces:
-            crc = crc32c.crc32c(piece, crc)
-        _CRC.pack_into(header, _CRC_POSITION, crc)
-        return b"".join((header, *pieces))
 
     def _compressed(self, records: memoryview) -> tuple[Codec, Sequence[Data]]:
         """Compress, unless that only makes the batch too large."""
         pieces = compress_pieces(self._codec, records, self._level)
-        too_large = _HEADER.size + sum(map(len, pieces)) > self._max_message_bytes
-        if too_large and _HEADER.size + len(records) <= self._max_message_bytes:
+        too_large = HEADER_SIZE + sum(map(len, pieces)) > self._max_message_bytes
+        if too_large and HEADER_SIZE + len(records) <= self._max_message_bytes:
             return Codec.NONE, [records]
         return self._codec, pieces

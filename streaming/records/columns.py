@@ -24,7 +24,8 @@ from kafkalog.errors import (
     UnsupportedCodecError,
 )
 from kafkalog.streaming.records import decode_kernels as kernels
-from kafkalog.streaming.records.batch import HEADER_SIZE, BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec, decompress_pieces
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages

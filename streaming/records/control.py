@@ -30,17 +30,11 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from crc32c import crc32c
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import NO_PRODUCER_ID, NO_SEQUENCE
-from kafkalog.streaming.records.batch import (
-    CONTROL_MASK,
-    HEADER_SIZE,
-    OVERHEAD,
-    TRANSACTIONAL_MASK,
-    BatchTable,
-)
+from kafkalog.streaming.records.batch import BatchTable
+from kafkalog.streaming.records.batch_layout import CONTROL_MASK, TRANSACTIONAL_MASK, seal_batch
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
@@ -60,11 +54,6 @@ __all__ = [
 _KEY_BYTES: Final = 4
 _VALUE_BYTES: Final = 6
 
-# A batch of one record: baseOffset, batchLength, partitionLeaderEpoch, magic; crc; attributes,
-# lastOffsetDelta, baseTimestamp, maxTimestamp, producerId, producerEpoch, baseSequence, count.
-_HEAD: Final = struct.Struct(">qiib")
-_CRC: Final = struct.Struct(">I")
-_REST: Final = struct.Struct(">hiqqqhii")
 _MARKER: Final = struct.Struct(">5xhhxhix")
 """The record: lengths and deltas as varints, which are bytes here; key and value as above."""
 
@@ -103,19 +92,19 @@ def abort_marker(
     record = bytearray(_MARKER.pack(0, MarkerType.ABORT, 0, coordinator_epoch))
     record[0] = 2 * (len(record) - 1)
     record[4], record[9] = 2 * _KEY_BYTES, 2 * _VALUE_BYTES
-    rest = _REST.pack(
-        TRANSACTIONAL_MASK | CONTROL_MASK,
-        0,
-        timestamp_ms,
-        timestamp_ms,
-        producer_id,
-        producer_epoch,
-        NO_SEQUENCE,
-        1,
+    return seal_batch(
+        [record],
+        base_offset=offset,
+        leader_epoch=leader_epoch,
+        attributes=TRANSACTIONAL_MASK | CONTROL_MASK,
+        last_offset_delta=0,
+        base_timestamp=timestamp_ms,
+        max_timestamp=timestamp_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE,
+        count=1,
     )
-    body = rest + record
-    head = _HEAD.pack(offset, len(body) + HEADER_SIZE - OVERHEAD - _REST.size, leader_epoch, 2)
-    return head + _CRC.pack(crc32c(body)) + body
 
 
 def as_data_batches(table: BatchTable) -> BatchTable:

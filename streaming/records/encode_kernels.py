@@ -18,6 +18,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.streaming.records.batch_layout import (
+    HEADER_SIZE,
+    LAST_OFFSET_DELTA_POSITION,
+    LEADER_EPOCH_POSITION,
+    MAGIC,
+    MAGIC_POSITION,
+    OFFSET_POSITION,
+    OVERHEAD,
+    SIZE_POSITION,
+)
 from kafkalog.streaming.records.byte_kernels import (
     copy_bytes,
     put_varint,
@@ -234,16 +244,17 @@ def number_batches(data: Bytes, first_offset: int, leader_epoch: int) -> int:
     """
     position, offset = 0, first_offset
     while position < data.shape[0]:
-        if data.shape[0] - position < 61 or data[position + 16] != 2:
+        if data.shape[0] - position < HEADER_SIZE or data[position + MAGIC_POSITION] != MAGIC:
             return -1 - position
-        length = read_int(data, position + 8, 4)
-        delta = read_int(data, position + 23, 4)
-        if length < 49 or length > data.shape[0] - position - 12 or delta < 0:
+        length = read_int(data, position + SIZE_POSITION, 4)
+        delta = read_int(data, position + LAST_OFFSET_DELTA_POSITION, 4)
+        size = OVERHEAD + length
+        if size < HEADER_SIZE or size > data.shape[0] - position or delta < 0:
             return -1 - position
         for i in range(8):
-            data[position + i] = (offset >> (56 - 8 * i)) & 0xFF
+            data[position + OFFSET_POSITION + i] = (offset >> (56 - 8 * i)) & 0xFF
         for i in range(4):
-            data[position + 12 + i] = (leader_epoch >> (24 - 8 * i)) & 0xFF
+            data[position + LEADER_EPOCH_POSITION + i] = (leader_epoch >> (24 - 8 * i)) & 0xFF
         offset += delta + 1
-        position += 12 + length
+        position += size
     return offset

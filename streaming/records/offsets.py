@@ -7,11 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.records.batch import (
-    LEADER_EPOCH_POSITION,
-    MAGIC_POSITION,
-    scan_batches,
-)
+from kafkalog.streaming.records.batch import scan_batches
+from kafkalog.streaming.records.batch_layout import LEADER_EPOCH_POSITION, MAGIC, MAGIC_POSITION
 from kafkalog.streaming.records.encode_kernels import number_batches
 from kafkalog.streaming.records.message_sets.encode_kernels import number_messages
 
@@ -42,7 +39,7 @@ def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
             magic 0, whose offsets lie under its checksum; ``position`` says where in ``data``. What
             lies before it is numbered already.
     """
-    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < 2:
+    if len(data) > MAGIC_POSITION and data[MAGIC_POSITION] < MAGIC:
         end = number_messages(data, first_offset)
     else:
         end = number_batches(data, first_offset, leader_epoch)
@@ -64,6 +61,6 @@ def assign_leader_epoch(data: Bytes, leader_epoch: int) -> None:
         leader_epoch: int32, see ``assign_offsets``.
     """
     table = scan_batches(data).table
-    places = table.position[table.magic == 2] + LEADER_EPOCH_POSITION
+    places = table.position[table.magic == MAGIC] + LEADER_EPOCH_POSITION
     epoch = np.frombuffer(leader_epoch.to_bytes(4, "big", signed=True), np.uint8)
     data[places[:, None] + np.arange(4)] = epoch

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -12,7 +11,14 @@ from kafkalog.files.local_file import read_at
 from kafkalog.files.regular import open_regular
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import ends_in_zeros
-from kafkalog.streaming.records.batch import OVERHEAD
+from kafkalog.streaming.records.batch_layout import (
+    MAGIC,
+    MAGIC_POSITION,
+    OVERHEAD,
+    PREFIX_SIZE,
+    PREFIX_WITH_DELTA,
+    SIZE_POSITION,
+)
 from kafkalog.streaming.store.proof import is_valid_batch
 
 if TYPE_CHECKING:
@@ -26,14 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["find_valid_batch", "reach_of"]
 
 _PIECE_BYTES: Final = 1 << 20
-_PREFIX_BYTES: Final = 17
-_MAGIC_POSITION: Final = 16
-_SIZE_POSITION: Final = 8
 _SMALLEST_SIZE: Final = 14
-_LAST_MAGIC: Final = 2
 _MAX_RELATIVE_OFFSET: Final = 2**31 - 1
-_HEAD: Final = struct.Struct(">qi4xb6xi")
-"""Offset, size and magic of any batch; of one of magic 2 also its last offset delta."""
 
 
 def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
@@ -46,7 +46,7 @@ def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
     try:
         size = os.fstat(descriptor).st_size
         for start in range(position, size, _PIECE_BYTES):
-            data = read_at(descriptor, start, _PIECE_BYTES + _PREFIX_BYTES)
+            data = read_at(descriptor, start, _PIECE_BYTES + PREFIX_SIZE)
             for candidate in _candidates(data, next_offset):
                 if is_valid_batch(descriptor, start + candidate):
                     return start + candidate
@@ -62,12 +62,14 @@ def reach_of(segment: LogSegment, end: ValidEnd) -> int:
     are no batch.
     """
     position, reach = end.position, end.next_offset
-    while segment.size - position >= _HEAD.size and not ends_in_zeros(segment, position):
-        data = segment.opened.peek(position, _HEAD.size)
-        if not any(True for _ in _candidates(np.frombuffer(data[:_PREFIX_BYTES], np.uint8), reach)):
+    while segment.size - position >= PREFIX_WITH_DELTA.size and not ends_in_zeros(
+        segment, position
+    ):
+        data = segment.opened.peek(position, PREFIX_WITH_DELTA.size)
+        if not any(True for _ in _candidates(np.frombuffer(data[:PREFIX_SIZE], np.uint8), reach)):
             return MAX_OFFSET
-        offset, size, magic, delta = _HEAD.unpack(data)
-        last = offset + delta if magic == _LAST_MAGIC else offset
+        offset, size, magic, delta = PREFIX_WITH_DELTA.unpack(data)
+        last = offset + delta if magic == MAGIC else offset
         if last < reach:
             return MAX_OFFSET
         position, reach = position + OVERHEAD + size, last + 1
@@ -76,11 +78,11 @@ def reach_of(segment: LogSegment, end: ValidEnd) -> int:
 
 def _candidates(data: Bytes, next_offset: int) -> Iterator[int]:
     """Give the places where magic, size and offset are those of a batch that could follow."""
-    magics = data[_MAGIC_POSITION:]
+    magics = data[MAGIC_POSITION:]
     sizes = np.zeros(len(magics), np.int64)
-    for position in range(_SIZE_POSITION, _SIZE_POSITION + 4):
+    for position in range(SIZE_POSITION, OVERHEAD):
         sizes = sizes << 8 | data[position : position + len(magics)]
-    places = np.flatnonzero((magics <= _LAST_MAGIC) & (sizes >= _SMALLEST_SIZE) & (sizes < 1 << 31))
+    places = np.flatnonzero((magics <= MAGIC) & (sizes >= _SMALLEST_SIZE) & (sizes < 1 << 31))
     words = np.ascontiguousarray(data[places[:, None] + np.arange(8)]).view(">i8")[:, 0]
     offsets = words.astype(np.int64)
     fits = (offsets >= next_offset) & (offsets - next_offset <= _MAX_RELATIVE_OFFSET)

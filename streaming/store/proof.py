@@ -20,14 +20,9 @@ from kafkalog.files.local_file import read_at
 from kafkalog.files.regular import open_regular
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.records.batch import (
-    HEADER_SIZE,
-    OVERHEAD,
-    SIZE_POSITION,
-    invalid_checksums,
-    scan_batches,
-)
+from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.batch_heads import HEAD_BYTES, unstamp_heads
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE, OVERHEAD, SIZE_POSITION
 from kafkalog.streaming.store.unsynced import advice
 
 if TYPE_CHECKING:

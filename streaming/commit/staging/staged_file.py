@@ -14,7 +14,7 @@ from kafkalog.errors import CommitError
 from kafkalog.files.regular import create_exclusive, write_all
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.commit.staging.staged_run import StagedRun
-from kafkalog.streaming.records.batch import MAGIC_POSITION
+from kafkalog.streaming.records.batch_layout import MAGIC_POSITION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,8 @@ import numpy as np
 
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TopicPartition
 from kafkalog.streaming.records import batch_kernels as fields
-from kafkalog.streaming.records.batch import CODEC_MASK, BatchTable
+from kafkalog.streaming.records.batch import BatchTable
+from kafkalog.streaming.records.batch_layout import CODEC_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,8 @@ from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.log.segments import leaps_into_higher
-from kafkalog.streaming.records.batch import HEADER_SIZE, invalid_checksums, scan_batches
+from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 

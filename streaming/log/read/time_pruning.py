@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.intervals import Intervals
     from kafkalog.streaming.log.read.slices import SegmentSlice
-    from kafkalog.streaming.log.segment import BatchHeader, LogSegment
+    from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.records.batch_header import BatchHeader
 
 __all__ = ["may_hold", "offset_behind_older", "thin_slice"]
 

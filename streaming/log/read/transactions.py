@@ -43,8 +43,9 @@ if TYPE_CHECKING:
 
     from kafkalog.files.open_file import FileIdentity
     from kafkalog.streaming.log.read.salvage import Place
-    from kafkalog.streaming.log.segment import BatchHeader, Chunk, LogSegment
+    from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.records.batch import BatchTable
+    from kafkalog.streaming.records.batch_header import BatchHeader
 
     Integers = npt.NDArray[np.int64]
 

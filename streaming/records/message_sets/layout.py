@@ -54,12 +54,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
 __all__ = [
+    "ATTRIBUTES_POSITION",
     "CRC_POSITION",
     "CRC_START",
     "FAULTS",
     "LOG_APPEND_TIME_MASK",
     "MESSAGE_OVERHEAD_V0",
     "MESSAGE_OVERHEAD_V1",
+    "TIMESTAMP_POSITION",
     "Wrapper",
     "open_wrapper",
 ]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from tests.support.record_batches import Row, array, batch_of, encode, joined, patched, table_of
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.streaming.records import batch
+from kafkalog.streaming.records import batch_layout
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
 
 _V2 = joined(encode([Row(b"k", b"v", 5)])).tobytes()
@@ -21,23 +25,33 @@ _V1_WRAPPER = bytes.fromhex(
 
 def test_the_fields_of_the_header_add_up_to_its_size() -> None:
     sizes = [8, 4, 4, 1, 4, 2, 4, 8, 8, 8, 2, 4, 4]
-    assert sum(sizes) == batch.HEADER_SIZE == 61
+    assert sum(sizes) == batch_layout.HEADER_SIZE == 61
     positions = [
-        batch.OFFSET_POSITION,
-        batch.SIZE_POSITION,
-        batch.LEADER_EPOCH_POSITION,
-        batch.MAGIC_POSITION,
-        batch.CRC_POSITION,
-        batch.ATTRIBUTES_POSITION,
-        batch.LAST_OFFSET_DELTA_POSITION,
-        batch.BASE_TIMESTAMP_POSITION,
-        batch.MAX_TIMESTAMP_POSITION,
-        batch.PRODUCER_ID_POSITION,
-        batch.PRODUCER_EPOCH_POSITION,
-        batch.BASE_SEQUENCE_POSITION,
-        batch.COUNT_POSITION,
+        batch_layout.OFFSET_POSITION,
+        batch_layout.SIZE_POSITION,
+        batch_layout.LEADER_EPOCH_POSITION,
+        batch_layout.MAGIC_POSITION,
+        batch_layout.CRC_POSITION,
+        batch_layout.ATTRIBUTES_POSITION,
+        batch_layout.LAST_OFFSET_DELTA_POSITION,
+        batch_layout.BASE_TIMESTAMP_POSITION,
+        batch_layout.MAX_TIMESTAMP_POSITION,
+        batch_layout.PRODUCER_ID_POSITION,
+        batch_layout.PRODUCER_EPOCH_POSITION,
+        batch_layout.BASE_SEQUENCE_POSITION,
+        batch_layout.COUNT_POSITION,
     ]
     assert positions == [sum(sizes[:i]) for i in range(len(sizes))]
+
+
+def test_one_module_says_where_the_fields_of_the_header_lie() -> None:
+    folder = Path(inspect.getfile(batch_layout)).parents[1]
+    names = "|".join(name for name in batch_layout.__all__ if name.endswith(("POSITION", "MASK")))
+    copy = re.compile(rf'Struct\(">qi|^_?({names}): Final', re.MULTILINE)
+    for path in folder.glob("**/*.py"):
+        if "message_sets" not in path.parts:  # older magics have a layout of their own
+            owns = path.name == "batch_layout.py"
+            assert bool(copy.search(path.read_text(encoding="utf-8"))) == owns, path
 
 
 def test_all_magics_stand_side_by_side() -> None:

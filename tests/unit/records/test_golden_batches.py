@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tests.support.record_batches import Record, Row, array, decode, encode, joined, table_of
 
-from kafkalog.streaming.records.batch import HEADER_SIZE, BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.builder import EncodedBatch
 from kafkalog.streaming.records.compression import Codec, compress, decompress
 from kafkalog.streaming.records.offsets import assign_offsets
