@@ -104,7 +104,7 @@ class StagedRun:
         return int(last["base_offset"]) + int(last["last_offset_delta"])
 
     def table(self, first_offset: int, leader_epoch: int) -> BatchTable:
-        """Give the headers that the batches have once they start at ``first_offset``.
+        """Return the headers that the batches have once they start at ``first_offset``.
 
         Final offsets stay. Positions count in the staged file. What planning an append does not
         look at is 0. A set of plain messages has one row, see ``message_source`` for its messages.
@@ -138,8 +138,8 @@ class StagedRun:
 class TaskOutput:
     """All that one attempt of a task has staged, runs of one partition in their order.
 
-    ``digest`` is that of the rows, where the plan asks for it. ``digests``, of a write with
-    ``txnAppId``, are those of each topic's rows.
+    ``digest`` is that of the rows, if the plan asks for it. ``digests`` are those of each topic's
+    rows, for a write with ``txnAppId``.
     """
 
     identity: BatchIdentity
