@@ -56,10 +56,10 @@ def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
 
 
 def reach_of(segment: LogSegment, end: ValidEnd) -> int:
-    """Give where the log ended before the damage, as the headers of damaged batches say.
+    """Return where the log ended before the damage, as the headers of damaged batches say.
 
-    It is the largest offset where there are bytes that say nothing. Zeros, and less than a header,
-    are no batch.
+    It is the largest possible offset if there are bytes that say nothing. Zeros, and bytes that are
+    too few for a header, are no batch.
     """
     position, reach = end.position, end.next_offset
     while segment.size - position >= PREFIX_WITH_DELTA.size and not ends_in_zeros(
@@ -77,7 +77,7 @@ def reach_of(segment: LogSegment, end: ValidEnd) -> int:
 
 
 def _candidates(data: Bytes, next_offset: int) -> Iterator[int]:
-    """Give the places where magic, size and offset are those of a batch that could follow."""
+    """Yield the places where magic, size and offset are those of a batch that could follow."""
     magics = data[MAGIC_POSITION:]
     sizes = np.zeros(len(magics), np.int64)
     for position in range(SIZE_POSITION, OVERHEAD):

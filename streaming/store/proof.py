@@ -1,9 +1,9 @@
-"""Prove that bytes behind the former end of a log are ours, before they are taken back.
+"""Prove that bytes after the former end of a log are ours, before they are taken back.
 
-What proves it is the staged file: a run of the size and checksum that the intent names, and in the
-log the same batches in the same order. Offsets and leader epochs are left out of both comparisons:
-they are written last, so a commit that was cut off may have written any part of them, into the log
-or, of a file that becomes a segment, into the staged file itself.
+The staged file proves it: it holds a run of the size and checksum that the intent names, and the
+log holds the same batches in the same order. Offsets and leader epochs are not compared. They are
+written last, so a commit that was cut off may have written any part of them: into the log, or into
+the staged file itself if that becomes a segment.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class _Planned(NamedTuple):
 
 
 class _Expected:
-    """Batches in order; what a lost staged file held is given out in any sizes."""
+    """Batches in order; the bytes of a lost staged file are taken in any sizes."""
 
     def __init__(self, batches: Iterator[_Planned]) -> None:
         self._batches = batches
         self._unknown = 0
 
     def take(self, room: int) -> _Planned:
-        """Give the next batch, or as many unknown bytes as there is room for."""
+        """Return the next batch, or as many unknown bytes as there is room for."""
         if not self._unknown:
             batch = next(self._batches)
             if batch.data is not None:
@@ -76,7 +76,7 @@ def check_ours(
 ) -> None:
     """Compare what segments hold beyond their former sizes with what a commit meant to put there.
 
-    With ``staged_may_be_lost`` what no staged file can tell counts as the commit's.
+    With ``staged_may_be_lost``, batches whose staged file is gone count as the commit's.
 
     Raises:
         LogDirectoryError: there is a valid batch that the commit would not have written, or one
@@ -136,7 +136,7 @@ def _check_no_other_segments(intended: IntendedPartition, folder: Path) -> None:
 
 
 def _was_started(intended: IntendedPartition, folder: Path, base_offset: int) -> bool:
-    """Whether a segment is the empty one in which a recovery lets the log go on."""
+    """Whether a segment is the empty one in which a recovery lets the log continue."""
     return (
         base_offset == intended.start_offset
         and (folder / file_name(base_offset, LOG)).lstat().st_size == 0
@@ -199,7 +199,7 @@ def _pass_over(planned: _Expected, segment: IntendedSegment) -> None:
 
 
 def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Generator[_Planned]:
-    """Give the batches that the commit would have appended, in order."""
+    """Yield the batches that the commit would have appended, in order."""
     for piece in intended.pieces:
         path = log_set.members[piece.file.member_id] / piece.file.name
         try:

@@ -1,7 +1,7 @@
 """What a query should find in the log directories and does not: members of the set, partitions.
 
 The sink refuses such directories. A query fails, or with ``failOnDataLoss=false`` says once what it
-goes on without. Fewer directories than the set has may have been given on purpose: that is said
+continues without. Fewer directories than the set has may have been given on purpose: that is said
 once, and is no loss.
 """
 

@@ -67,7 +67,7 @@ class SeenLog:
         return end.committed if self._is_read and end is not None and end.is_confirmed else None
 
     def has_changed(self, *, listing_is_due: bool) -> bool:
-        """Tell whether the active segment has changed, or is no longer the last.
+        """Return whether the active segment has changed, or is no longer the last.
 
         A new segment shows in the folder alone, which has to be looked at where no commit tells,
         and where one has told already: in a mirror the segment may come after the commit's files.
@@ -108,7 +108,7 @@ class SeenLog:
         return found
 
     def is_stable(self, offset: int, *, around_damage: bool) -> bool:
-        """Tell whether the log has the end of each transaction that begins below an offset.
+        """Return whether the log has the end of each transaction that begins below an offset.
 
         The marker may lie above it: a limit cuts a batch within a transaction that is over.
         """
@@ -122,7 +122,7 @@ class SeenLog:
             return False
 
     def folder(self, directories: Sequence[Path]) -> Path:
-        """Give the folder where the log is now, if a broker has moved it since the last look.
+        """Return the folder where the log is now, if a broker has moved it since the last look.
 
         To plan many partitions takes longer than the next replica takes to move.
         """
