@@ -1,7 +1,7 @@
-"""Offsets that were promised and are gone: ``failOnDataLoss`` fails the query or warns.
+"""Offsets that are gone: by ``failOnDataLoss``, the query fails or a warning is given.
 
 The codes are those of Spark's ``KAFKA_DATA_LOSS`` conditions. A gap between offsets is no loss
-(compaction, transactions): what decides is where a log starts and ends.
+(compaction, transactions). A loss is told from where a log starts and ends.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LossPolicy:
         *,
         ids_are_kept: bool,
     ) -> None:
-        """Topics were deleted and made anew under their names: their offsets mean others now."""
+        """Topics were deleted and recreated under their names: their offsets mean nothing now."""
         if recreated:
             shown = _listed(
                 f"{key} from {found.offset} to {ends[key]}{found.ids}"
@@ -129,7 +129,7 @@ class LossPolicy:
     def range_not_readable(
         self, topic_partition: TopicPartition, start: int, end: int, reason: str
     ) -> None:
-        """Offsets ``[start, end)`` were to be read and are gone; ``reason`` says where to."""
+        """Offsets ``[start, end)`` were to be read and are gone; ``reason`` says why."""
         self._lost(
             "COULD_NOT_READ_OFFSET_RANGE",
             f"Partition {topic_partition}: the {end - start} offsets [{start}, {end}) cannot be "
@@ -142,10 +142,10 @@ def refuse_lost_targets(
     available: Mapping[TopicPartition, int],
     made_anew: Collection[TopicPartition],
 ) -> None:
-    """Hold a batch of ``Trigger.AvailableNow`` against what is there now, whatever the query wants.
+    """Fail if the targets of ``Trigger.AvailableNow`` are not there, whatever ``failOnDataLoss``.
 
     Raises:
-        DataLossError: partitions of ``end`` are gone or made anew, or end before.
+        DataLossError: partitions of ``end`` are gone or recreated, or end before.
     """
     lost = [str(key) for key in end if key not in available or key in made_anew]
     if lost:
@@ -167,7 +167,7 @@ def refuse_lost_targets(
 
 
 def iso_time(timestamp_ms: int) -> str:
-    """Give a time for a person; the number where it is none."""
+    """Return a time for a person, or the number if it is no time."""
     try:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):

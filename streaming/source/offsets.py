@@ -1,9 +1,9 @@
 """Offsets of many partitions, and their JSON: ``{"flights":{"0":23,"1":345}}``.
 
-The JSON is that of Spark's Kafka source, topic to partition to the *next* offset to read, so that a
-checkpoint of the one can be continued by the other. Spark holds two offsets equal if their texts
-are: the same numbers in another order would start empty batches for ever, so the order is always
-topic, then partition by number.
+The JSON is that of Spark's Kafka source: topic, partition, *next* offset to read. So one source can
+continue the other's checkpoint. To Spark, two offsets are equal if their texts are. The same
+numbers in another order would start empty batches for ever, so the order is always topic, then
+partition by number.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetJson:
-    """Give the dictionary that Spark writes down, in the one order that is used."""
+    """Return the dictionary that Spark writes down, in the one order that is used."""
     found: OffsetJson = {}
     for topic_partition in sorted(offsets):
         of_topic = found.setdefault(topic_partition.topic, {})

@@ -1,7 +1,8 @@
 """Where a query starts and, in a batch, ends: options to offsets.
 
-Of several options the more precise one counts, as in Spark's Kafka source: ``startingTimestamp``
-before ``startingOffsetsByTimestamp`` before ``startingOffsets``, and the same for the end.
+If several options are given, the most precise one counts, as in Spark's Kafka source:
+``startingTimestamp`` before ``startingOffsetsByTimestamp`` before ``startingOffsets``, and the same
+for the end.
 
 Source: Spark ``KafkaSourceProvider``, ``KafkaOffsetReaderAdmin``.
 """
@@ -51,7 +52,7 @@ class Bound:
     timestamps: bool = False
 
     def of(self, topic_partition: TopicPartition) -> int:
-        """Give the number for a partition, which :func:`_check_named` has found to be named."""
+        """Return the number for a partition, which :func:`_check_named` has found to be named."""
         if self.each is None:
             return self.everywhere
         if topic_partition in self.each:
@@ -67,7 +68,7 @@ class Bound:
         return symbol in self.each.values() or symbol in self.topics.values()
 
     def is_open(self, topic_partition: TopicPartition, offset: int, end: int) -> bool:
-        """Whether it was resolved to ``offset`` because the log had its ``end`` there."""
+        """Whether it became ``offset`` only because the log had its ``end`` there."""
         return offset == end and (self.timestamps or self.of(topic_partition) == LATEST)
 
     @property
@@ -101,7 +102,7 @@ def batch_bounds(options: ReadOptions) -> tuple[Bound, Bound]:
 
     Raises:
         OptionError: it starts at latest or ends at earliest, anywhere; start and end name other
-            partitions, or a start lies behind its end.
+            partitions, or a start lies after its end.
     """
     start, end = starting_bound(options, default=EARLIEST), _ending_bound(options)
     if start.names(LATEST):
@@ -146,9 +147,9 @@ def resolve_start(
 ) -> PartitionOffsets:
     """Turn a start into offsets of the partitions in ``ends``.
 
-    ``positions`` are those of the bound's group; a partition without one starts where a query does
-    that is not told where to. ``when_none`` is ``error`` or ``latest``: where no record has the
-    timestamp or a later one.
+    ``positions`` are those of the bound's group. A partition without one starts at the default of a
+    query without ``startingOffsets``. ``when_none`` is ``error`` or ``latest``: what to do if no
+    record has the timestamp or a later one.
 
     Raises:
         OptionError: the bound names other partitions, or ``when_none`` is ``error`` and applies.

@@ -1,7 +1,7 @@
 """Where a stream is to end: ``endingTimestamp`` and ``stopAtOffsets``.
 
 Spark's Kafka source ignores ``endingTimestamp`` in a stream. Here the stream reads up to there and
-no further: with ``Trigger.AvailableNow`` it has ended then, with other triggers it goes on idle, as
+no further. With ``Trigger.AvailableNow`` it has ended then. With other triggers it stays idle, as
 no source can end a query.
 """
 
@@ -31,9 +31,9 @@ _LOGGER = logging.getLogger("kafkalog.source")
 class StreamEnd:
     """Cuts ends to where the query is to end.
 
-    By timestamp that is the first record, by offset, of each partition with this timestamp or a
-    later one, as in a batch. While a partition has none, all of it is read, and each time that it
-    has grown its time index is asked again.
+    By timestamp, a partition ends at its first record, by offset, with this timestamp or a later
+    one, as in a batch. While a partition has no such record, all of it is read. Each time that it
+    has grown, its time index is asked again.
     """
 
     def __init__(self, timestamp: int | None, offsets: PartitionOffsets) -> None:
@@ -66,7 +66,7 @@ class StreamEnd:
     def clip(
         self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, tail: LogTail
     ) -> PartitionOffsets:
-        """Give the ends to read up to, none of them below ``start``."""
+        """Return the ends to read up to, none of them below ``start``."""
         bounds = {key: self._bound(key, end, tail) for key, end in ends.items()}
         clipped = {
             key: max(min(end, bounds[key]), min(end, start.get(key, 0)))
@@ -81,7 +81,7 @@ class StreamEnd:
         return clipped
 
     def forget(self, keys: Iterable[TopicPartition]) -> None:
-        """Search partitions whose topics were made anew again."""
+        """Search again in partitions whose topics were recreated."""
         for key in keys:
             self._found.pop(key, None)
             self._searched.pop(key, None)
@@ -91,10 +91,10 @@ class StreamEnd:
         return min(by_offset, self._by_timestamp(key, end, tail))
 
     def _by_timestamp(self, key: TopicPartition, end: int, tail: LogTail) -> int:
-        """Give the first offset that is not to be read any more, one beyond the end if unknown."""
+        """Return the first offset that is not read any more; one beyond the end if unknown."""
         if self._timestamp is None:
             return end + 1
-        if end < max(self._found.get(key, 0), self._searched.get(key, 0)):  # made anew, or cut
+        if end < max(self._found.get(key, 0), self._searched.get(key, 0)):  # recreated, or cut
             self.forget([key])
         if key not in self._found and end != self._searched.get(key):
             self._search(key, end, self._timestamp, tail)
