@@ -1,12 +1,12 @@
-"""Find what is damaged in a log, and which offsets went with it.
+"""Find what is damaged in a log, and which offsets are lost with it.
 
-Every byte is looked at: batches whose checksum is wrong, whose records cannot be decoded or whose
-offsets do not fit, and bytes that are no batch at all. After bytes that tell no size, the next
-valid batch is searched for at any byte. A log that ends below what was committed, or acknowledged
-by a broker, lacks its end: that is damage of no bytes.
+Every byte is looked at. Damaged are batches with a wrong checksum, with records that cannot be
+decoded or with offsets that do not fit, and bytes that are no batch at all. After bytes without a
+usable size, the next valid batch is searched for at any byte. A log that ends below what was
+committed, or acknowledged by a broker, lacks its end: that is damage of no bytes.
 
-A torn batch, or zeros, at the end and above all that was committed is no damage: whoever appends
-next cuts it off.
+A torn batch or zeros at the end, above everything that was committed, are no damage. The next
+append cuts them off.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Walk:
             start = self._next_valid(start)
 
     def gaps_below(self, next_base_offset: int) -> list[Damage]:
-        """Give all gaps of a segment that another one follows."""
+        """Return all gaps of a segment that another one follows."""
         tail = self.tail()
         if tail is None:
             return self.gaps
@@ -141,13 +141,13 @@ class _Walk:
         return ValidEnd(self.next_offset, self._position, None)
 
     def tail(self) -> Damage | None:
-        """Give the bytes after the last sound batch; None if there are none."""
+        """Return the bytes after the last sound batch; None if there are none."""
         if self._position == self._segment.size:
             return None
         return self._gap(self._segment.size, self.next_offset)
 
     def missing(self, end: int) -> Damage:
-        """Give what is missing of a log that ends here."""
+        """Return what is missing of a log that ends here."""
         reason = f"{self._segment.path}: the log ends at offset {self.next_offset}"
         return self._gap(self._position, end)._replace(records=None, reason=reason)
 
@@ -159,7 +159,7 @@ class _Walk:
         return Damage(base, start, size, self.next_offset, end, records, "; ".join(reasons))
 
     def _counts(self, position: int, end: int) -> list[int]:
-        """Give what headers say of the batches there; nothing unless they fill the place."""
+        """Return what headers say of the batches there; nothing unless they fill the place."""
         counts = []
         while position < end:
             header = self._segment.header_at(position)
@@ -183,7 +183,7 @@ class _Walk:
         return find_valid_batch(self._segment.path, position + 1, self.next_offset)
 
     def _add(self, table: BatchTable) -> None:
-        """Take sound batches, and note the gaps in front of them."""
+        """Take sound batches, and note the gaps before them."""
         if not len(table):
             return
         ends = np.concatenate(([self._position], table.end_position[:-1]))
