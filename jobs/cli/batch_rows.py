@@ -110,7 +110,7 @@ def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
 def dump_batches(
     paths: Sequence[str], topic: str, partition: int, start: int, count: int
 ) -> Iterator[Row]:
-    """Give the headers of up to ``count`` batches from an offset on.
+    """Yield the headers of up to ``count`` batches from an offset on.
 
     Up to the end of the log, or to the committed end if damage makes the log end before it.
     """

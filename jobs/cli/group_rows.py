@@ -25,7 +25,7 @@ _GROUPS_TOPIC: Final = "__consumer_offsets"
 
 
 def list_groups(paths: Sequence[str]) -> list[Row]:
-    """Give the position of each consumer group in each partition."""
+    """Return the position of each consumer group in each partition."""
     say_missing(log_dirs_of(paths), None)
     watch = ends_of(paths, None)
     ends = watch.look().offsets
@@ -54,7 +54,7 @@ def list_groups(paths: Sequence[str]) -> list[Row]:
 
 
 def list_lag(paths: Sequence[str], offsets: str) -> list[Row]:
-    """Give how far offsets, as a query prints them, are behind the committed ends.
+    """Return how far offsets, as a query prints them, are behind the committed ends.
 
     ``lag`` is None for a partition that is named, or committed, and not there.
 
