@@ -1,8 +1,8 @@
 """Which commit a state is of.
 
-A sequence number does not tell: of two writers of which one has lost its locks, both may publish
-the same one, and even the same content. So each commit draws an id at random, which its intent and
-its state carry.
+A sequence number is not enough. If one of two writers has lost its locks, both may publish the same
+number, and even the same content. So each commit has a random id, which its intent and its state
+carry.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Python for Spark's processes, without the copy of pyspark that has no compiled form.
 
-Spark puts its ``pyspark.zip`` before all else on the path of each Python process that it starts.
-What lies in a zip is compiled anew in each: half a second of a core, once for every streaming query
-over a Python source. Where the zip is part of an installed pyspark that this Python can import, the
-very same modules lie beside it, compiled already. As ``PYSPARK_PYTHON`` the command
-``kafkalog-python`` is Python without the zip there, and plain Python elsewhere.
+Spark puts its ``pyspark.zip`` first on the path of each Python process that it starts. Each process
+compiles the modules in the zip again: half a second of a core, once for every streaming query over
+a Python source. If the zip is part of an installed pyspark that this Python can import, the same
+modules lie beside it, compiled already.
+
+Set ``PYSPARK_PYTHON`` to the command ``kafkalog-python``: there it is Python without the zip, and
+elsewhere plain Python.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def _say_wrong_use(error: Any) -> int:  # noqa: ANN401 - typer shows its base cl
 def sentence_in(error: Exception) -> str | None:
     """Return the one sentence that an error is about; None for what has to be looked into.
 
-    What Spark throws holds ours with all that came between, and says it up to three times.
+    Spark's error wraps ours, and repeats it up to three times.
     """
     if isinstance(error, KafkaLogError | OSError):
         return str(error)

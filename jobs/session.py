@@ -94,10 +94,10 @@ def _let_errors_be_told_once(session: SparkSession) -> None:
 def register(session: SparkSession) -> None:
     """Register the format in a session where kafkalog came as a zip, by ``--py-files``.
 
-    Spark sends those files to the processes that run tasks, plan and commit, but not to the one
-    that looks for installed data sources, nor to the one that asks a streaming source for its
-    offsets. To these the zip is made known by their environment. Where kafkalog is installed,
-    nothing is to be done, and nothing is done.
+    Spark sends those files to the processes that run tasks, plan and commit. It does not send them
+    to the one that looks for installed data sources, nor to the one that asks a streaming source
+    for its offsets. These two find the zip by their environment. If kafkalog is installed, this
+    does nothing.
     """
     package = Path(kafkalog.__file__).parent
     if package.is_dir():

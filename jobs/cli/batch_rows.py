@@ -32,8 +32,8 @@ _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
     """Check every segment, and that each log reaches what is committed to it.
 
-    ``problem`` is None where nothing is wrong; what a log lacks is a row without a segment, and so
-    is a commit state that cannot be trusted.
+    ``problem`` is None where nothing is wrong. A row without a segment says what a log lacks, or
+    that a commit state cannot be trusted.
     """
     return [*_verified_segments(paths, topic), *_verified_ends(paths, topic)]
 
@@ -58,7 +58,7 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
 
 
 def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:
-    """Find out what logs lack where one of them cannot be looked at: each by itself."""
+    """Find out what each log lacks, one by one, if one of them cannot be looked at."""
     missing: dict[TopicPartition, OffsetGap] = {}
     for key in partitions_of(paths, topic):
         with suppress(KafkaLogError):

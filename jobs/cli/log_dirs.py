@@ -47,7 +47,7 @@ def partitions_of(
 ) -> dict[TopicPartition, PartitionDirectory]:
     """Find the partitions, of one topic if it is named.
 
-    A folder that has a partition's name and no segment is none, and said.
+    A folder that has a partition's name and no segment is no partition; a warning says so.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic.

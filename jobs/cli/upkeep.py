@@ -148,7 +148,7 @@ def _offsets(lost: LostOffsets) -> dict[str, object]:
 
 
 def _print_lost(done: Upkeep) -> None:
-    """Return which offsets are gone, and what that means for who wrote and who reads them."""
+    """Say which offsets are gone, and what that means for writers and readers."""
     for each in done.lost:
         typer.echo(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
     if done.lost:

@@ -28,7 +28,7 @@ __all__ = ["next_steps", "progress_on"]
 
 
 class _Rate(ProgressColumn):
-    """How many flights came in a second on average; nothing where an earlier run had begun."""
+    """How many flights came in a second on average; nothing if an earlier run had begun."""
 
     def render(self, task: Task) -> Text:
         seconds = task.finished_time or task.elapsed

@@ -47,7 +47,7 @@ def still_known(writers: Mapping[str, WriterState], now_ms: int) -> dict[str, Wr
 
 
 def tell_forgotten(before: CommitState, after: CommitState) -> None:
-    """Return which writers a commit has forgotten, and which it has found to have expired."""
+    """Warn of writers that a commit has forgotten, and of those that it has found expired."""
     # Versions in a topic that was deleted went with it, and are not forgotten.
     then, now = dict(_named(before, after.topics)), dict(_named(after, before.topics))
     gone = [name for name in then if name not in now]

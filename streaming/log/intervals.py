@@ -22,14 +22,14 @@ class Intervals:
 
     @classmethod
     def between(cls, start: int | None, end: int | None) -> Self:
-        """Return ``[start, end)``, each of which may be open."""
+        """Return the set ``[start, end)``; each side may be open."""
         low = _LOWEST if start is None else max(start, _LOWEST)
         high = _END if end is None else min(end, _END)
         return cls(((low, high),) if low < high else ())
 
     @classmethod
     def of(cls, numbers: Iterable[int]) -> Self:
-        """Return single numbers."""
+        """Return the set of single numbers."""
         ranges: list[tuple[int, int]] = []
         for number in sorted({number for number in numbers if _LOWEST <= number < _END}):
             if ranges and ranges[-1][1] == number:

@@ -1,4 +1,4 @@
-"""The header of one batch, for who looks at a few of them: see ``batch`` for many."""
+"""The header of one batch, for callers that look at a few; see ``batch`` for many."""
 
 from __future__ import annotations
 

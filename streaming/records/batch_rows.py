@@ -145,7 +145,7 @@ class BatchDescriber:
         path: str,
         errors: list[str | None],
     ) -> tuple[Integers, Integers, NDArray[np.bool_]]:
-        """Return base offsets, counts, and which batches they are known of; adds to ``errors``."""
+        """Return base offsets, counts, and of which batches they are known; add to ``errors``."""
         base_offset, count = table.base_offset.copy(), table.count.copy()
         is_wrapper = (table.magic < 2) & (table.codec != Codec.NONE)
         opened = ~is_wrapper

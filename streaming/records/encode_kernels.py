@@ -1,6 +1,7 @@
 """The loops that turn columns into records of magic 2, and that number batches.
 
-A record (Kafka ``DefaultRecord``; all lengths are zig-zag varints, see ``batch`` for the header)::
+A record (Kafka ``DefaultRecord``; all lengths are zig-zag varints, see ``batch_layout`` for the
+header)::
 
     length          varint   bytes after this field
     attributes      int8     0

@@ -31,7 +31,7 @@ class LogBatchReader(DataSourceReader):
 
     @crosses_border
     def partitions(self) -> list[InputPartition]:
-        """Resolve the bounds as of now, cut what lies between, and return each task its splits."""
+        """Resolve the bounds as of now, cut what lies between, and give each task its splits."""
         return self._plan()
 
     def _plan(self, selection: Selection | None = None) -> list[InputPartition]:

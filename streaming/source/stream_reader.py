@@ -112,7 +112,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @crosses_border
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        """Cut a batch into splits, and return each task one, or several of few bytes."""
+        """Cut a batch into splits; a task gets one, or several of few bytes."""
         with naming_way_out(self._options):
             splits = self.control.plan(self._from_json(start), self._from_json(end))
         if self._options.cuts_by_offsets:

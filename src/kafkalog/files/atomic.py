@@ -52,8 +52,8 @@ def create_atomically(path: Path, data: bytes) -> None:
 def prepare(path: Path, data: bytes) -> None:
     """Write ``data``, durably, beside ``path``; :func:`publish` makes it visible.
 
-    The temporary name is taken anew (``O_EXCL``): what a crash, or somebody with a link, left there
-    is unlinked and never written through.
+    The temporary file is created new (``O_EXCL``). What a crash left there, or somebody's link, is
+    unlinked and never written through.
     """
     temporary = _temporary(path)
     temporary.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Bring bytes from one file into another without a way through this process's memory.
+"""Copy bytes from one file to another without passing them through this process's memory.
 
-Where file systems can, the kernel copies, shares blocks (XFS, Btrfs) or asks the server to (NFS
-4.2); a whole file gets a second name instead. Where they cannot, that is found out by trying.
+If the file system can, the kernel copies, shares blocks (XFS, Btrfs) or asks the server to (NFS
+4.2). A whole file gets a second name instead. What a file system can do is found out by trying.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _copy_some(source: int, position: int, size: int, target: int, target_positi
 
 
 def try_to_link(source: Path, target: Path) -> bool:
-    """Return the file ``source`` a second name; False where its file system cannot.
+    """Give the file ``source`` a second name; return False if its file system cannot.
 
     Raises:
         FileExistsError: ``target`` is there already.

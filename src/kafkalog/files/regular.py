@@ -1,4 +1,4 @@
-"""Open the files of a log directory without being led astray by what lies there.
+"""Open the files of a log directory safely, whatever lies there.
 
 A folder may hold a FIFO, a device or a link under a name that we expect to be a plain file: opening
 a FIFO blocks until somebody writes, a device may never end, and a link leads out of the folder. So
@@ -167,7 +167,7 @@ def write_all(descriptor: int, data: bytes | memoryview, position: int) -> None:
 def replace_end(descriptor: int, position: int, data: bytes) -> None:
     """Let an open file end with ``data`` at ``position``.
 
-    Written first and cut after: a reader meets the old bytes there or the new ones, never none.
+    It is written first and cut after that: a reader sees the old bytes there or the new ones.
     """
     write_all(descriptor, data, position)
     if os.fstat(descriptor).st_size != position + len(data):

@@ -1,9 +1,9 @@
 """Paths to what lies in an object store or another remote file system, for readers.
 
-Readers know folders and files by ``pathlib.Path``. A :class:`RemotePath` answers to the part of
-that interface that they use, so that they need not care where a log lies; to a type checker it is a
-``Path``. It names no local file: handing it to ``os`` functions is a TypeError, and what only
-writers ask for (``unlink``, ``mkdir``, ``open``) is not there at all.
+Readers know folders and files by ``pathlib.Path``. A :class:`RemotePath` has the part of that
+interface that readers use, so that they need not care where a log lies. To a type checker it is a
+``Path``. It names no local file: ``os`` functions raise a TypeError for it. What only writers ask
+for (``unlink``, ``mkdir``, ``open``) it does not have.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class Store(Protocol):
 class RemotePath(_ReadAsPath):
     """A path in a store; ``uri`` is how a person knows it, and holds no secret. Picklable.
 
-    The store goes along as its options, and is opened anew where the path arrives.
+    The store is pickled as its options, and opened again where the path arrives.
     """
 
     __slots__ = ("key", "store", "uri")

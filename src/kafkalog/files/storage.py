@@ -1,7 +1,7 @@
 """Where log directories may lie: on a local file system, or under a URI that a store answers to.
 
-A :class:`RemoteRoot` is a log directory's URI with all that is needed to open the store. As text it
-is what may be shown: what stands in the URI before ``@`` and after ``?`` goes into its options.
+A :class:`RemoteRoot` is a log directory's URI with all that is needed to open the store. Its text
+may be shown: what stands in the URI before ``@`` and after ``?`` is moved into its options.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StorageOptions:
     list_interval_ms: int = 5_000
 
     def merged(self, given: Mapping[str, object]) -> StorageOptions:
-        """Return these options with others in their place, as far as those say anything."""
+        """Return these options, replaced by others where those are given."""
         return replace(self, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
@@ -99,9 +99,9 @@ class RemoteRoot(str):
         return cls(clean, StorageOptions().merged(found), "")
 
     def with_options(self, given: Mapping[str, object]) -> RemoteRoot:
-        """Return the same place with other options, as far as those say anything.
+        """Return the same place with other options where those are given.
 
-        What the URI says of itself counts more.
+        What the URI itself says counts more.
         """
         in_uri = {
             entry.name: getattr(self.options, entry.name)

@@ -75,7 +75,7 @@ class BatchFormat:
         return batch if batch.first_offset < 0 else self.with_offsets(batch, batch.first_offset)
 
     def with_offsets(self, batch: EncodedBatch, first_offset: int) -> EncodedBatch:
-        """Return a batch its final offsets, and compress it if it had to wait for that.
+        """Return a batch with its final offsets; compress it if it had to wait for them.
 
         Raises:
             RecordTooLargeError: a message that fits ``max.message.bytes`` neither compressed nor

@@ -138,7 +138,7 @@ class Messages(NamedTuple):
         return cls(*map(np.ascontiguousarray, columns))
 
     def facts(self, row: int) -> BatchFacts:
-        """Return one as a batch."""
+        """Return the facts of one message, as a batch."""
         position, offset = int(self.position[row]), int(self.offset[row])
         size = int(self.end_position[row]) - position
         return BatchFacts(row, position, size, 1, offset, offset, int(self.timestamp[row]))
