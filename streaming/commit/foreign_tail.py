@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES, RECOVERY_POINT
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
@@ -25,6 +26,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.store.batch_search import find_valid_batch, reach_of
+from kafkalog.streaming.store.ends.rule import SeenEnd, end_of, marks_above
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.log.log_end import ValidEnd
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.ends.rule import Said
 
 __all__ = ["look_at_end", "open_appender", "telling_a_way_out"]
 
@@ -167,20 +170,24 @@ class _ForeignLog:
         self._marks = marks
         self._advice = advice
 
+    @cached_property
+    def _said(self) -> Said:
+        return self._marks.said(self._folder, self._key, self._committed_end)
+
     def check_has_all(self, end: int, *, takes_over: bool) -> None:
         """Refuse a log that ends below what was committed or acknowledged."""
-        committed = self._committed_end
-        if committed is not None and end < committed:
+        found = end_of(self._said, SeenEnd(0, end))
+        if found.lost is not None:
             raise CommitError(
                 f"{self._folder}: the log of {self._key} ends at offset {end}, yet everything "
-                f"below {committed} is committed. Restore it: appended records would get offsets "
-                f"that readers have seen already. {_ACCEPT_LOSS}. Or move the kafkalog.* files of "
-                "all log directories away, and run `kafkalog takeover`: it forgets what was "
-                f"committed, and by whom{self._advice}"
+                f"below {found.lost.end} is committed. Restore it: appended records would get "
+                f"offsets that readers have seen already. {_ACCEPT_LOSS}. Or move the kafkalog.* "
+                "files of all log directories away, and run `kafkalog takeover`: it forgets what "
+                f"was committed, and by whom{self._advice}"
             )
-        acknowledged = self._marks.high_watermark(self._folder, self._key)
-        if end >= acknowledged:
+        if found.missing is None:
             return
+        acknowledged = found.missing.end
         if not takes_over:
             raise CommitError(
                 f"{self._folder}: the log of {self._key} ends at offset {end}, yet the high "
@@ -247,28 +254,20 @@ class _ForeignLog:
         )
 
     def _check_may_go(self, segment: LogSegment, end: ValidEnd) -> None:
-        for offset, what in self._kept_offsets(segment, end):
-            if end.next_offset < offset:
-                raise CommitError(
-                    f"{segment.path}: committed records are damaged: the log is whole up to offset "
-                    f"{end.next_offset} only, and {what} {offset}: {end.problem}. Nothing was cut "
-                    f"off. {_WAY_OUT}{self._advice}"
-                ) from end.problem
+        marks = marks_above(self._said, end.next_offset, lambda: reach_of(segment, end))
+        mark = next(marks, None)
+        if mark is not None:
+            raise CommitError(
+                f"{segment.path}: committed records are damaged: the log is whole up to offset "
+                f"{end.next_offset} only, and {mark.text} {mark.offset}: {end.problem}. Nothing "
+                f"was cut off. {_WAY_OUT}{self._advice}"
+            ) from end.problem
         behind = find_valid_batch(segment.path, end.position, end.next_offset)
         if behind is not None:
             raise LogDirectoryError(
                 f"{segment.path}: {end.problem}, but at byte {behind} there is a valid batch "
                 f"again: the log is damaged in its middle. Nothing was cut off. {_WAY_OUT}"
             )
-
-    def _kept_offsets(self, segment: LogSegment, end: ValidEnd) -> Iterator[tuple[int, str]]:
-        if self._committed_end is not None:
-            yield self._committed_end, "committed up to"
-        high_watermark = self._marks.high_watermark(self._folder, self._key)
-        yield high_watermark, f"the high watermark in {HIGH_WATERMARK} is"
-        flushed = self._marks.recovery_point(self._folder, self._key)
-        if end.next_offset < flushed <= reach_of(segment, end):
-            yield flushed, f"the recovery point in {RECOVERY_POINT} is"
 
 
 def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> None:

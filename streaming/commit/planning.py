@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import LOG_START_OFFSET, new_topic_id
+from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
@@ -131,10 +130,6 @@ class _Planner:
         self._counts = self._dirs.partition_counts()
         self._marks = BrokerMarks()
 
-    @cached_property
-    def _log_starts(self) -> Mapping[TopicPartition, int]:
-        return self._dirs.checkpoint(LOG_START_OFFSET, self._partitions.values())
-
     def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
         wanted: dict[str, set[int]] = {}
         placed: dict[str, set[int]] = {}
@@ -209,7 +204,7 @@ class _Planner:
                 advice=advice(state.topics.get(topic.key), key.partition),
             )
             if found is not None:
-                check_log_start(found, self._log_starts.get(key, 0), appender.log_end_offset)
+                check_log_start(found, self._marks.log_start(found), appender.log_end_offset)
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)
         else:

@@ -100,14 +100,14 @@ class LogDirs:
     def _list(self, known: Mapping[Path, _Listing]) -> dict[Path, _Listing]:
         return {path: _listing_of(path, known.get(path)) for path in self.paths}
 
+    @staticmethod
     def checkpoint(
-        self,
         name: str,
         partitions: Iterable[PartitionDirectory],
         *,
         unnamed: int | None = None,
     ) -> dict[TopicPartition, int]:
-        """Read an offset checkpoint of all directories, for the partitions that live beside it.
+        """Read an offset checkpoint for the partitions that live beside it, in any directories.
 
         Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. An
         unreadable file counts as missing, with a warning. A partition that the file of its

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_topic_id
+from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state, topic_key
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.local_paths import split_paths
@@ -174,7 +174,6 @@ def put_in_order(
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
     log_dirs = LogDirs(log_set.directories)
     partitions = log_dirs.partitions()
-    log_starts = log_dirs.checkpoint(LOG_START_OFFSET, partitions.values())
     marks = BrokerMarks()
     owners = TopicOwners(log_set.state)
     for key, found in partitions.items():
@@ -194,7 +193,7 @@ def put_in_order(
                 end = _put_partition_in_order(log_set, key, found, marks, takes_over=takes_over)
             else:
                 end = _previewed(log_set, key, found, marks, preview, done)
-            start = log_starts.get(key, 0)
+            start = marks.log_start(found)
             if resets_log_start and start > end.end:
                 done.reset.append(f"log start {start} of {key}, whose log ends at {end.end}")
                 if preview is None:

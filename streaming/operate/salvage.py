@@ -55,6 +55,8 @@ from kafkalog.streaming.log.rewrite import finish_swaps, rewrite_segment, trunca
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.damage import look_for_damage
 from kafkalog.streaming.operate.places import PlaceName, chosen_places
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.rule import committed_end
 from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.open_set import check_given, open_set
@@ -199,16 +201,15 @@ def _chosen(
 def _looked_at(
     directories: Sequence[Path], wanted: Sequence[TopicPartition], state: CommitState | None
 ) -> list[_Log]:
-    logs = []
+    logs, marks = [], BrokerMarks()
     for key, where in _chosen(directories, wanted).items():
         if not wanted and not list_base_offsets(where.path):
             continue  # a folder that only has the name of a partition's
         topic_id = read_topic_id(where.path)
         known = state.topic(key.topic, topic_id) if state else None
-        committed = known.high_watermarks.get(key.partition, 0) if known else 0
-        acknowledged = read_offset_checkpoint(where.log_dir, HIGH_WATERMARK).get(key, 0)
-        flushed = read_offset_checkpoint(where.log_dir, RECOVERY_POINT).get(key, 0)
-        found = look_for_damage(where.path, max(committed, acknowledged), flushed)
+        committed = known.high_watermarks.get(key.partition) if known else None
+        said = marks.said(where.path, key, committed)
+        found = look_for_damage(where.path, committed_end(said) or 0, said.recovery_point or 0)
         config = LogConfig.from_mapping(known.settings if known else {})
         logs.append(_Log(key, where, found, config.index_interval_bytes))
     return logs

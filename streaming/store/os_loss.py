@@ -12,11 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.boot import boot_id
-from kafkalog.checkpoints.broker import (
-    CLEANER_OFFSET,
-    read_leader_epochs,
-    write_leader_epochs,
-)
+from kafkalog.checkpoints.broker import read_leader_epochs, write_leader_epochs
 from kafkalog.errors import CommitError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.model import TopicPartition
@@ -110,10 +106,7 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
 
 def find_os_loss(log_set: LogSet) -> list[LostOffsets]:
     """Look at all that was left to the system, and give what is not there."""
-    log_dirs = LogDirs(log_set.directories)
-    partitions = log_dirs.partitions()
-    compacted = log_dirs.checkpoint(CLEANER_OFFSET, partitions.values())
-    return list(find_lost(log_set.state, partitions, compacted=compacted))
+    return list(find_lost(log_set.state, LogDirs(log_set.directories).partitions()))
 
 
 def _cut(log_set: LogSet, lost: LostOffsets) -> None:

@@ -33,6 +33,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, write_ends
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.proof import check_ours
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
@@ -182,12 +183,10 @@ def _check_partition(
 
 def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: BrokerMarks) -> None:
     """Refuse to take back what was published: the state is older than that."""
-    flushed = marks.recovery_point(folder, intended.topic_partition)
-    acknowledged = max(
-        marks.high_watermark(folder, intended.topic_partition),
-        flushed if flushed <= intended.end_offset else 0,
-    )
-    if acknowledged > intended.start_offset:
+    said = marks.said(folder, intended.topic_partition)
+    above = list(marks_above(said, intended.start_offset, lambda: intended.end_offset))
+    if above:
+        acknowledged = max(mark.offset for mark in above)
         raise LogDirectoryError(
             f"{folder}: a commit that was cut off began at offset {intended.start_offset}, yet "
             f"{HIGH_WATERMARK} or {RECOVERY_POINT} says that offsets up to {acknowledged - 1} "

@@ -12,15 +12,16 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.boot import boot_id
-from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -49,16 +50,16 @@ def find_lost(
     state: CommitState,
     partitions: Mapping[TopicPartition, PartitionDirectory],
     *,
-    compacted: Collection[TopicPartition] = (),
     checked: dict[tuple[str, int], int] | None = None,
 ) -> Iterator[LostOffsets]:
-    """Walk over all that was left to the system, and give what is not there.
+    """Walk over all that was left to the system, and yield what is not there.
 
-    ``compacted`` are partitions that a broker has cleaned, between whose segments offsets may be
-    missing. ``checked`` says up to where logs are known to be whole, by topic key and partition; it
-    is moved on.
+    ``checked`` says up to where logs are known to be whole, by topic key and partition; it is moved
+    on.
     """
     known = {} if checked is None else checked
+    # Between the segments of a log that a broker has cleaned, offsets may be missing.
+    compacted = LogDirs.checkpoint(CLEANER_OFFSET, partitions.values())
     for key, topic in state.topics.items():
         for number, durable_end in topic.durable_ends.items():
             where = partitions.get(TopicPartition(topic.name, number))
@@ -86,7 +87,6 @@ class UnsyncedCheck:
         self,
         state: CommitState,
         partitions: Callable[[], Mapping[TopicPartition, PartitionDirectory]],
-        compacted: Callable[[], Collection[TopicPartition]],
     ) -> None:
         """Refuse to read what flush=os left to a machine that has started again, and lost it.
 
@@ -95,7 +95,7 @@ class UnsyncedCheck:
         """
         if state.boot in {None, boot_id()} or state.sequence == self._sequence:
             return
-        found = find_lost(state, partitions(), compacted=compacted(), checked=self._whole)
+        found = find_lost(state, partitions(), checked=self._whole)
         if lost := list(found):
             raise DataLossError(lost_text(lost))
         self._sequence = state.sequence

@@ -1,31 +1,36 @@
-"""What a broker, or a commit of ours, left beside partitions: which records must not be cut off.
+"""What a broker, or a commit of ours, left beside partitions, for writers.
 
-Below the high watermark records were acknowledged, and readers may have seen them. Below the
-recovery point they were on the disk. A broker that recovers cuts a damaged batch all the same, and
-fetches it again from another replica. Here there is none, so nothing below the two is ever cut.
+Writers hold the locks, so each file is read once. One that cannot be trusted stops them: what it
+says may not be cut off, or written over. Only a damaged log start counts as none, as for a broker.
 
 A high watermark above the log's end tells of records that the log lacks: it is a copy from before
-they were written, or they were lost. A recovery point above the log's end tells nothing: it may be
-of an earlier topic with the same name.
+they were written, or they were lost. What forbids to cut a log, see :func:`.rule.marks_above`.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
+    LOG_START_OFFSET,
     META_PROPERTIES,
     RECOVERY_POINT,
     read_offset_checkpoint,
 )
+from kafkalog.errors import CheckpointError
+from kafkalog.streaming.store.ends.rule import Said
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = ["BrokerMarks"]
+
+_LOGGER = logging.getLogger("kafkalog.sink")
 
 
 class _Marks(NamedTuple):
@@ -35,30 +40,39 @@ class _Marks(NamedTuple):
 
 
 class BrokerMarks:
-    """The marks of log directories, each read once, when first asked for."""
+    """The marks of log directories, each read when first asked for."""
 
     def __init__(self) -> None:
         self._read: dict[Path, _Marks] = {}
+        self._log_starts: dict[Path, dict[TopicPartition, int]] = {}
 
-    def high_watermark(self, folder: Path, key: TopicPartition) -> int:
-        """Give the high watermark of the partition in ``folder``; 0 where none is known.
-
-        Raises:
-            CheckpointError: the file breaks the format.
-        """
-        return self._of(folder).high_watermarks.get(key, 0)
-
-    def recovery_point(self, folder: Path, key: TopicPartition) -> int:
-        """Give the recovery point of the partition in ``folder``; 0 where none is known.
+    def said(self, folder: Path, key: TopicPartition, committed: int | None = None) -> Said:
+        """Return what is said of the partition in ``folder``, beside what is ``committed`` to it.
 
         Raises:
-            CheckpointError: the file breaks the format.
+            CheckpointError: a file breaks the format.
         """
-        return self._of(folder).recovery_points.get(key, 0)
+        marks = self._of(folder)
+        return Said(
+            committed,
+            high_watermark=marks.high_watermarks.get(key),
+            recovery_point=marks.recovery_points.get(key),
+        )
 
     def broker_lived(self, folder: Path) -> bool:
-        """Tell whether a broker ever had the log directory that the partition's folder lies in."""
+        """Return whether a broker ever had the log directory that the partition's folder is in."""
         return self._of(folder).broker_lived
+
+    def log_start(self, where: PartitionDirectory) -> int:
+        """Return the log start that is kept for a partition; 0 without one that can be read."""
+        if where.log_dir not in self._log_starts:
+            try:
+                found = read_offset_checkpoint(where.log_dir, LOG_START_OFFSET)
+            except CheckpointError as error:
+                _LOGGER.warning("not used, as if it were missing: %s", error)
+                found = {}
+            self._log_starts[where.log_dir] = found
+        return self._log_starts[where.log_dir].get(where.topic_partition, 0)
 
     def _of(self, folder: Path) -> _Marks:
         log_dir = folder.parent

@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import CLEANER_OFFSET
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.remote_path import RemotePath
@@ -175,7 +174,7 @@ class EndsWatch:
             news |= self._read_once()
         state = self._marks.committed.state
         if state is not None and not self._to_log_end and not self._is_remote():
-            self._unsynced.check(state, self._chosen, self._compacted)
+            self._unsynced.check(state, self._chosen)
         return self._marks.refresh_log_starts() or news
 
     def _read_once(self) -> bool:
@@ -195,9 +194,7 @@ class EndsWatch:
             self._directories = directories
             self._marks = WatchedMarks(
                 directories,
-                lambda name, unnamed: self._log_dirs.checkpoint(
-                    name, self._listing.value.values(), unnamed=unnamed
-                ),
+                lambda: self._listing.value,
                 to_log_end=self._to_log_end,
                 every_batch=self._every_batch,
             )
@@ -206,9 +203,6 @@ class EndsWatch:
 
     def _chosen(self) -> dict[TopicPartition, PartitionDirectory]:
         return {key: where for key, where in self._listing.value.items() if self._selects(key)}
-
-    def _compacted(self) -> Mapping[TopicPartition, int]:
-        return self._log_dirs.checkpoint(CLEANER_OFFSET, self._chosen().values())
 
     def _is_remote(self) -> bool:
         return any(isinstance(place, RemotePath) for place in self._directories)

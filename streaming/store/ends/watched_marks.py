@@ -13,6 +13,7 @@ from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVE
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.watch import Watched
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.ends.rule import Said
 
 if TYPE_CHECKING:
@@ -34,21 +35,20 @@ _COMMIT_FILES: Final = (INTENT_FILE, STATE_FILE)
 class WatchedMarks:
     """Reads these files of some directories again when they have changed, and joins what they say.
 
-    ``checkpoint`` reads the one of that name in all directories; it gives partitions that are not
-    named there the offset that it is given. ``to_log_end`` says that a damaged commit state does
-    not matter, ``every_batch`` that log starts do not.
+    ``partitions`` returns those that live there now. ``to_log_end`` says that a damaged commit
+    state does not matter, ``every_batch`` that log starts do not.
     """
 
     def __init__(
         self,
         directories: Sequence[Path],
-        checkpoint: Callable[[str, int | None], Offsets],
+        partitions: Callable[[], Mapping[TopicPartition, PartitionDirectory]],
         *,
         to_log_end: bool,
         every_batch: bool,
     ) -> None:
         self._directories = directories
-        self._checkpoint = checkpoint
+        self._partitions = partitions
         self._to_log_end = to_log_end
         self._every_batch = every_batch
         self._with_state: Collection[Path] = ()
@@ -61,7 +61,9 @@ class WatchedMarks:
 
     def _watched(self, name: str, unnamed: int | None = None) -> Watched[Offsets]:
         files = [directory / name for directory in self._directories]
-        return Watched(files, lambda: self._checkpoint(name, unnamed))
+        return Watched(
+            files, lambda: LogDirs.checkpoint(name, self._partitions().values(), unnamed=unnamed)
+        )
 
     def _load_committed(self) -> Committed:
         try:

@@ -1,0 +1,84 @@
+"""What one place alone may do: a list of who else touches the same files, and why."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from tests.support.distributions import PACKAGES, ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+OFFSET_CHECKPOINTS: Final = {"HIGH_WATERMARK", "RECOVERY_POINT", "LOG_START_OFFSET"}
+READING: Final = {"read_offset_checkpoint", "find_offset_checkpoint", "LogDirs.checkpoint"}
+
+READERS: Final = {
+    "checkpoints/broker.py": "has the format",
+    "streaming/log/log_dir.py": "takes out what lives beside a file",
+    "streaming/store/ends/broker_marks.py": "for writers",
+    "streaming/store/ends/watched_marks.py": "for readers",
+    "streaming/store/recovery_points.py": "makes durable what lies below a new recovery point",
+    "streaming/store/stale_lines.py": "takes lines away",
+    "streaming/store/unsynced.py": "asks what was compacted, and for no ends",
+    "streaming/operate/handover.py": "writes all of them",
+    "streaming/operate/salvage.py": "lowers them to where it cuts",
+}
+
+NAMING: Final = {
+    "checkpoints/broker.py": "has the format",
+    "streaming/commit/foreign_tail.py": "in messages",
+    "streaming/log/log_start.py": "in messages",
+    "streaming/operate/backup.py": "copies them",
+    "streaming/operate/handover.py": "writes all of them",
+    "streaming/operate/salvage.py": "lowers them to where it cuts",
+    "streaming/store/clearing.py": "writes what is committed",
+    "streaming/store/ends/broker_marks.py": "for writers",
+    "streaming/store/ends/rule.py": "in messages",
+    "streaming/store/ends/watched_marks.py": "for readers",
+    "streaming/store/recovery_points.py": "makes durable what lies below a new recovery point",
+    "streaming/store/stale_lines.py": "takes lines away",
+    "streaming/store/take_back.py": "in messages",
+}
+
+
+def modules() -> Iterator[Path]:
+    for folder in (*(ROOT / name for name in PACKAGES), ROOT / "src" / "kafkalog" / "files"):
+        yield from folder.rglob("*.py")
+
+
+def names_in(path: Path) -> set[str]:
+    """List the names that a module uses: its own, imported ones, and attributes."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+            if isinstance(node.value, ast.Name):
+                found.add(f"{node.value.id}.{node.attr}")
+        elif isinstance(node, ast.alias):
+            found.add(node.name)
+    return found
+
+
+def using(names: set[str]) -> set[str]:
+    return {str(path.relative_to(ROOT)) for path in modules() if names & names_in(path)}
+
+
+def test_only_the_owner_of_ends_reads_kafkas_offset_checkpoints() -> None:
+    assert using(READING) == {*READERS}
+    assert using(OFFSET_CHECKPOINTS) == {*NAMING}
+
+
+def test_nobody_spells_the_files_out() -> None:
+    spelled = [
+        str(path.relative_to(ROOT))
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and node.value.endswith("-offset-checkpoint")
+    ]
+    assert {*spelled} == {"checkpoints/broker.py"}
