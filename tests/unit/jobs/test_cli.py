@@ -23,6 +23,7 @@ from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     LOCK,
     META_PROPERTIES,
+    PARTITION_METADATA,
     RECOVERY_POINT,
     read_meta_properties,
     read_offset_checkpoint,
@@ -276,6 +277,15 @@ def test_verify_finds_what_was_committed_and_is_not_there(log: Path) -> None:
         "segment": None,
         "problem": "offsets [0, 3) were committed and are not in the log",
     }
+
+
+def test_verify_finds_what_is_not_there_though_another_log_cannot_be_looked_at(log: Path) -> None:
+    Writer(log, name="other", topic="s").write(0, rows(["a"]))
+    (log / "s-0" / PARTITION_METADATA).write_text("nonsense")
+    os.truncate(log / "t-0" / f"{0:020d}.log", 0)
+    problems = [row.get("problem") for row in objects(call("verify", log, "--json")[1])]
+    assert "offsets [0, 3) were committed and are not in the log" in problems
+    assert any(PARTITION_METADATA in problem for problem in problems if isinstance(problem, str))
 
 
 def test_verify_prints_problems_and_a_summary(log: Path) -> None:
