@@ -92,7 +92,7 @@ def test_a_partition_that_is_added_to_a_recreated_topic_is_not_taken_for_the_ear
         add_folder(folder, TopicPartition("t", number), beside=first)
     tail = LogTail([str(folder) for folder in directories], lambda _: True)
     assert list(tail.look().values()) == [1, 0, 0]
-    assert tail.missing == {}
+    assert tail.ends.missing == {}
     added = rows(["b", "c"], partitions=[1, 2])
     Writer(*directories, name="c", topic="t").write(0, added)
     assert values_of(directories, "t") == {0: ["a"], 1: ["b"], 2: ["c"]}
