@@ -17,12 +17,12 @@ class _Process(NamedTuple):
 
 
 def tree_cpu_seconds() -> float:
-    """Give user and system time of the tree, of processes that have ended too; 0 without /proc."""
+    """Return user and system time of the tree, ended processes included; 0 without /proc."""
     return sum(one.seconds for one in _tree().values())
 
 
 def descendants() -> list[int]:
-    """Give the ids of this process and of all that descend from it."""
+    """Return the ids of this process and of all that descend from it."""
     return list(_tree())
 
 

@@ -45,7 +45,7 @@ _BATCH_ROWS: Final = 8192
 
 
 def ready_source(shape: Shape) -> type[DataSource]:
-    """Give the batch source ``ready``: rows of the shape, the same Arrow batch again and again.
+    """Return the batch source ``ready``: rows of the shape, the same Arrow batch again and again.
 
     No reader can hand over rows sooner: it is what the pipe to Spark and Spark itself allow.
     """
@@ -93,7 +93,7 @@ def ready_source(shape: Shape) -> type[DataSource]:
 
 
 def empty_source(partitions: int) -> type[DataSource]:
-    """Give the streaming source ``empty``, which yields nothing.
+    """Return the streaming source ``empty``, which yields nothing.
 
     It has something new as many times as its option ``triggers`` says.
     """
@@ -136,7 +136,7 @@ def empty_source(partitions: int) -> type[DataSource]:
 
 
 def dropping_sink() -> type[DataSource]:
-    """Give the batch sink ``dropping``, which takes rows and does nothing with them."""
+    """Return the batch sink ``dropping``, which takes rows and does nothing with them."""
 
     class DroppingWriter(DataSourceArrowWriter):
         def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -92,7 +92,7 @@ class Environment:
         return directory
 
     def to_kafka(self, topic: str, rows: DataFrame | None = None) -> DataFrameWriter:
-        """Give a batch write of the rows (or of these) to Spark's Kafka sink."""
+        """Return a batch write of the rows (or of these) to Spark's Kafka sink."""
         return (
             (rows or self.rows)
             .write.format("kafka")
@@ -102,7 +102,7 @@ class Environment:
         )
 
     def to_kafkalog(self, topic: str, flush: str) -> DataFrameWriter:
-        """Give a batch write of the rows to kafkalog's sink."""
+        """Return a batch write of the rows to kafkalog's sink."""
         return (
             self.rows.write.format("kafkalog")
             .mode("append")
@@ -122,7 +122,7 @@ class Environment:
         admin.delete_topics([name])[name].result()
 
     def fresh(self, what: str) -> Path:
-        """Give a path in the scratch folder at which nothing is."""
+        """Return a path in the scratch folder at which nothing is."""
         return self.work / f"{what}-{uuid.uuid4().hex[:8]}"
 
     def wait_for_high_watermarks(self, topic: str, rows: int, broker: Broker | None = None) -> None:

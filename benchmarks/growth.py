@@ -99,7 +99,7 @@ def _series(*, quick: bool) -> list[_Series]:
             "a task reads one partition to Arrow, 7 columns, lz4",
         ),
         _Series(
-            "megabytes of log behind a micro-batch",
+            "megabytes of log before a micro-batch",
             sizes(1, 10, 100, 1000),
             _trigger_by_size,
             "one new batch at the tail: finding the new end and planning what is read",
@@ -189,7 +189,7 @@ def _fill(folder: Path, places: list[TopicPartition]) -> list[tuple[TopicPartiti
 def _trigger(
     folder: Path, ends: list[tuple[TopicPartition, int]], writer: PartitionWriter
 ) -> float:
-    """Append a record again and again, and give what finding and planning it costs at least."""
+    """Append a record again and again, and return what finding and planning it costs at least."""
     commit_ends(folder, ends)
     control = StreamControl(_options(folder))
     at = control.next_end(control.initial(), take_all=False)
@@ -240,7 +240,7 @@ def _options(folder: Path) -> ReadOptions:
 
 
 def _least(work: Callable[[], object]) -> float:
-    """Give the CPU milliseconds of the cheapest of some runs, after one that loads kernels."""
+    """Return the CPU milliseconds of the cheapest of some runs, after one that loads kernels."""
     work()
     taken = []
     for _ in range(_REPEATS):
@@ -269,9 +269,9 @@ def _page(grown: Sequence[_Grown]) -> str:
     parts = [
         "# Growth\n",
         (
-            f"CPU time in one process without Spark, the least of {_REPEATS} runs. *Power* is by"
-            " which power of the size the cost grows from the smallest to the largest: 1 is"
-            " linear, 0 is no growth.\n"
+            f"CPU time in one process without Spark, the least of {_REPEATS} runs. *Power* says how"
+            " the cost grows with the size, from the smallest to the largest: 1 is linear, 0 is no"
+            " growth.\n"
         ),
         f"{facts()['cores']} cores; Python {facts()['Python']}\n",
         "| what grows | from smallest to largest | power | what is measured |",

@@ -160,7 +160,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Environment], Workload]]] = {
 
 
 def _big_segment(env: Environment) -> tuple[LogSegment, int]:
-    """Give a segment of 1 GiB, made at first use, and its end offset."""
+    """Return a segment of 1 GiB, made at first use, and its end offset."""
     directory = env.work / "big-segment"
     segment = LogSegment(directory / str(_PLACE), 0)
     if not directory.exists():
@@ -177,7 +177,7 @@ def _big_segment(env: Environment) -> tuple[LogSegment, int]:
 def _most_pages(
     segment: LogSegment, end: int, share: float, lookup: Callable[[OffsetIndex, int], object]
 ) -> float:
-    """Give the most pages that one of many lookups touches among the last ``share`` of offsets."""
+    """Return the most pages that a lookup touches among the last ``share`` of offsets."""
     index = segment.offset_index()
     assert index is not None
     touched = []

@@ -18,7 +18,7 @@ _PACKAGES: Final = ("pyspark", "pyarrow", "numpy", "numba", "lz4", "crc32c")
 
 
 def facts() -> dict[str, str]:
-    """Give label -> value, in the order in which they are to be shown."""
+    """Return label -> value, in the order in which they are to be shown."""
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return {
         "cores": f"{len(os.sched_getaffinity(0))} ({_processor()})",
@@ -31,7 +31,7 @@ def facts() -> dict[str, str]:
 
 
 def _processor() -> str:
-    """Give the processor's model as Linux knows it, else its architecture."""
+    """Return the processor's model as Linux knows it, else its architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     text = cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)

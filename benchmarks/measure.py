@@ -115,7 +115,7 @@ class Measured:
 def measure(workload: Workload, rounds: int, told: Callable[[str, float], None]) -> Measured:
     """Run every contender once per round, so that a slow minute of the machine hits all of them.
 
-    The order turns by one each round: nobody always runs behind the same neighbour. ``told`` gets
+    The order turns by one each round: nobody always runs after the same neighbour. ``told`` gets
     the name of each contender and its value after each run, a warm-up's too.
     """
     taken: dict[str, list[float]] = {contender.name: [] for contender in workload.contenders}
@@ -137,7 +137,7 @@ def _samples(taken: dict[str, list[float]]) -> dict[str, Samples]:
 
 
 def _schedule(workload: Workload, rounds: int) -> Iterator[tuple[int, Contender]]:
-    """Give (round, contender) in running order; warm-ups have negative rounds."""
+    """Yield (round, contender) in running order; warm-ups have negative rounds."""
     for round_ in range(-workload.warm_ups, rounds):
         turn = round_ % len(workload.contenders)
         for contender in (*workload.contenders[turn:], *workload.contenders[:turn]):
@@ -145,7 +145,7 @@ def _schedule(workload: Workload, rounds: int) -> Iterator[tuple[int, Contender]
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Give the seconds that ``work`` took."""
+    """Return the seconds that ``work`` took."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -50,7 +50,7 @@ _DOCS: Final = Path(__file__).parent.parent / "docs"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, print, and write the page; give the exit code (0 whatever was reached)."""
+    """Measure, print, and write the page; return the exit code (0 whatever was reached)."""
     asked = _arguments().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the broker is stopped too
     rows = QUICK_ROWS if asked.quick else asked.rows
@@ -64,8 +64,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     summary = (
         f"{shape}; {asked.cores} cores for Spark; {rounds} rounds after a warm-up, contenders in"
         " turns. Ratios are of medians. Everything, the broker too, runs on the one machine below."
-        " CPU is what all of it used in the median run, Spark, broker and Python together."
-        f" Its own noise: fixed work took {noise.median * 1e3:.0f} ms"
+        " CPU is that of Spark, broker and Python together, in the median run. The machine's noise:"
+        f" fixed work took {noise.median * 1e3:.0f} ms"
         f" ({noise.low * 1e3:.0f} to {noise.high * 1e3:.0f})."
     )
     console.print(summary)

@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _columns(rows: int) -> list[RecordColumns]:
-    """Give rows of JSON-like text that compresses about as well as such text does."""
+    """Return rows of JSON-like text that compresses about as well as such text does."""
     chooser = random.Random(1)
     words = [f"{chooser.getrandbits(24):x}" for _ in range(3000)]
     texts = ['{"a":"' + '","b":"'.join(chooser.choices(words, k=14)) for _ in range(5000)]

@@ -44,7 +44,7 @@ class _Line(NamedTuple):
 
 
 def table(measured: Sequence[Measured]) -> Table:
-    """Give the results as a table for the terminal."""
+    """Return the results as a table for the terminal."""
     shown = Table(*_HEADINGS, title="kafkalog beside its peers", title_justify="left")
     for number in (2, 4, 5, 6):
         shown.columns[number].justify = "right"
@@ -74,7 +74,7 @@ def write(
 
 
 def _lines(one: Measured) -> Iterator[_Line]:
-    """Give a line per contender; ratios are against the peer of its goal, else the first one."""
+    """Yield a line per contender; ratios are against the peer of its goal, else the first one."""
     workload, first = one.workload, one.workload.contenders[0].name
     for number, (who, samples) in enumerate(one.samples.items()):
         goals = [goal for goal in workload.goals if goal.who == who]
@@ -93,7 +93,7 @@ def _lines(one: Measured) -> Iterator[_Line]:
 
 
 def _cpu(seconds: float) -> str:
-    """Give CPU time; nothing where processes have ended whose time nobody has taken over."""
+    """Return CPU time; nothing where processes have ended whose time nobody has taken over."""
     return "" if seconds < 0 else f"{seconds:.1f} s"
 
 
@@ -128,8 +128,8 @@ def _page(
     parts += [_row(line) for one in measured for line in _lines(one)]
     if any(not one.reached(goal) for one in measured for goal in one.workload.goals):
         parts.append(
-            "\nWhat stands in the way of each goal that is missed, with a profile of where the time"
-            " goes, is in [speed.md](speed.md#what-was-aimed-at)."
+            "\n[speed.md](speed.md#what-was-aimed-at) says what stands in the way of each goal that"
+            " is missed, and where the time goes."
         )
     parts += ["", *(f"![{name.removesuffix('.png')}]({name})\n" for name in plots)]
     parts += ["## What each work is\n"]

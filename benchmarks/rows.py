@@ -30,7 +30,7 @@ class Shape(NamedTuple):
 
 
 def make_rows(spark: SparkSession, shape: Shape) -> DataFrame:
-    """Give the rows as a cached frame of ``key`` and ``value``, both binary, one task per core.
+    """Return the rows as a cached frame of ``key`` and ``value``, both binary, one task per core.
 
     A value is a piece of JSON: half of it hex digits of a hash, which no codec but an entropy coder
     makes smaller, the other half the same in every row. Cached, they cost each sink the same.

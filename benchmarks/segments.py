@@ -68,7 +68,7 @@ def encoded_rows(rows: int, target_bytes: int = PRODUCER_BATCH_BYTES) -> npt.NDA
 
 
 class PartitionWriter:
-    """Appends encoded rows to a partition, which it makes or goes on with."""
+    """Appends encoded rows to a partition, which it makes or continues with."""
 
     def __init__(
         self, directory: Path, place: TopicPartition, *, segment_bytes: int = 2**31 - 1
@@ -82,7 +82,7 @@ class PartitionWriter:
         )
 
     def append(self, run: npt.NDArray[np.uint8], *, later_ms: int = 0) -> int:
-        """Append the rows once more, so much later, with the next offsets; give the end offset."""
+        """Append the rows again, so much later, with the next offsets; return the end offset."""
         numbered = run.copy()
         if later_ms:
             _postpone(numbered, later_ms)
@@ -94,7 +94,7 @@ class PartitionWriter:
 def write_partition(
     directory: Path, place: TopicPartition, run: npt.NDArray[np.uint8], size: int
 ) -> int:
-    """Append ``run`` until the partition's only segment has ``size`` bytes; give its end offset.
+    """Append ``run`` until the partition's only segment has ``size`` bytes; return its end offset.
 
     Each time its records are ``RUN_INTERVAL_MS`` later.
     """

@@ -60,7 +60,7 @@ def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """Give a folder that is removed at the end; ``$TMPDIR`` chooses its file system."""
+    """Yield a folder that is removed at the end; ``$TMPDIR`` chooses its file system."""
     folder = Path(tempfile.mkdtemp(prefix="kafkalog-bench-"))
     try:
         yield folder

@@ -79,7 +79,7 @@ def _through_files(env: Environment) -> float:
 
 
 def _seen_ms(env: Environment, frame: DataFrame, append: Callable[[], object]) -> float:
-    """Give the median milliseconds from before ``append`` to when the query has the record."""
+    """Return the median milliseconds from before ``append`` to when the query has the record."""
     seen: queue.SimpleQueue[float] = queue.SimpleQueue()
 
     def note(batch: DataFrame, batch_id: int) -> None:

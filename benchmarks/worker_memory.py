@@ -203,12 +203,12 @@ def _page(found: Sequence[_Found]) -> str:
     lines = [
         "# Memory\n",
         (
-            "The most resident memory in MiB that one of Spark's Python processes had, planning and"
-            " commit included, while a topic of each shape was written and read: interpreter,"
-            f" libraries and compiled kernels, some 200 MiB, are in it. The bound is {_BOUND_MIB}."
-            " Unless the shape says otherwise: keys of 10 bytes, values of 100, lz4, the sink's own"
-            " batches, format v2, 4 partitions. It does not depend on how large segments are:"
-            " `python -m benchmarks.segment_memory`.\n"
+            "The most memory in MiB (resident) of any of Spark's Python processes while it writes"
+            f" or reads a topic, planning and commit included. The bound is {_BOUND_MIB}.\n\n"
+            "Interpreter, libraries and compiled kernels take some 200 MiB of it. Unless the shape"
+            " says otherwise, a topic has keys of 10 bytes, values of 100, lz4, the sink's own"
+            " batches, format v2 and 4 partitions. The size of segments does not matter"
+            " (`python -m benchmarks.segment_memory`).\n"
         ),
         "| shape | rows | writing | reading |",
         "| --- | --- | --- | --- |",
