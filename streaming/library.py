@@ -86,18 +86,37 @@ def append(
         BatchIdentityError: there are other rows under this ``version``; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
-    if (transactional_id is None) != (version is None):
-        raise OptionError("give both transactional_id and version, or none")
-    given = {"path": _joined(path), **_texts(options or {}, _OF_APPEND)}
+    parsed = _append_options(path, topic, options or {})
+    return _append(data, parsed, _identity(transactional_id, version, parsed.topic))
+
+
+def _append_options(path: Paths, topic: str | None, options: OptionValues) -> WriteOptions:
+    given = {"path": _joined(path), **_texts(options, _OF_APPEND)}
     if topic is not None:
         given["topic"] = topic
     parsed = WriteOptions.parse(given)
     warn_ignored(parsed.ignored)
-    identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
-    if transactional_id is not None and version is not None:
-        if type(version) is not int or not 0 <= version < 1 << 63:
-            raise OptionError(f"version is {version!r}, expected a number from 0 to 2^63-1")
-        identity = BatchIdentity(f"{APP_PREFIX}{transactional_id}", version, topic=parsed.topic)
+    return parsed
+
+
+def _identity(
+    transactional_id: str | None, version: int | None, topic: str | None
+) -> BatchIdentity:
+    """Return who writes; a name of its own for each append that is given none."""
+    if (transactional_id is None) != (version is None):
+        raise OptionError("give both transactional_id and version, or none")
+    if transactional_id is None or version is None:
+        return BatchIdentity(f"job:{uuid.uuid4()}", 0)
+    if type(version) is not int or not 0 <= version < 1 << 63:
+        raise OptionError(f"version is {version!r}, expected a number from 0 to 2^63-1")
+    return BatchIdentity(f"{APP_PREFIX}{transactional_id}", version, topic=topic)
+
+
+def _append(
+    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    parsed: WriteOptions,
+    identity: BatchIdentity,
+) -> Outcome:
     plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), time.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
     identity = with_digests(identity, [staged], parsed.topic)
@@ -153,14 +172,14 @@ def tail(
     idle_timeout: float | None = None,
     options: OptionValues | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read what is committed from a start on, and go on with what is committed later.
+    """Read what is committed from a start on, and continue with what is committed later.
 
     Args:
         path: as in :func:`read`.
         topic: as in :func:`read`.
         columns: as in :func:`read`.
         strings: as in :func:`read`.
-        idle_timeout: seconds without new rows after which it ends; None to go on for ever.
+        idle_timeout: seconds without new rows after which it ends; None to continue for ever.
         options: as in :func:`read`; ``startingOffsets`` is ``latest`` by default.
 
     Yields:
@@ -169,22 +188,28 @@ def tail(
     Raises:
         OptionError, KafkaLogError: as in :func:`read`; raised when the first batch is asked for.
     """
-    from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
-    from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
-    control = StreamControl(parsed)
-    with naming_way_out(parsed):
+    for split in _new_splits(parsed, idle_timeout):
+        yield from read_split(split, parsed, rows)
+
+
+def _new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[LogSplit]:
+    """Plan what is committed, as it comes; each split has been read when the next is asked for."""
+    from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
+    from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
+
+    control = StreamControl(options)
+    with naming_way_out(options):
         position = control.initial()
     last_seen = time.monotonic()
     while True:
-        with naming_way_out(parsed):
+        with naming_way_out(options):
             end = control.next_end(position, take_all=True)
             splits = control.plan(position, end) if end != position else ()
         if end != position:
-            for split in splits:
-                yield from read_split(split, parsed, rows)
+            yield from splits
             position, last_seen = end, time.monotonic()
         elif idle_timeout is not None and time.monotonic() - last_seen >= idle_timeout:
             return

@@ -146,18 +146,28 @@ def salvage(
         for where in _chosen(directories, wanted).values():
             finish_swaps(where.path)
         logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
-        again = any(map(unfinished_salvage, directories))
-        plans = [(log, *chosen_places(log.key, log.found, names, again=again)) for log in logs]
-        done = Salvaged()
-        for folder in {log.where.log_dir for log, choices, _ in plans if any(choices.values())}:
-            note_salvage(folder, _arguments(names))
-        for log, choices, notes in plans:
-            done.notes += notes
-            done.places += _Salvage(log, log_set).act(choices)
-            done.notes += _open_transactions(log)
-        for folder in directories:
-            salvage_is_over(folder)
-        return done
+        return _without(names, logs, directories, log_set)
+
+
+def _without(
+    names: Sequence[PlaceName],
+    logs: Sequence[_Log],
+    directories: Sequence[Path],
+    log_set: LogSet | None,
+) -> Salvaged:
+    """Do away with the places that are named; a salvage that is cut off is noted meanwhile."""
+    again = any(map(unfinished_salvage, directories))
+    plans = [(log, *chosen_places(log.key, log.found, names, again=again)) for log in logs]
+    done = Salvaged()
+    for folder in {log.where.log_dir for log, choices, _ in plans if any(choices.values())}:
+        note_salvage(folder, _arguments(names))
+    for log, choices, notes in plans:
+        done.notes += notes
+        done.places += _Salvage(log, log_set).act(choices)
+        done.notes += _open_transactions(log)
+    for folder in directories:
+        salvage_is_over(folder)
+    return done
 
 
 def _directories(paths: Sequence[str]) -> list[Path]:

@@ -134,11 +134,9 @@ class RecordDecoder:
             end_offset: rows from it on are left out.
 
         Raises:
-            ChecksumMismatchError: a batch does not match its checksum.
-            CorruptRecordError: a batch cannot be decompressed or its records cannot be decoded.
-                These errors name the batch, and the rows of all batches before it come first.
-            DecompressedTooLargeError: a batch exceeds ``max_decompressed_bytes``.
-            UnsupportedCodecError: a batch names no known codec.
+            CorruptRecordError: a batch cannot be decompressed, or its records cannot be decoded.
+                The error names the batch; the rows of all batches before it come first.
+            ChecksumMismatchError, DecompressedTooLargeError, UnsupportedCodecError: likewise.
             TimestampOutOfRangeError: a timestamp that µs cannot hold.
         """
         try:

@@ -61,14 +61,7 @@ def read_split(
         CorruptRecordError: bytes of the split that are no valid batch, and the query fails then.
         TimestampOutOfRangeError: a timestamp that Spark cannot hold, unless null is wanted for it.
     """
-    maker: RowMaker
-    if rows is None:
-        # not at import, here and below: a worker's first rows need not wait for them
-        from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
-
-        maker = view_rows(options, split.topic_partition)
-    else:
-        maker = _RecordRows(rows, split.topic_partition, _decoder(options, rows))
+    maker = _row_maker(split.topic_partition, options, rows)
     salvage = _salvage(options, split.topic_partition)
     reader = _Reader(
         topic_partition=split.topic_partition,
@@ -91,6 +84,17 @@ def read_split(
             ) from error
     if salvage is not None:
         salvage.report()
+
+
+def _row_maker(
+    topic_partition: TopicPartition, options: ReadOptions, rows: RowSchema | None
+) -> RowMaker:
+    if rows is not None:
+        return _RecordRows(rows, topic_partition, _decoder(options, rows))
+    # not at import, here and below: a worker's first rows need not wait for them
+    from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
+
+    return view_rows(options, topic_partition)
 
 
 def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:

@@ -47,8 +47,7 @@ def find_by_timestamp(
     the next segments are searched too.
 
     Returns:
-        that record's own timestamp and offset; None if there is none. A record at or above
-        ``end_offset`` may be given or not.
+        that record's own timestamp and offset, at or above ``end_offset`` too; None without one.
 
     Raises:
         FileNotFoundError: a segment is gone.
@@ -57,24 +56,30 @@ def find_by_timestamp(
     """
     decoder = _decoder(max_decompressed_bytes)
     for active, segment in _newest_last(segments):
-        if salvage is not None and segment.base_offset >= end_offset:
-            break
         with segment:
-            latest = _latest(segment, end_offset, salvage, active=active).timestamp
-            if latest == NO_TIMESTAMP:
-                latest = segment.path.stat().st_mtime_ns // 1_000_000
-            if latest < timestamp:
+            if not _may_hold(segment, timestamp, end_offset, salvage, active=active):
                 continue
-            floor = max(_floor_entry(segment, timestamp).offset, log_start_offset)
             search = _Search(segment, decoder, timestamp, log_start_offset, end_offset)
+            floor = max(_floor_entry(segment, timestamp).offset, log_start_offset)
             position = segment.floor_position(floor)
             if salvage is None:
                 return search.first_from(position, lambda t: t >= timestamp, active=active)
             damaged = salvage.places
             found = search.first_around_damage(salvage, position)
-            if found is not None or salvage.places == damaged:
-                return found
+        if found is not None or salvage.places == damaged:
+            return found
     return None
+
+
+def _may_hold(
+    segment: LogSegment, timestamp: int, end_offset: int, salvage: Salvage | None, *, active: bool
+) -> bool:
+    if salvage is not None and segment.base_offset >= end_offset:
+        return False
+    latest = _latest(segment, end_offset, salvage, active=active).timestamp
+    if latest == NO_TIMESTAMP:
+        latest = segment.path.stat().st_mtime_ns // 1_000_000
+    return latest >= timestamp
 
 
 def find_max_timestamp(
