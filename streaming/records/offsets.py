@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.records.batch import scan_batches
-from kafkalog.streaming.records.batch_layout import LEADER_EPOCH_POSITION, MAGIC, MAGIC_POSITION
+from kafkalog.streaming.records.batch_layout import MAGIC, MAGIC_POSITION
 from kafkalog.streaming.records.encode_kernels import number_batches
 from kafkalog.streaming.records.message_sets.encode_kernels import number_messages
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
-__all__ = ["assign_leader_epoch", "assign_offsets"]
+__all__ = ["assign_offsets"]
 
 
 def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
@@ -51,16 +48,3 @@ def assign_offsets(data: Bytes, first_offset: int, leader_epoch: int) -> int:
             position=position,
         )
     return end
-
-
-def assign_leader_epoch(data: Bytes, leader_epoch: int) -> None:
-    """Write the leader epoch into batches that have their offsets already, in place.
-
-    Args:
-        data: uint8[n], writable, whole batches or messages. Of magic 0 and 1 nothing changes.
-        leader_epoch: int32, see ``assign_offsets``.
-    """
-    table = scan_batches(data).table
-    places = table.position[table.magic == MAGIC] + LEADER_EPOCH_POSITION
-    epoch = np.frombuffer(leader_epoch.to_bytes(4, "big", signed=True), np.uint8)
-    data[places[:, None] + np.arange(4)] = epoch

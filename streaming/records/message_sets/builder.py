@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.errors import CorruptRecordError, RecordTooLargeError, RowError
-from kafkalog.model import NO_EPOCH, NO_TIMESTAMP, TimestampType
+from kafkalog.model import NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.compression import Codec, compress
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES
@@ -30,7 +30,6 @@ from kafkalog.streaming.records.message_sets.layout import (
     LOG_APPEND_TIME_MASK,
     SIZE_POSITION,
 )
-from kafkalog.streaming.records.offsets import assign_offsets
 from kafkalog.streaming.records.open_batch import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET_BYTES,
@@ -40,9 +39,10 @@ from kafkalog.streaming.records.open_batch import (
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+    from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.record_columns import RecordColumns
 
-__all__ = ["MessageSetBuilder", "encode_message_set", "wrap_messages"]
+__all__ = ["MessageSetBuilder", "wrap_messages"]
 
 # offset, size, crc, magic, attributes, (timestamp,) key length, value length: see `message_set`.
 _WRAPPER_V0: Final = struct.Struct(">qiIbbii")
@@ -173,67 +173,6 @@ class MessageSetBuilder(OpenBatch):
         return bytes(records) if stays_plain else wrapped
 
 
-def encode_message_set(
-    records: RecordColumns,
-    rows: Integers,
-    magic: int,
-    codec: Codec,
-    first_offset: int,
-    *,
-    level: int | None = None,
-    timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-    log_append_time_ms: int | None = None,
-    target_bytes: int = DEFAULT_TARGET_BYTES,
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-) -> bytes:
-    """Encode rows whose offsets are known: the arguments are those of ``MessageSetBuilder``.
-
-    Args:
-        records: the columns; if they have offsets to keep, those count.
-        rows: int64[m], indexes into them.
-        magic: 0 or 1.
-        codec: none to lz4.
-        first_offset: offset of the first row, unless ``records`` has offsets.
-        level: see there, as the rest.
-        timestamp_type: see there.
-        log_append_time_ms: see there.
-        target_bytes: see there.
-        max_message_bytes: see there.
-
-    Raises:
-        RecordTooLargeError: a record does not fit ``max_message_bytes``, compressed or not.
-        RowError: as ``MessageSetBuilder.append``.
-    """
-    builder = MessageSetBuilder(
-        magic,
-        codec,
-        level=level,
-        timestamp_type=timestamp_type,
-        log_append_time_ms=log_append_time_ms,
-        target_bytes=target_bytes,
-        max_message_bytes=max_message_bytes,
-    )
-    encoded_sets = builder.append(records, rows)
-    if (last := builder.finish()) is not None:
-        encoded_sets.append(last)
-    parts = []
-    for encoded in encoded_sets:
-        part = np.frombuffer(bytearray(encoded.data), np.uint8)
-        offset = first_offset if encoded.first_offset < 0 else encoded.first_offset
-        first_offset = assign_offsets(part, offset, NO_EPOCH)
-        parts.append(part)
-    messages = np.concatenate(parts) if parts else np.empty(0, np.uint8)
-    if magic == 0 and codec is not Codec.NONE:
-        return wrap_messages(
-            messages,
-            codec,
-            level=level,
-            target_bytes=target_bytes,
-            max_message_bytes=max_message_bytes,
-        )
-    return messages.tobytes()
-
-
 def wrap_messages(
     data: Bytes,
     codec: Codec,
@@ -264,8 +203,11 @@ def wrap_messages(
     plain = (table.magic == 0) & (table.codec == Codec.NONE)
     if scan.consumed < len(data) or not plain.all():
         raise CorruptRecordError("only plain messages of magic 0 can be put into wrappers of it")
-    wrapping = _Wrapping(0, codec, level, 0, max_message_bytes)
     target_bytes = min(target_bytes, max_message_bytes)
+    return _wrapped(data, table, _Wrapping(0, codec, level, 0, max_message_bytes), target_bytes)
+
+
+def _wrapped(data: Bytes, table: BatchTable, wrapping: _Wrapping, target_bytes: int) -> bytes:
     ends = np.cumsum(table.size)
     wrapped = []
     first, start = 0, 0

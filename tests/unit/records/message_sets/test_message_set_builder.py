@@ -12,8 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.support.legacy_clients import CLIENTS, clients_know, read_with, write_with
-from tests.support.logs import Row as BatchRow
-from tests.support.logs import batch_bytes
+from tests.support.message_set_encoding import encode_message_set
 from tests.support.message_sets import (
     GOLDEN,
     GZIP,
@@ -31,10 +30,9 @@ from kafkalog.model import TimestampType
 from kafkalog.streaming.records.compression import Codec
 from kafkalog.streaming.records.message_sets.builder import (
     MessageSetBuilder,
-    encode_message_set,
     wrap_messages,
 )
-from kafkalog.streaming.records.offsets import assign_leader_epoch, assign_offsets
+from kafkalog.streaming.records.offsets import assign_offsets
 from kafkalog.streaming.records.record_columns import RecordColumns
 
 OLD_CODECS = (Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4)
@@ -67,7 +65,7 @@ def encode(
         magic,
         codec,
         first,
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 
@@ -266,15 +264,6 @@ def test_the_rest_of_a_set_is_numbered_from_its_first_message() -> None:
     data = np.frombuffer(bytearray(second_half + two), np.uint8)
     assert assign_offsets(data, 2**50, 0) == 2**50 + 4
     assert [2**50 + i for i in range(4)] == [row.offset for row in read(data.tobytes())]
-
-
-def test_a_leader_epoch_is_written_into_batches_of_magic_2_alone() -> None:
-    old = encode(1, Codec.GZIP, *TWO) + encode(0, Codec.NONE, *TWO)
-    batch = batch_bytes(5, [BatchRow(value=b"v")])
-    data = np.frombuffer(bytearray(batch + old + batch), np.uint8)
-    assign_leader_epoch(data, 7)
-    expected = batch[:12] + (7).to_bytes(4, "big") + batch[16:]
-    assert data.tobytes() == expected + old + expected
 
 
 def test_a_set_of_magic_0_stays_plain_until_it_has_its_offsets() -> None:
