@@ -10,11 +10,11 @@
     ├── OffsetOutOfRangeError            below the log start offset or beyond the log end offset
     ├── DataLossError                    offsets that were promised are gone: see failOnDataLoss
     ├── CorruptRecordError               bytes that are no valid batch, message set or record
-    │   └── ChecksumMismatchError        the bytes do not match the checksum they carry
+    │   ├── ChecksumMismatchError        the bytes do not match the checksum they carry
+    │   ├── DecompressedTooLargeError    a batch whose decompressed size exceeds the bound given
+    │   ├── UnsupportedFormatError       a magic or version from the future
+    │   └── UnsupportedCodecError        compression bits that name no codec of that magic
     ├── CorruptIndexError                an index that contradicts itself; readers scan instead
-    ├── DecompressedTooLargeError        a batch whose decompressed size exceeds the bound given
-    ├── UnsupportedFormatError           a magic or version from the future
-    ├── UnsupportedCodecError            compression bits that name no codec of that magic
     ├── RecordTooLargeError              a record that does not fit ``max.message.bytes``
     ├── TimestampOutOfRangeError         a timestamp that no Spark timestamp can hold
     ├── RowError (ValueError)            a row that cannot become a record

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import pickle
 import pkgutil
+import re
 import subprocess
 import sys
 import tarfile
@@ -28,6 +30,7 @@ import kafkalog
 from kafkalog import errors
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
     from tests.support.distributions import Distributions
@@ -38,6 +41,21 @@ HEAVY: Final = (
     *("crc32c", "lz4", "snappy", "cramjam", "zstandard"),
     *("rich", "typer"),
 )
+
+MOST_LINES_OF_A_FILE: Final = 400
+MOST_LINES_OF_A_FUNCTION: Final = 40
+# What is to be cut still; kernels, which are one loop, may be longer.
+STILL_TOO_LONG: Final = {
+    "checkpoints/commit_state.py",
+    "streaming/commit/foreign_tail.py: open_appender",
+    "streaming/operate/handover.py: hand_over",
+    "streaming/operate/handover.py: take_over",
+    "streaming/operate/recover.py: put_in_order",
+    "streaming/source/read_options.py",
+    "streaming/store/ends/rule.py: end_of",  # with the tables that its tests go through
+    "streaming/store/ends/watch.py: __init__",
+    "streaming/store/take_back.py: take_back",
+}
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +171,42 @@ def test_errors_survive_the_way_from_a_task_to_the_driver(name: str) -> None:
     assert type(error) is kind
     assert str(error) == "what happened"
     assert {key: getattr(error, key) for key in attributes} == attributes
+
+
+def test_the_tree_of_errors_is_drawn_as_the_classes_are() -> None:
+    drawn: dict[str, tuple[str, ...]] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        if found := re.fullmatch(r"    ([│├└─ ]*)(\w+Error)(?: \((\w+)\))?(?:  .*)?", line):
+            branch, name, other = found.groups()
+            above = [*above[: len(branch) // 4], name]
+            drawn[name] = (*above[-2:-1], *([other] if other else [])) or ("Exception",)
+
+    kinds = {name: getattr(errors, name).__bases__ for name in errors.__all__}
+    assert drawn == {name: tuple(base.__name__ for base in bases) for name, bases in kinds.items()}
+
+
+def lines_over(limit: int, node: ast.AST) -> Iterator[str]:
+    """Name the functions below a node with more lines, docstrings included."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert each.end_lineno is not None
+            if each.end_lineno - each.lineno >= limit:
+                yield each.name
+
+
+def test_files_and_functions_are_short_enough_to_be_read_at_once() -> None:
+    too_long = set()
+    for path in project_files():
+        if path.suffix == ".py" and path.parts[0] in {"src", *PACKAGES}:
+            text = (ROOT / path).read_text(encoding="utf-8")
+            if text.count("\n") > MOST_LINES_OF_A_FILE:
+                too_long.add(str(path))
+            if not path.stem.endswith("kernels"):
+                names = lines_over(MOST_LINES_OF_A_FUNCTION, ast.parse(text))
+                too_long.update(f"{path}: {name}" for name in names)
+
+    assert too_long - STILL_TOO_LONG == set()
 
 
 def test_the_import_layers_hold() -> None:
