@@ -26,7 +26,7 @@ _EMPTY: Final = SeenEnd(0, 0)
 
 
 class SeenLog:
-    """A partition's log as it was last seen, and the stamps by which it is known to be that still.
+    """A partition's log as it was last seen, and stamps that show if its files have changed.
 
     ``end`` is what the rule has made of it, None until it is asked; see :mod:`.watch`.
     """
@@ -69,8 +69,9 @@ class SeenLog:
     def has_changed(self, *, listing_is_due: bool) -> bool:
         """Return whether the active segment has changed, or is no longer the last.
 
-        A new segment shows in the folder alone, which has to be looked at where no commit tells,
-        and where one has told already: in a mirror the segment may come after the commit's files.
+        A new segment shows in the folder alone. The folder has to be looked at if no commit tells
+        of new segments, and after a commit too: in a mirror a segment may come after the commit's
+        files.
         """
         stamp = stamp_of(self._active)
         end = self.end
@@ -110,7 +111,8 @@ class SeenLog:
     def is_stable(self, offset: int, *, around_damage: bool) -> bool:
         """Return whether the log has the end of each transaction that begins below an offset.
 
-        The marker may lie above it: a limit cuts a batch within a transaction that is over.
+        The marker may lie above the offset: a limit may cut a batch within a transaction that has
+        ended.
         """
         try:
             if self.last_stable(offset, around_damage=around_damage) >= offset:
@@ -124,7 +126,7 @@ class SeenLog:
     def folder(self, directories: Sequence[Path]) -> Path:
         """Return the folder where the log is now, if a broker has moved it since the last look.
 
-        To plan many partitions takes longer than the next replica takes to move.
+        Planning many partitions takes longer than a broker needs to move the next replica.
         """
         folder = self.where.path
         if len(directories) > 1 and stamp_of(watchable(folder)) is None:
