@@ -29,7 +29,7 @@ unit: env ## Run the tests that need neither a JVM nor a server
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \
 	    KAFKALOG_HANDOVER_CRASHES=20 python -m pytest -q --timeout 7200 \
-	    tests/crash/test_sink_kill_walk.py tests/crash/test_kill_campaign.py \
+	    tests/crash/test_sink_kill_walk.py tests/crash/test_fault_walk.py tests/crash/test_kill_campaign.py \
 	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds

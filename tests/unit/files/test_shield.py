@@ -47,6 +47,27 @@ def begun() -> Callable[[], list[str]]:
     ]
 
 
+@pytest.fixture
+def press_ctrl_c() -> Iterator[Callable[[], None]]:
+    """Send the signal from any thread, and wait until the main thread has it: a load delays it."""
+    arrived = threading.Event()
+    handler = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        arrived.set()
+        assert callable(handler)
+        handler(number, frame)
+
+    def press() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert arrived.wait(60)
+        time.sleep(0.2)  # what it raises comes a few steps after it
+
+    before = signal.signal(signal.SIGINT, handle)
+    yield press
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("times", [1, 5])
 def test_what_is_interrupted_ends_before_the_interrupt_is_raised(
     interrupt: Any, times: int
@@ -152,7 +173,10 @@ def values(folder: Path) -> list[str]:
 
 
 def test_after_ctrl_c_in_an_append_of_many_partitions_the_next_one_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Callable[[], list[str]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: Callable[[], list[str]],
+    press_ctrl_c: Callable[[], None],
 ) -> None:
     options = {"numPartitions": "40"}
     original, sent = os.pwrite, threading.Event()
@@ -160,8 +184,7 @@ def test_after_ctrl_c_in_an_append_of_many_partitions_the_next_one_is_left_alone
     def interrupted(*arguments: Any) -> int:
         if threading.current_thread().name.startswith("kafkalog") and not sent.is_set():
             sent.set()
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
+            press_ctrl_c()
         return original(*arguments)
 
     with monkeypatch.context() as patch:
@@ -174,7 +197,10 @@ def test_after_ctrl_c_in_an_append_of_many_partitions_the_next_one_is_left_alone
 
 
 def test_after_ctrl_c_in_a_recovery_of_many_partitions_the_next_append_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Callable[[], list[str]]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    begun: Callable[[], list[str]],
+    press_ctrl_c: Callable[[], None],
 ) -> None:
     options = {"numPartitions": "12"}
     kafkalog.append(tmp_path, "t", table("a", 12), options=options)
@@ -190,8 +216,7 @@ def test_after_ctrl_c_in_a_recovery_of_many_partitions_the_next_append_is_left_a
     def interrupted(*arguments: Any) -> None:
         if not sent.is_set():
             sent.set()
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
+            press_ctrl_c()
         original(*arguments)
 
     with monkeypatch.context() as patch:

@@ -365,6 +365,7 @@ def test_of_what_our_own_commit_names_a_tail_that_is_cut_off_is_lost(
     assert ends(tail) == {"t-0": 5}
     assert tail.ends.lost == {T0: (5, 10)}
     upto = {"readUpTo": "logEnd" if to_log_end else "highWatermark"}
+    upto["fetchOffset.retryIntervalMs"] = "0"
     with pytest.raises(DataLossError, match=r"no longer in the log: t-0 \[5, 10\)"):
         kafkalog.read(str(log), "t", options=upto)
     with pytest.raises(DataLossError, match=r"no longer in the log: t-0 \[5, 10\)"):

@@ -25,7 +25,8 @@ def log(tmp_path: Path) -> Path:
 
 
 def spans(log: Path, **given: str) -> list[tuple[str, int, int]]:
-    options = ReadOptions.parse({"path": str(log), "subscribe": "t"} | given)
+    defaults = {"path": str(log), "subscribe": "t", "fetchOffset.retryIntervalMs": "0"}
+    options = ReadOptions.parse(defaults | given)
     return [
         (str(s.topic_partition), s.slices[0].start_offset, s.slices[-1].end_offset)
         for s in plan_batch(options)
