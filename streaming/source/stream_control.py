@@ -12,6 +12,8 @@ What the Python API does not offer, and how it is met:
 * Offsets that are logged but not committed are planned again after a restart, before anything else
   is asked. Such a batch is not held against what the log directories hold today.
 
+In which order Spark asks, and what follows from it: :mod:`~kafkalog.streaming.source.stream_phase`.
+
 Source: Spark ``KafkaMicroBatchStream``.
 """
 
@@ -34,6 +36,7 @@ from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.recreated import TopicIds
+from kafkalog.streaming.source.stream_phase import Phase
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.source.whole_look import WholeLook
@@ -84,11 +87,11 @@ class StreamControl:
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._held: PartitionOffsets = {}
         self._stuck = StuckEnds()
-        self._asked = False
-        self._replayed = False
-        """Whether the run began with a batch that an earlier one has logged."""
-        self._available_now = False
+        self.phase = Phase.INITIAL
+        self._phase_of_questions = Phase.RUNNING
+        """The phase that begins when Spark asks where a batch ends."""
         self._targets: PartitionOffsets | None = None
+        """The ends that are read up to, from the first look of ``AVAILABLE_NOW`` on."""
         self.latest: PartitionOffsets = {}
         """The ends as of the last look."""
 
@@ -125,7 +128,9 @@ class StreamControl:
 
     def freeze_targets(self) -> None:
         """Read only what is there at the first look (``Trigger.AvailableNow``)."""
-        self._available_now = True
+        self._phase_of_questions = Phase.AVAILABLE_NOW
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.AVAILABLE_NOW
 
     def next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
         """Give the end of the next batch; ``start`` itself if there is none to be run now.
@@ -135,12 +140,17 @@ class StreamControl:
         Raises:
             DataLossError: partitions are gone or end before ``start``, and the query fails then.
         """
+        if self.phase is Phase.ENDED:
+            return start
         self._pacer.asked()
         end: PartitionOffsets | None = None
         while True:
             self._pacer.before_look()
             if end is None or self._gate is not None or self._tail.look() is not self.latest:
                 end = self._next_end(start, take_all=take_all)
+            if self.phase is Phase.AVAILABLE_NOW and end == start == self._targets:
+                self.phase = Phase.ENDED
+                return end
             if not self._pacer.after_look(idle=end == start):
                 return end
 
@@ -149,10 +159,11 @@ class StreamControl:
         self._pacer.batch_ran()
 
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
-        is_fresh = not (self._asked or self._replayed) and start == self._initial
+        is_fresh = self.phase is Phase.INITIAL and start == self._initial
         if not is_fresh:
             self._goes_on(start)
-        self._asked = True
+        if not self.phase.has_begun:
+            self.phase = self._phase_of_questions
         if is_fresh:
             self._ids.start_anew()
         ends = self._ends_after(start, is_fresh=is_fresh)
@@ -171,7 +182,8 @@ class StreamControl:
         }
         if take_all:
             return self._without_latest(start, ends) if is_fresh else ends
-        if self._gate is not None and not self._available_now and not self._gate.opens(begin, ends):
+        gate = self._gate if self.phase is Phase.RUNNING else None
+        if gate is not None and not gate.opens(begin, ends):
             return start
         limit = self._options.max_offsets_per_trigger
         if limit is not None:
@@ -186,15 +198,17 @@ class StreamControl:
         Raises:
             DataLossError: offsets of the batch are gone, and the query fails then.
         """
-        replayed = not self._asked
-        if replayed and start != self._initial:
+        is_replayed = not self.phase.has_begun
+        if is_replayed and start != self._initial:
             self._goes_on(start)
-        self._replayed |= replayed
-        if replayed and start == self._initial:
+        if is_replayed:
+            self.phase = Phase.REPLAYING
+        if is_replayed and start == self._initial:
             # The first batch again, after a failure: the start is resolved anew and may lie
             # behind the end that was kept, or name partitions that are new since.
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
-        is_target = self._targets is not None and not replayed
+        # REQUIRES: no targets are set while a batch is replayed, which is of an earlier run.
+        is_target = self._targets is not None
         for _ in range(self._options.fetch_retries - 1):
             try:
                 return self._plan(start, end, LossPolicy(fail=True), is_target=is_target)
@@ -222,7 +236,7 @@ class StreamControl:
 
     def _goes_on(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint goes on, whatever the options say."""
-        if not (self._asked or self._replayed):
+        if self.phase is Phase.INITIAL:
             _LOGGER.info("goes on as its checkpoint says at %s", json.dumps(to_json(start)))
 
     def _without_latest(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
@@ -260,7 +274,7 @@ class StreamControl:
         self._say_cut_logs()
         if self._end is not None:
             ends = self._end.clip(start, ends, self._tail)
-        if self._available_now:
+        if self.phase is Phase.AVAILABLE_NOW:
             self._targets = ends
         return ends
 

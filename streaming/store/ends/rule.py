@@ -153,41 +153,43 @@ def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
     """
     committed = committed_end(said)
     start = max(log.start, said.log_start)
-    reach = log.end if said.begun is None else min(log.end, said.begun)
-    unread = missing = lost = None
-    is_short = committed is not None and committed > log.end
     is_told = committed is not None and not to_log_end
-    if committed is None:
-        offset = log.end
-    elif is_short:
-        ours = said.committed
-        is_ours = ours is not None and ours > log.end
-        if log.is_damaged or (is_ours and log.is_torn):
-            offset = committed
-        else:
-            offset = log.end
-            missing = OffsetGap(offset, committed)
-            if ours is not None and is_ours:
-                lost = OffsetGap(offset, ours)
-    elif to_log_end:
+    is_short = committed is not None and committed > log.end
+    missing, lost = _lacking(said, log, committed) if is_short else (None, None)
+    if committed is None or missing is not None or (to_log_end and not is_short):
         offset = log.end
     else:
         offset = committed
-        if max(offset, start) < log.end:
-            unread = OffsetGap(max(offset, start), log.end)
+    stop = max(offset, start)
+    is_hidden = max(offset, log.end) < start
     return End(
         committed,
         start,
-        max(offset, start),
-        reach,
-        unread,
-        missing,
-        lost,
-        is_damaged=log.is_damaged and not is_told and max(offset, start) <= log.end,
-        is_confirmed=is_told and not is_short,
+        stop,
+        reach=log.end if said.begun is None else min(log.end, said.begun),
+        unread=OffsetGap(stop, log.end) if is_told and stop < log.end else None,
+        missing=missing,
+        lost=lost,
+        is_damaged=log.is_damaged and not is_told and stop <= log.end,
+        is_confirmed=is_told and not is_short and not is_hidden,
         is_short=is_short,
-        is_hidden=max(offset, log.end) < start,
+        is_hidden=is_hidden,
     )
+
+
+def _lacking(
+    said: Said, log: SeenEnd, committed: int | None
+) -> tuple[OffsetGap | None, OffsetGap | None]:
+    """Return what is missing, and what of it is lost, of a log that ends below ``committed``.
+
+    Nothing where bytes follow that are damaged: the end stays, and whoever reads there is told.
+    """
+    ours = said.committed
+    is_ours = ours is not None and ours > log.end
+    if committed is None or log.is_damaged or (is_ours and log.is_torn):
+        return None, None
+    lost = OffsetGap(log.end, ours) if ours is not None and is_ours else None
+    return OffsetGap(log.end, committed), lost
 
 
 def unverified_from(said: Said) -> int | None:

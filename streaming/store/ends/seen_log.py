@@ -9,7 +9,7 @@ from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.watch import Watch, stamp_of, watchable
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.transactions import StableOffset
-from kafkalog.streaming.store.ends.rule import SeenEnd
+from kafkalog.streaming.store.ends.rule import Said, SeenEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,12 +23,14 @@ if TYPE_CHECKING:
 __all__ = ["SeenLog"]
 
 _EMPTY: Final = SeenEnd(0, 0)
+_NOTHING: Final = Said()
 
 
 class SeenLog:
     """A partition's log as it was last seen, and stamps that show if its files have changed.
 
-    ``end`` is what the rule has made of it, None until it is asked; see :mod:`.watch`.
+    ``end`` is what the rule has made of it and of what files ``said``; None after the log was read,
+    until the rule is asked again, see :mod:`.watch`.
     """
 
     __slots__ = (
@@ -41,6 +43,7 @@ class SeenLog:
         "_stable_ends",
         "_stamp",
         "end",
+        "said",
         "seen",
         "topic_id",
         "where",
@@ -51,6 +54,7 @@ class SeenLog:
         self._as_recovered = as_recovered
         self.topic_id: str | None = None
         self.seen = _EMPTY
+        self.said = _NOTHING
         self.end: End | None = None
         self._directory = Watch(where.path)
         self._active: str | RemotePath = ""
@@ -146,6 +150,7 @@ class SeenLog:
         self._directory.changed()
         folder = self.where.path
         self._is_read = False
+        self.end = None
         self._take_id(read_topic_id(folder))
         self._read_log(folder, verify_from)
         if read_topic_id(folder) != self.topic_id:

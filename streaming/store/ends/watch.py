@@ -216,7 +216,7 @@ class EndsWatch:
         self._logs.look_at_all()
         self._topic_ids_are_due = True
         for key, log in self._logs.by_partition.items():
-            end = log.end = self._find_end(log)
+            end = self._find_end(log)
             offset = end.offset
             if self._committed_only:
                 stable = log.last_stable(offset, around_damage=self._around_damage)
@@ -238,22 +238,30 @@ class EndsWatch:
             LogDirectoryError: the log ends below its start, so that its records would be hidden.
         """
         said = self._said(log)
-        if log.confirmed is None or log.confirmed != committed_end(said):
+        confirmed = log.confirmed
+        if confirmed is not None and log.end is not None and log.said == said:
+            return log.end
+        if confirmed is None or confirmed != committed_end(said):
             log.refresh(self._unverified_from)
-            said = self._said(log)  # by its topic's id of now
-        end = end_of(said, log.seen, to_log_end=self._to_log_end)
+        end = self._end_by_rule(log)
         if self._to_log_end:
             return end
         if end.is_short and end.committed is not None:
             log.look_for(end.committed)
-            end = end_of(self._said(log), log.seen)
+            end = self._end_by_rule(log)
         if end.is_hidden:  # both move on a live broker: look at both again
             self._marks.refresh_log_starts()
-            log.look_for(end_of(self._said(log), log.seen).start)
-            end = end_of(self._said(log), log.seen)
+            log.look_for(self._end_by_rule(log).start)
+            end = self._end_by_rule(log)
             if end.is_hidden:
                 raise LogDirectoryError(log_start_text(log.where, end.start, log.seen.end))
         return end
+
+    def _end_by_rule(self, log: SeenLog) -> End:
+        """Ask the rule, by the id of the topic that the log was last seen to have."""
+        log.said = self._said(log)
+        log.end = end_of(log.said, log.seen, to_log_end=self._to_log_end)
+        return log.end
 
     def _said(self, log: SeenLog) -> Said:
         return self._marks.said(log.where, log.topic_id)

@@ -15,6 +15,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
+from kafkalog.streaming.source.stream_phase import Phase
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,6 +244,42 @@ def test_a_replayed_batch_is_not_held_against_the_targets_of_today(log: Path) ->
     stream = control(log)
     stream.freeze_targets()
     assert spans(stream.plan({T0: 2, T1: 0}, {T0: 5, T1: 4})) == {"t-0": (2, 5), "t-1": (0, 4)}
+
+
+def test_a_run_without_a_checkpoint_runs_from_its_first_question_on(log: Path) -> None:
+    stream = control(log, startingOffsets="earliest")
+    start = stream.initial()
+    assert stream.phase is Phase.INITIAL
+    end = stream.next_end(start, take_all=False)
+    assert stream.phase is Phase.RUNNING
+    stream.plan(start, end)
+    assert stream.next_end(end, take_all=False) == end
+    assert stream.phase is Phase.RUNNING
+
+
+def test_a_run_replays_what_was_decided_before_it_asks(log: Path) -> None:
+    stream = control(log)
+    stream.freeze_targets()
+    for _ in range(2):
+        stream.plan({T0: 2, T1: 0}, {T0: 5, T1: 4})
+        assert stream.phase is Phase.REPLAYING
+    assert stream.next_end({T0: 5, T1: 4}, take_all=False) == {T0: 10, T1: 4}
+    assert stream.phase is Phase.AVAILABLE_NOW
+
+
+def test_a_run_of_available_now_ends_at_its_targets_and_looks_no_more(log: Path) -> None:
+    stream = control(log, startingOffsets="latest")
+    stream.freeze_targets()
+    start = stream.initial()
+    put(log, 0, 10, 5)
+    assert stream.next_end(start, take_all=False) == start  # keeps a start that may mean others
+    assert stream.phase is Phase.AVAILABLE_NOW
+    end = stream.next_end(start, take_all=False)
+    assert end == {**start, T0: 15}
+    assert stream.next_end(end, take_all=False) == end
+    assert stream.phase is Phase.ENDED
+    shutil.rmtree(log)
+    assert stream.next_end(end, take_all=False) == end
 
 
 def test_no_partitions_is_no_progress(log: Path) -> None:

@@ -193,6 +193,18 @@ def test_a_high_watermark_below_the_log_start_is_held_to_it(log: Path) -> None:
     assert tail.log_start(T0) == 7
 
 
+def test_a_log_that_its_log_start_would_hide_is_refused_at_each_look(log: Path) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5})
+    tail = tail_of(log)
+    assert ends(tail) == {"t-0": 5}
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 12})
+    for _ in range(3):
+        with pytest.raises(LogDirectoryError, match="starts at offset 12 there, but its log ends"):
+            tail.look()
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 9})
+    assert ends(tail) == {"t-0": 9}
+
+
 def test_the_commit_state_is_the_end_by_topic_id(log: Path) -> None:
     put_state(log, 1, 5)
     write_topic_id(log / "t-0", "BBBBBBBBBBBBBBBBBBBBBQ")

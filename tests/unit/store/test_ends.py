@@ -123,7 +123,13 @@ def test_up_to_the_log_end_readers_stop_there_where_it_has_what_is_committed(
 
 @pytest.mark.parametrize(
     ("said", "is_confirmed"),
-    [(Said(5), True), (Said(10), True), (Said(12), False), (Said(), False)],
+    [
+        (Said(5), True),
+        (Said(10), True),
+        (Said(12), False),
+        (Said(), False),
+        (Said(5, log_start=11), False),
+    ],
 )
 def test_an_end_holds_until_files_say_another_where_the_log_was_seen_to_have_it(
     said: Said, is_confirmed: bool
