@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from benchmarks.page_counts import counted_pages
 
 from kafkalog.streaming.log.index.offset import OFFSET_ENTRY, OffsetIndex, OffsetPosition
 from kafkalog.streaming.log.index.sparse import WARM_BYTES
@@ -68,14 +69,15 @@ def count_pages(
 ) -> PageCounts:
     """Count the pages that looking the targets up touches."""
     most = 0
-    for target in targets:
-        index.reader.reset()
-        lookup(index, target)
-        most = max(most, index.reader.pages)
-    index.reader.reset()
-    for target in targets:
-        lookup(index, target)
-    return PageCounts(most, index.reader.pages)
+    with counted_pages() as read:
+        for target in targets:
+            read.reset()
+            lookup(index, target)
+            most = max(most, read.pages)
+        read.reset()
+        for target in targets:
+            lookup(index, target)
+        return PageCounts(most, read.pages)
 
 
 def _targets(entries: int, *, hot: bool) -> list[int]:

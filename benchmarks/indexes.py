@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.measure import Contender, Goal, Workload
+from benchmarks.page_counts import counted_pages
 from benchmarks.segments import (
     FIRST_TIMESTAMP,
     RUN_INTERVAL_MS,
@@ -181,10 +182,11 @@ def _most_pages(
     index = segment.offset_index()
     assert index is not None
     touched = []
-    for offset in _offsets(int(end * (1 - share)), end):
-        index.reader.reset()
-        lookup(index, offset)
-        touched.append(index.reader.pages)
+    with counted_pages() as read:
+        for offset in _offsets(int(end * (1 - share)), end):
+            read.reset()
+            lookup(index, offset)
+            touched.append(read.pages)
     return max(touched)
 
 

@@ -1,5 +1,8 @@
 """What the offset index and the time index share: ascending entries, and a search that stays warm.
 
+Indexes are read, not mapped: a broker trims a preallocated index when it rolls, and touching a
+mapped page beyond the new end is SIGBUS, which no program survives.
+
 An index file is an array of entries of one size, without header or checksum. A broker preallocates
 the active segment's (10 MiB of zeros by default) and keeps the number of entries in memory, so on
 the disk the entries end at the first slot that was never written.
@@ -22,7 +25,6 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError
 from kafkalog.files.opening import open_file
-from kafkalog.files.page_reader import PAGE_BYTES, PageReader
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,8 +32,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["WARM_BYTES", "SparseIndex"]
+__all__ = ["PAGE_BYTES", "WARM_BYTES", "SparseIndex"]
 
+PAGE_BYTES: Final = 4096
 WARM_BYTES: Final = 8192
 
 
@@ -61,7 +64,6 @@ class SparseIndex:
         self.base_offset = base_offset
         self._file = open_file(path)
         try:
-            self.reader = PageReader(self._file)
             # Until the written ones are counted, so that a file that shrinks meanwhile is told.
             self._entries = self._file.size // self.ENTRY.itemsize
             self._entries = self._count_written(self._entries)
@@ -123,7 +125,7 @@ class SparseIndex:
             CorruptIndexError: the file has become shorter since it was opened.
         """
         size = self.ENTRY.itemsize
-        data = self.reader.read(first * size, (end - first) * size)
+        data = self._file.read(first * size, (end - first) * size)
         if len(data) < (end - first) * size:
             raise CorruptIndexError(
                 f"{self.path}: ends inside entry {first + len(data) // size}, it had "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from benchmarks.page_counts import counted_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import append, cut, flip, grow_with_zeros, make_batches, scan
@@ -55,18 +56,17 @@ def test_an_offset_in_a_gap_is_translated_to_the_batch_behind_it(tmp_path: Path)
 
 
 def test_seeking_reads_no_more_than_headers(directory: Path) -> None:
-    with LogSegment(directory, 0) as segment:
-        index = segment.offset_index()
-        assert index is not None
+    with LogSegment(directory, 0) as segment, counted_pages() as read:
+        assert segment.offset_index() is not None
         headers: list[int] = []
         walk = segment.header_at
         segment.header_at = lambda p: headers.append(p) or walk(p)  # type: ignore[method-assign, func-returns-value]
         for offset in range(200):
             headers.clear()
-            index.reader.reset()
+            read.reset()
             segment.translate_offset(offset)
             assert len(headers) <= 4
-            assert index.reader.pages <= 3
+            assert read.pages <= 3
 
 
 def test_chunks_hold_whole_batches_in_order(directory: Path) -> None:

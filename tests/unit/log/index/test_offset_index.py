@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from benchmarks.index_pages import INDEX_SIZES, plain_lookup, write_index
+from benchmarks.page_counts import counted_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import cut, grow_with_zeros
@@ -82,9 +83,9 @@ def test_written_entries_are_found_in_a_preallocated_file(
 ) -> None:
     write_index(path, entries)
     grow_with_zeros(path, slots * 8)
-    with OffsetIndex(path, 0) as index:
+    with counted_pages() as read, OffsetIndex(path, 0) as index:
         assert len(index) == entries
-        assert index.reader.bytes_read < 1000
+        assert read.bytes_read < 1000
         for offset in (0, 99, 100, 51_234, 102_400, 400_000, 2**40):
             assert index.lookup(offset) == plain_lookup(index, offset)
 
@@ -99,17 +100,16 @@ def test_bytes_of_half_an_entry_are_left_out(path: Path) -> None:
 @pytest.mark.parametrize("entries", INDEX_SIZES)
 def test_hot_lookups_touch_three_pages_at_most_and_cold_ones_few(path: Path, entries: int) -> None:
     write_index(path, entries)
-    with OffsetIndex(path, 0) as index:
-        index.reader.reset()
+    with OffsetIndex(path, 0) as index, counted_pages() as read:
         for entry in range(max(0, entries - 1024), entries + 1):
             assert index.lookup(entry * 100 + 7).position == entry * 1024
-        hot = index.reader.pages
-        index.reader.reset()
+        hot = read.pages
+        read.reset()
         index.lookup(0)
-        cold = index.reader.pages
-        index.reader.reset()
+        cold = read.pages
+        read.reset()
         plain_lookup(index, entries * 100)
-        plain = index.reader.pages
+        plain = read.pages
     assert hot <= 3
     assert cold <= hot + max(1, entries.bit_length() - 7)
     assert hot <= max(3, plain)
@@ -119,10 +119,9 @@ def test_hot_lookups_touch_three_pages_at_most_and_cold_ones_few(path: Path, ent
 
 def test_the_warm_section_is_one_read(path: Path) -> None:
     write_index(path, 5000)
-    with OffsetIndex(path, 0) as index:
-        index.reader.reset()
+    with OffsetIndex(path, 0) as index, counted_pages() as read:
         index.lookup(5000 * 100)
-        assert (index.reader.calls, index.reader.bytes_read) == (2, 8200 + 8)
+        assert (read.calls, read.bytes_read) == (2, 8200 + 8)
 
 
 _ascending = st.lists(st.integers(1, 50), max_size=60).map(lambda steps: np.cumsum(steps).tolist())

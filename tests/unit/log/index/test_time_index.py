@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from benchmarks.page_counts import counted_pages
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.log_files import grow_with_zeros
@@ -84,11 +85,10 @@ def test_entries_up_to_an_offset_are_counted(path: Path, offset: int, expected: 
 
 def test_hot_lookups_touch_three_pages_at_most(path: Path) -> None:
     _write(path, *((i * 10, i) for i in range(1, 200_000)))
-    with TimeIndex(path, 0) as index:
-        index.reader.reset()
+    with TimeIndex(path, 0) as index, counted_pages() as read:
         for entry in range(199_999 - 682, 200_000):
             assert index.lookup(entry * 10 + 3).offset == entry
-        assert index.reader.pages <= 3
+        assert read.pages <= 3
 
 
 @settings(max_examples=200, deadline=None)
