@@ -61,7 +61,6 @@ __all__ = [
     "LeaderEpoch",
     "broker_holds",
     "find_offset_checkpoint",
-    "has_clean_shutdown_marker",
     "is_locked",
     "is_topic_id",
     "new_topic_id",
@@ -283,12 +282,6 @@ def _property(line: str) -> tuple[str, str] | None:
         return None
     key, value = re.fullmatch(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)", line, re.DOTALL).groups()  # type: ignore[union-attr]
     return re.sub(r"\\(.)", r"\1", key), re.sub(r"\\(.)", r"\1", value)
-
-
-def has_clean_shutdown_marker(directory: Path) -> bool:
-    """Tell whether the last shutdown was clean, so that a broker would not scan the log."""
-    marker = directory / CLEAN_SHUTDOWN
-    return marker.exists() or marker.is_symlink()
 
 
 def remove_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> bool:

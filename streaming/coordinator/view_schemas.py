@@ -12,12 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = [
-    "OFFSETS_VIEW_DDL",
-    "OFFSETS_VIEW_SCHEMA",
-    "TRANSACTIONS_VIEW_DDL",
-    "TRANSACTIONS_VIEW_SCHEMA",
-]
+__all__ = ["OFFSETS_VIEW_SCHEMA", "TRANSACTIONS_VIEW_SCHEMA"]
 
 _TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 
@@ -101,23 +96,6 @@ group's protocol type is ``consumer``. ``memberId``, ``regularExpression`` and `
 value's fields by Kafka's names, bytes in base64) belong to the groups of KIP-848 and after.
 """
 
-OFFSETS_VIEW_DDL: Final = (
-    "logPartition INT, logOffset BIGINT, logTimestamp TIMESTAMP, recordType STRING,"
-    " keyVersion INT, valueVersion INT, tombstone BOOLEAN,"
-    " group STRING, topic STRING, partition INT, committedOffset BIGINT, leaderEpoch INT,"
-    " metadata STRING, commitTimestamp TIMESTAMP, expireTimestamp TIMESTAMP, topicId STRING,"
-    " groupMetadata STRUCT<protocolType: STRING, generation: INT, protocol: STRING, leader: STRING,"
-    " currentStateTimestamp: TIMESTAMP, members: ARRAY<STRUCT<memberId: STRING,"
-    " groupInstanceId: STRING, clientId: STRING, clientHost: STRING, rebalanceTimeoutMs: INT,"
-    " sessionTimeoutMs: INT, subscription: STRUCT<version: INT, topics: ARRAY<STRING>,"
-    " userData: BINARY, ownedPartitions: ARRAY<STRUCT<topic: STRING, partitions: ARRAY<INT>>>,"
-    " generationId: INT, rackId: STRING>, assignment: STRUCT<version: INT,"
-    " assignedPartitions: ARRAY<STRUCT<topic: STRING, partitions: ARRAY<INT>>>,"
-    " userData: BINARY>, subscriptionBytes: BINARY, assignmentBytes: BINARY>>>,"
-    " memberId STRING, regularExpression STRING, valueJson STRING, error STRING"
-)
-"""``OFFSETS_VIEW_SCHEMA`` for Spark."""
-
 TRANSACTIONS_VIEW_SCHEMA: Final = pa.schema(
     {
         **_RECORD_COLUMNS,
@@ -137,14 +115,3 @@ TRANSACTIONS_VIEW_SCHEMA: Final = pa.schema(
     }
 )
 """A row per record of ``__transaction_state``; ``status`` is Kafka's name of the state."""
-
-TRANSACTIONS_VIEW_DDL: Final = (
-    "logPartition INT, logOffset BIGINT, logTimestamp TIMESTAMP, recordType STRING,"
-    " keyVersion INT, valueVersion INT, tombstone BOOLEAN,"
-    " transactionalId STRING, producerId BIGINT, previousProducerId BIGINT, nextProducerId BIGINT,"
-    " producerEpoch INT, nextProducerEpoch INT, transactionTimeoutMs INT, status STRING,"
-    " partitions ARRAY<STRUCT<topic: STRING, partitions: ARRAY<INT>>>,"
-    " lastUpdateTimestamp TIMESTAMP, startTimestamp TIMESTAMP, clientTransactionVersion INT,"
-    " error STRING"
-)
-"""``TRANSACTIONS_VIEW_SCHEMA`` for Spark."""

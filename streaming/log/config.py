@@ -177,14 +177,6 @@ class LogConfig:
             values[known.name] = known.metadata[_PARSE](name, text)
         return cls(**values)
 
-    def to_mapping(self) -> dict[str, str]:
-        """Return the settings that differ from their defaults, by Kafka's names, as text."""
-        return {
-            name: _shown(value)
-            for name, known in _FIELDS.items()
-            if (value := getattr(self, known.name)) != known.default
-        }
-
     @property
     def magic(self) -> int:
         """The magic of what is written, 0 to 2."""
@@ -209,15 +201,3 @@ LOG_CONFIG_NAMES: Final = frozenset(_FIELDS)
 def _nearest(name: str) -> str:
     near = difflib.get_close_matches(name, _FIELDS, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _shown(value: object) -> str:
-    match value:
-        case bool():
-            return str(value).lower()
-        case TimestampType():
-            return next(name for name, kind in _TIMESTAMP_TYPES.items() if kind is value)
-        case tuple():
-            return ",".join(value)
-        case _:
-            return str(value)

@@ -12,10 +12,10 @@ import numpy as np
 from tests.support.logs import Row, batch_bytes
 
 from kafkalog.checkpoints.broker import (
+    CLEAN_SHUTDOWN,
     HIGH_WATERMARK,
     META_PROPERTIES,
     RECOVERY_POINT,
-    has_clean_shutdown_marker,
     remove_clean_shutdown_marker,
     write_clean_shutdown_marker,
     write_offset_checkpoint,
@@ -44,7 +44,7 @@ def run_broker(log_dir: Path, value: str, *, clean: bool) -> None:
     """
     write_atomically(log_dir / META_PROPERTIES, b"version=1\nnode.id=1\ncluster.id=x\n")
     partitions = LogDirs([log_dir]).partitions()
-    if not has_clean_shutdown_marker(log_dir):
+    if not (log_dir / CLEAN_SHUTDOWN).exists():
         for key, found in partitions.items():
             with PartitionLog(found.path, key) as log:
                 bases = [segment.base_offset for segment in log.segments]

@@ -23,7 +23,6 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.errors import LogDirectoryError
-from kafkalog.files.copies import copy_range
 from kafkalog.files.regular import (
     create_exclusive,
     make_directory,
@@ -51,7 +50,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["AppendPlan", "BufferSource", "FileSource", "PartitionAppender", "Source"]
+__all__ = ["AppendPlan", "BufferSource", "PartitionAppender", "Source"]
 
 
 class Source(Protocol):
@@ -82,27 +81,6 @@ class BufferSource:
 
     def become(self, path: Path) -> bool:
         """Return False: there is no file."""
-        del path
-        return False
-
-
-@dataclass(frozen=True, slots=True)
-class FileSource:
-    """A run in an open file, which the caller closes."""
-
-    descriptor: int
-
-    def copy(self, position: int, size: int, target: int, target_position: int) -> None:
-        """Copy inside the kernel where file systems can, else through a buffer."""
-        copied = copy_range(self.descriptor, position, size, target, target_position)
-        if copied < size:
-            raise LogDirectoryError(
-                f"the staged file ends at position {position + copied}, {size - copied} bytes "
-                "before its run"
-            )
-
-    def become(self, path: Path) -> bool:
-        """Return False: whoever opened the file may still need it."""
         del path
         return False
 

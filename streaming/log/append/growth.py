@@ -98,9 +98,8 @@ class SegmentState:
 
 
 class BatchFacts(NamedTuple):
-    """What appending needs to know of a batch; ``number`` is its row in the table."""
+    """What appending needs to know of a batch."""
 
-    number: int
     position: int
     size: int
     magic: int
@@ -120,7 +119,7 @@ def facts_of(table: BatchTable) -> Iterator[BatchFacts]:
         table.max_timestamp,
     )
     rows = zip(*(column.tolist() for column in columns), strict=True)
-    return (BatchFacts(number, *row) for number, row in enumerate(rows))
+    return (BatchFacts(*row) for row in rows)
 
 
 class Messages(NamedTuple):
@@ -141,15 +140,13 @@ class Messages(NamedTuple):
         """Return the facts of one message, as a batch."""
         position, offset = int(self.position[row]), int(self.offset[row])
         size = int(self.end_position[row]) - position
-        return BatchFacts(row, position, size, 1, offset, offset, int(self.timestamp[row]))
+        return BatchFacts(position, size, 1, offset, offset, int(self.timestamp[row]))
 
 
 class RunPart(NamedTuple):
-    """The batches ``[first_batch, end_batch)`` of a run, back to back in its bytes."""
+    """Some batches of a run, back to back in its bytes."""
 
     run: int
-    first_batch: int
-    end_batch: int
     source_position: int
     size: int
 
@@ -210,7 +207,7 @@ class SegmentGrowth:
     def append(self, run: int, batch: BatchFacts) -> None:
         """Add a batch of a run."""
         state = self.state
-        self._extend_parts(run, batch.number, batch.number + 1, batch.position, batch.size)
+        self._extend_parts(run, batch.position, batch.size)
         if state.size == 0:
             state.first_timestamp = batch.max_timestamp
         if batch.max_timestamp > state.max_timestamp:
@@ -233,7 +230,7 @@ class SegmentGrowth:
         state = self.state
         start = int(messages.position[first])
         size = int(messages.end_position[end - 1]) - start
-        self._extend_parts(run, first, end, start, size)
+        self._extend_parts(run, start, size)
         times = messages.timestamp[first:end]
         slot = int(times.argmax())
         if times[slot] > state.max_timestamp:
@@ -269,12 +266,12 @@ class SegmentGrowth:
             lost_time_entries=tuple(self._time_entries),
         )
 
-    def _extend_parts(self, run: int, first: int, end: int, position: int, size: int) -> None:
+    def _extend_parts(self, run: int, position: int, size: int) -> None:
         part = self._parts[-1] if self._parts else None
         if part is not None and part.run == run:
-            self._parts[-1] = part._replace(end_batch=end, size=part.size + size)
+            self._parts[-1] = part._replace(size=part.size + size)
         else:
-            self._parts.append(RunPart(run, first, end, position, size))
+            self._parts.append(RunPart(run, position, size))
 
     def _add_index_entries(self, last_offset: int) -> None:
         state = self.state

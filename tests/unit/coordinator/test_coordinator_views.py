@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,7 +10,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import from_arrow_schema
 from tests.support import messages as write
 from tests.support.coordinator_corpus import (
     OFFSETS_TOPIC,
@@ -21,9 +19,7 @@ from tests.support.coordinator_corpus import (
 )
 
 from kafkalog.streaming.coordinator.view_schemas import (
-    OFFSETS_VIEW_DDL,
     OFFSETS_VIEW_SCHEMA,
-    TRANSACTIONS_VIEW_DDL,
     TRANSACTIONS_VIEW_SCHEMA,
 )
 from kafkalog.streaming.coordinator.views import (
@@ -425,19 +421,3 @@ def test_real_transactions_are_all_read(case: str) -> None:
     assert decoded.num_rows == records.num_rows
     assert decoded.column("error").null_count == records.num_rows
     assert set(decoded.column("status").to_pylist()) >= {"Empty", "Ongoing", "CompleteCommit"}
-
-
-@pytest.mark.parametrize(
-    ("ddl", "schema"),
-    [
-        (OFFSETS_VIEW_DDL, OFFSETS_VIEW_SCHEMA),
-        (TRANSACTIONS_VIEW_DDL, TRANSACTIONS_VIEW_SCHEMA),
-    ],
-)
-def test_the_spark_schema_is_the_arrow_schema(ddl: str, schema: pa.Schema) -> None:
-    def squeezed(text: str) -> str:
-        lower = re.sub(r"\b[A-Z]+\b", lambda word: word[0].lower(), text)
-        return lower.replace(" ", "").replace(":", "")
-
-    ours = from_arrow_schema(schema, prefer_timestamp_ntz=False)
-    assert squeezed(f"struct<{ddl}>") == squeezed(ours.simpleString())

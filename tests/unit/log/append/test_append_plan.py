@@ -156,14 +156,14 @@ def test_what_is_sealed_and_created_is_said() -> None:
     ]
 
 
-def test_parts_name_the_batches_and_bytes_of_each_run() -> None:
+def test_parts_name_the_bytes_of_each_run() -> None:
     first = make_table([(100, 1, 1), (200, 2, 2)])
     second = make_table([(300, 3, 3), (400, 4, 4)], first_offset=3)
     config = LogConfig(segment_bytes=700)
     planned, _ = plan_append(FLIGHTS, config, SegmentState.empty(0, 0), [first, second], now_ms=0)
     assert [list(segment.parts) for segment in planned] == [
-        [(0, 0, 2, 0, 300), (1, 0, 1, 0, 300)],
-        [(1, 1, 2, 300, 400)],
+        [(0, 0, 300), (1, 0, 300)],
+        [(1, 300, 400)],
     ]
 
 
