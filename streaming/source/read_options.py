@@ -11,10 +11,8 @@ from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURI
 from kafkalog.streaming.options import (
     BOOLEAN,
     PATHS,
-    READABLE_PATHS,
     TEXT,
     Kind,
-    Options,
     Rules,
     choice,
     duration_ms,
@@ -22,6 +20,7 @@ from kafkalog.streaming.options import (
     option,
     size,
 )
+from kafkalog.streaming.source.range_options import RangeOptions
 
 __all__ = ["ReadOptions"]
 
@@ -43,8 +42,6 @@ _REFUSED: Final = {
 
 _IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
 
-_LONG_MS: Final = integer(minimum=0)
-
 
 def _one_folder(text: str) -> str:
     (folder,) = PATHS.read(text)
@@ -52,92 +49,13 @@ def _one_folder(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(Options):
+class ReadOptions(RangeOptions):
     """What a query over the source was given; parse with ``ReadOptions.parse``."""
 
     RULES: ClassVar[Rules] = Rules(
         ignored=_IGNORED, ignored_prefixes=KAFKA_SECURITY_PREFIXES, refused=_REFUSED
     )
 
-    paths: tuple[str, ...] = option(
-        "path",
-        READABLE_PATHS,
-        doc="the log directories to read, or the folder of one partition. URIs that pyarrow or "
-        "fsspec opens, such as s3://bucket/folder, work too",
-    )
-    subscribe: str | None = option(
-        "subscribe", TEXT, default=None, doc="topics to read, separated by commas"
-    )
-    subscribe_pattern: str | None = option(
-        "subscribePattern",
-        TEXT,
-        default=None,
-        doc="a regular expression (Python's). It is searched anywhere in a topic's name. Internal "
-        "topics are left out",
-    )
-    assign: str | None = option(
-        "assign", TEXT, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
-    )
-    starting_offsets: str | None = option(
-        "startingOffsets",
-        TEXT,
-        default=None,
-        doc="where a query without a checkpoint starts: earliest, latest, JSON, or group:<id> for "
-        "the committed positions of a consumer group. In the JSON, -2 is earliest, -1 is "
-        "latest, and one word may stand for all partitions of a topic: "
-        '{"topicA":{"0":23},"topicB":"earliest"}. Default: latest for streams, earliest for '
-        "batches",
-    )
-    ending_offsets: str | None = option(
-        "endingOffsets",
-        TEXT,
-        default=None,
-        doc="where a batch read ends (exclusive): latest, or JSON as for startingOffsets. "
-        "Default: latest",
-    )
-    starting_timestamp: int | None = option(
-        "startingTimestamp",
-        _LONG_MS,
-        default=None,
-        unit="ms",
-        doc="start at the first record of each partition with this timestamp or a later one",
-    )
-    ending_timestamp: int | None = option(
-        "endingTimestamp",
-        _LONG_MS,
-        default=None,
-        unit="ms",
-        doc="end each partition before its first record with this timestamp or a later one. A "
-        "stream ends there too",
-    )
-    starting_offsets_by_timestamp: str | None = option(
-        "startingOffsetsByTimestamp",
-        TEXT,
-        default=None,
-        unit="ms",
-        doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}',
-    )
-    ending_offsets_by_timestamp: str | None = option(
-        "endingOffsetsByTimestamp",
-        TEXT,
-        default=None,
-        unit="ms",
-        doc="endingTimestamp per partition, as JSON",
-    )
-    starting_timestamp_strategy: str = option(
-        "startingOffsetsByTimestampStrategy",
-        choice("error", "latest"),
-        default="error",
-        doc="what to do if no record has the starting timestamp or a later one: fail, or start at "
-        "the end",
-    )
-    stop_at_offsets: str | None = option(
-        "stopAtOffsets",
-        TEXT,
-        default=None,
-        doc="where a stream ends (exclusive), as JSON per partition. Partitions that are not "
-        "named have no end",
-    )
     include_headers: bool = option(
         "includeHeaders", BOOLEAN, default=False, doc="add the column headers"
     )
@@ -350,17 +268,7 @@ class ReadOptions(Options):
 
     def __post_init__(self) -> None:
         """Refuse what contradicts itself whatever the kind of query."""
-        named = {
-            "assign": self.assign,
-            "subscribe": self.subscribe,
-            "subscribePattern": self.subscribe_pattern,
-        }
-        given = [name for name, value in named.items() if value is not None]
-        if len(given) != 1:
-            raise OptionError(
-                "exactly one of the options assign, subscribe and subscribePattern says what to "
-                f"read, but {'none is' if not given else ' and '.join(given) + ' are'} given"
-            )
+        self.require_one_choice()
         minimum, maximum = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if minimum is not None and maximum is not None and minimum > maximum:
             raise OptionError(

@@ -159,6 +159,10 @@ class StreamControl:
         self._pacer.batch_ran()
 
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
+        # The phase goes on before the look, which may fail: the next question is not the first.
+        # Ids of topics are kept after the look and before Spark is told the end, and new ones only
+        # with offsets of the new topic: wherever the process is stopped, what is kept is not ahead
+        # of the checkpoint.
         is_fresh = self.phase is Phase.INITIAL and start == self._initial
         if not is_fresh:
             self._goes_on(start)
@@ -219,6 +223,8 @@ class StreamControl:
     def _plan(
         self, start: PartitionOffsets, end: PartitionOffsets, policy: LossPolicy, *, is_target: bool
     ) -> list[LogSplit]:
+        # Offsets were decided by an earlier look, perhaps of an earlier run. They are held against
+        # the logs as they are now; topic ids and log starts are those of this one look.
         available = self._tail.look(end)
         planned = self._waiting(end, available)
         stable = {key: at for key, at in planned.items() if self._tail.is_stable(key, at)}
@@ -301,6 +307,7 @@ class StreamControl:
         A micro-batch that ends there reads nothing of them. It writes down, in the only place there
         is, that the offsets are those of the new topic from then on.
         """
+        # The ids are of the last look. The ends may be targets, which are of an earlier one.
         recreated = self._ids.find_recreated(start, ends, self._tail.topic_ids())
         found = {key: self._tail.log_start_if_there(key) for key in recreated}
         log_starts = {key: first for key, first in found.items() if first not in {None, start[key]}}

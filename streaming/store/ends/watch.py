@@ -168,7 +168,8 @@ class EndsWatch:
     def _read_files(self) -> bool:
         """Take the steps 1 to 3; returns whether any of it may be new."""
         news = self._read_once()
-        # A commit that came after the listing may have made partitions that the listing lacks.
+        # ENSURES: the listing is not older than the commit that the marks tell of. One that came
+        # after the listing may have made partitions that the listing lacks.
         while self._listed_for != self._marks.sequence:
             self._listed_for = self._marks.sequence
             news |= self._read_once()
@@ -178,6 +179,7 @@ class EndsWatch:
         return self._marks.refresh_log_starts() or news
 
     def _read_once(self) -> bool:
+        # Listing, then checkpoints, then intents and states: never the other way round.
         news = False
         if self._listing.refresh() and self._listing.value is not self._listed:
             self._listed = self._listing.value
@@ -186,6 +188,7 @@ class EndsWatch:
         return self._marks.refresh() or news
 
     def _take_listing(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
+        # REQUIRES: the marks are refreshed after this, before anything is asked of them.
         self._logs.take(self._chosen())
         folders = {where.path for where in found.values()}
         roots = {path for path in self._log_dirs.paths if path not in folders}
@@ -209,6 +212,8 @@ class EndsWatch:
 
     def _find_ends(self) -> tuple[Ends, bool]:
         """Take step 4; returns whether any end is known from its log alone, too."""
+        # REQUIRES: this look has taken the steps before. What fails below leaves `_ends` None, so
+        # that the next look comes here again.
         offsets: dict[TopicPartition, int] = {}
         unread, missing, lost = _NewGaps(), _NewGaps(), _NewGaps()
         damaged: dict[TopicPartition, int] = {}
@@ -237,6 +242,8 @@ class EndsWatch:
         Raises:
             LogDirectoryError: the log ends below its start, so that its records would be hidden.
         """
+        # REQUIRES: `has_changed` was asked of each log that is not confirmed, in this look. One
+        # that is confirmed is believed until files say another end, or its turn shows a change.
         said = self._said(log)
         confirmed = log.confirmed
         if confirmed is not None and log.end is not None and log.said == said:
