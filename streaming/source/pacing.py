@@ -29,10 +29,11 @@ _LONGEST_ROUND_S: Final = 0.5
 class IdlePacer:
     """Paces the looks of a query, and says when Spark is to be told that they found nothing.
 
-    Our looks take at most 1 % of the time, and no rest between them is longer than a quarter of a
-    second, or than a twentieth of the time that the query has been idle, up to a second. A look
-    that costs next to nothing is taken 10 times a second. Spark is answered after a twentieth of
-    the idle time, half a second at the latest.
+    Looks begin 100 times as far apart as one takes, so that they cost 1 % of the time. They are no
+    further apart than a quarter of a second, or than a twentieth of the time that the query has
+    been idle, up to a second; and no closer than that twentieth, up to a tenth of a second. So a
+    look that costs next to nothing is taken 10 times a second once the query was idle for 2 s.
+    Spark is answered after a twentieth of the idle time, half a second at the latest.
 
     Every answer is that of a look, and true when it is given.
     """

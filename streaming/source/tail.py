@@ -1,4 +1,4 @@
-"""Where the partitions of a query end now: what ``latestOffset`` is asked 90 times a second.
+"""Where the partitions of a query end now: what Spark asks by ``latestOffset``.
 
 Ends are those of :mod:`kafkalog.streaming.store.ends.watch`; what a query does with them is here.
 """

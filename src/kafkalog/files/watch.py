@@ -1,6 +1,7 @@
 """Values that are derived from files, and read again only when a file may have changed.
 
-An idle query asks every 10 ms. One ``stat`` a file then has to be all that it costs.
+A query asks every 10 ms while rows come, and ten times a second when it is idle. One ``stat`` a
+file then has to be all that it costs.
 """
 
 from __future__ import annotations
