@@ -35,13 +35,13 @@ import json
 import os
 import re
 import struct
-import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
 from kafkalog.errors import CheckpointError
 from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def write_leader_epochs(
 def new_topic_id() -> str:
     """Make a random topic id: 22 characters that never start with ``-`` (Kafka ``Uuid``)."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        text = base64.urlsafe_b64encode(system.random_id().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):
             return text
 

@@ -37,7 +37,6 @@ How a reader finds the end of what is committed, see :class:`Committed`.
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -47,6 +46,7 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE, CommitStamp
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent, load_intent
 from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
+from kafkalog.files.system import system
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class CommitState:
         return replace(
             self,
             sequence=self.sequence + 1,
-            commit_id=uuid.uuid4().hex,
+            commit_id=system.random_id().hex,
             topics=self.topics if topics is None else topics,
             writers=self.writers if writers is None else writers,
         )

@@ -7,14 +7,13 @@ identity is there once however often it is tried, and readers see what is commit
 from __future__ import annotations
 
 import os
-import time
-import uuid
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
+from kafkalog.files.system import remembered, system
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
@@ -23,7 +22,7 @@ from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.store.known_tails import PROCESS_TAILS
+from kafkalog.streaming.store.known_tails import KnownTails
 from kafkalog.streaming.store.open_set import ensure_set
 
 if TYPE_CHECKING:
@@ -106,7 +105,7 @@ def _identity(
     if (transactional_id is None) != (version is None):
         raise OptionError("give both transactional_id and version, or none")
     if transactional_id is None or version is None:
-        return BatchIdentity(f"job:{uuid.uuid4()}", 0)
+        return BatchIdentity(f"job:{system.random_id()}", 0)
     if type(version) is not int or not 0 <= version < 1 << 63:
         raise OptionError(f"version is {version!r}, expected a number from 0 to 2^63-1")
     return BatchIdentity(f"{APP_PREFIX}{transactional_id}", version, topic=topic)
@@ -117,10 +116,11 @@ def _append(
     parsed: WriteOptions,
     identity: BatchIdentity,
 ) -> Outcome:
-    plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), time.time_ns() // 1_000_000)
+    plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
     identity = with_digests(identity, [staged], parsed.topic)
-    return Committer(plan.commit_plan, identity, tails=PROCESS_TAILS).commit_or_abort(staged.runs)
+    committer = Committer(plan.commit_plan, identity, tails=remembered(KnownTails))
+    return committer.commit_or_abort(staged.runs)
 
 
 @crosses_border
@@ -203,15 +203,15 @@ def _new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[Lo
     control = StreamControl(options)
     with naming_way_out(options):
         position = control.initial()
-    last_seen = time.monotonic()
+    last_seen = system.monotonic()
     while True:
         with naming_way_out(options):
             end = control.next_end(position, take_all=True)
             splits = control.plan(position, end) if end != position else ()
         if end != position:
             yield from splits
-            position, last_seen = end, time.monotonic()
-        elif idle_timeout is not None and time.monotonic() - last_seen >= idle_timeout:
+            position, last_seen = end, system.monotonic()
+        elif idle_timeout is not None and system.monotonic() - last_seen >= idle_timeout:
             return
 
 

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 from kafkalog.errors import OptionError
 from kafkalog.files.local_paths import SCHEME, local_path, split_paths
 from kafkalog.files.storage import RemoteRoot
+from kafkalog.files.system import once_per_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -242,7 +243,7 @@ def _declared(entry: Field[Any]) -> Option:
     return Option(name, kind, entry.default, unit, doc, kafka, entry.name)
 
 
-@functools.cache
+@once_per_process
 def warn_ignored(names: tuple[str, ...]) -> None:
     """Say once per process which options were given that have no effect here.
 

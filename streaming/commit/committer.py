@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -31,6 +30,7 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import Interrupted, check_interrupt, shielded
+from kafkalog.files.system import system
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.forgetting import tell_forgotten
@@ -228,7 +228,7 @@ class Committer:
         tails: TailsOfSet,
     ) -> list[PartitionAppend]:
         """Steps 4 to 6; what fails is taken back at once where that can be done."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = system.time_ns() // 1_000_000
         appends = plan_appends(
             log_set,
             self._plan,

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import find_offset_checkpoint
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.places import as_path
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import system
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.log.files import (
     LOG,
@@ -86,7 +86,7 @@ class LogDirs:
             agrees = len(listed) == 1 or _is_same(listed, self._list(listed))
             found, twice = _joined(listed.values())
             if rest is not None and (twice or not agrees):
-                time.sleep(rest)
+                system.sleep(rest)
                 continue
             if twice:
                 raise LogDirectoryError(

@@ -11,13 +11,13 @@ Source: Kafka ``LogSegment``, ``FileLogInputStream``, ``FileRecords.searchForOff
 
 from __future__ import annotations
 
-import functools
 import logging
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.files.opening import open_file
+from kafkalog.files.system import once_per_process
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.index.offset import OffsetIndex
@@ -370,7 +370,7 @@ class LogSegment:
         return self.size if end_position is None else min(end_position, self.size)
 
 
-@functools.lru_cache(maxsize=4096)
+@once_per_process
 def _warn_once(message: str) -> None:
     """Say the same about the same file once, though every query opens it anew."""
     _LOGGER.warning("%s", message)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import system
 from kafkalog.streaming.log.files import (
     CLEANED,
     LOG,
@@ -64,10 +64,10 @@ def segment_names(directory: Path) -> list[str]:
             return [entry.name for entry in directory.entries() if entry.name.endswith(_KINDS)]
         before = directory.stat().st_mtime_ns
         names = _list(directory)
-        if directory.stat().st_mtime_ns == before < time.time_ns() - _SETTLED_NS:
+        if directory.stat().st_mtime_ns == before < system.time_ns() - _SETTLED_NS:
             return names
         for rest in _RESTS_SECONDS:
-            time.sleep(rest)
+            system.sleep(rest)
             again = _list(directory)
             if set(again) == set(names):
                 return names

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +22,7 @@ from kafkalog.files.regular import (
     open_regular,
 )
 from kafkalog.files.shield import check_interrupt
+from kafkalog.files.system import system
 from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class FolderCopy:
     def _copy(self, folder: str, name: str, *, is_log: bool, limit: int | None) -> bool:
         """Copy one file if it has changed; tell whether it replaces another."""
         known = self._copied.get((folder, name))
-        now_ns = time.time_ns()
+        now_ns = system.time_ns()
         try:
             descriptor = open_regular(self.source / folder / name)
         except FileNotFoundError:

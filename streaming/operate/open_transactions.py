@@ -14,7 +14,6 @@ Source: Kafka ``EndTransactionMarker``, ``ProducerAppendInfo``, ``UnifiedLog.app
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +23,7 @@ from kafkalog.checkpoints.broker import read_topic_id, remove_clean_shutdown_mar
 from kafkalog.errors import CheckpointError, CorruptIndexError, CorruptRecordError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, fsync_file, sync
+from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
 from kafkalog.streaming.log.config import LogConfig
@@ -73,7 +73,7 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
             continue
         config = LogConfig.from_mapping(known.settings if known else {})
         with suppress(CorruptRecordError):
-            now_ms = time.time_ns() // 1_000_000
+            now_ms = system.time_ns() // 1_000_000
             appender = PartitionAppender(found.path, key, config, now_ms=now_ms, topic_id=topic_id)
             opened = _opened(found.path, appender.log_end_offset)
             done += _abort(appender, found, opened, now_ms)

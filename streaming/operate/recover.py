@@ -8,7 +8,6 @@ does taking it back: see :mod:`~kafkalog.streaming.operate.handover`.
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -18,6 +17,7 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, load_state, topic_key
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import check_interrupt, shielded
+from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.commit.foreign_tail import open_appender, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
@@ -269,7 +269,7 @@ def _put_partition_in_order(
         found.path,
         key,
         config,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=system.time_ns() // 1_000_000,
         topic_id=topic_id,
         committed_end=log_set.state.high_watermark(key.topic, topic_id, key.partition),
         marks=marks,

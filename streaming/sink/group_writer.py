@@ -9,8 +9,6 @@ that is written twice says the same.
 from __future__ import annotations
 
 import logging
-import time
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +16,7 @@ import pyarrow as pa
 
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.system import system
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.coordinator.group_positions import (
     DEFAULT_OFFSETS_PARTITIONS,
@@ -84,8 +83,8 @@ class GroupWriter:
         }
         if not changed:
             return False
-        plan = WritePlan(self._options, self._ensured(), time.time_ns() // 1_000_000)
-        identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
+        plan = WritePlan(self._options, self._ensured(), system.time_ns() // 1_000_000)
+        identity = BatchIdentity(f"job:{system.random_id()}", 0)
         count = (
             TopicCatalog.load(plan.directories, plan.options.topic_policy)
             .topic(_OFFSETS_TOPIC)

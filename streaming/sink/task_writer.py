@@ -6,7 +6,6 @@ of all partitions: when they exceed it, the largest ones are finished first.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.errors import LogDirectoryError, RowError
+from kafkalog.files.system import system
 from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
 from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
 from kafkalog.streaming.commit.staging.staged_run import TaskOutput
@@ -102,7 +102,7 @@ class TaskWriter:
     def _add(self, batch: pa.RecordBatch, staging: StagingArea) -> None:
         rows = Rows.of(
             batch,
-            now_ms=time.time_ns() // 1_000_000,
+            now_ms=system.time_ns() // 1_000_000,
             topic_given=self._plan.options.topic is not None,
             keeps_offsets=self._plan.options.preserve_offsets,
         )

@@ -10,10 +10,7 @@ that it runs inside of (``foreachBatch``): two writes of one batch would be take
 
 from __future__ import annotations
 
-import functools
 import logging
-import time
-import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from kafkalog.errors import CommitError, OptionError
+from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.commit.row_digest import RowDigest
@@ -102,7 +100,7 @@ def make_batch_writer(
     plan = _plan(options, schema)
     given = plan.options
     if given.txn_app_id is None or given.txn_version is None:
-        identity = BatchIdentity(f"job:{uuid.uuid4()}", 0)
+        identity = BatchIdentity(f"job:{system.random_id()}", 0)
     else:
         writer = f"{APP_PREFIX}{given.txn_app_id}"
         identity = BatchIdentity(writer, given.txn_version, topic=given.topic)
@@ -116,7 +114,7 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     check_columns(
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
-    return WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), time.time_ns() // 1_000_000)
+    return WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -145,7 +143,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.store.known_tails import PROCESS_TAILS  # noqa: PLC0415
+        from kafkalog.streaming.store.known_tails import KnownTails  # noqa: PLC0415
 
         outputs = _outputs(messages)
         if not outputs:
@@ -160,7 +158,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of_rows(outputs)
         identity = replace(first.identity, digest=digest)
         committer = Committer(
-            self._plan.commit_plan, identity, checkpoint=checkpoint, tails=PROCESS_TAILS
+            self._plan.commit_plan, identity, checkpoint=checkpoint, tails=remembered(KnownTails)
         )
         committer.commit(_runs(outputs))
 
@@ -212,7 +210,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         _abort(self._plan, _outputs(messages))
 
 
-@functools.cache
+@once_per_process
 def _warn_of_unread_checkpoint(query_id: str, location: str | None) -> None:
     """Say it once for each query that a process commits for."""
     where = f"at {location}" if location else "whose option checkpointLocation is not set"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-import time
 from itertools import islice
 from typing import TYPE_CHECKING, Final
+
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -55,8 +56,8 @@ class StuckEnds:
     may complete these logs any more, and the query would wait for ever without a word.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or system.monotonic
         self._since: dict[TopicPartition, tuple[int, float]] = {}
         self._next_s: float = _LONG_S
 

@@ -8,8 +8,9 @@ Spark gets its answer, which comes at once where something new is found.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
+
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,11 +41,11 @@ class IdlePacer:
 
     def __init__(
         self,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self._clock = clock
-        self._sleep = sleep
+        self._clock = clock or system.monotonic
+        self._sleep = sleep or system.sleep
         self._asked = 0.0
         self._began = 0.0
         self._not_before = 0.0

@@ -11,13 +11,13 @@ so beforehand.
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
+from kafkalog.files.system import once_per_process
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.log.intervals import EVERYTHING
 from kafkalog.streaming.log.read.time_pruning import thin_slice
@@ -74,7 +74,7 @@ def _thin(split: LogSplit, times: Intervals) -> LogSplit:
     return replace(split, slices=tuple(slices))
 
 
-@functools.cache
+@once_per_process
 def _warn_of_other_uses() -> None:
     """Say once per process what Spark makes of filters."""
     _LOGGER.warning(

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
 from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
 from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
 from kafkalog.streaming.source.bounds.group_start import starting_positions
@@ -333,7 +333,7 @@ class StreamControl:
 
     def _rest(self) -> None:
         """Wait before what seems lost is looked at again; the next look asks stores anew, too."""
-        time.sleep(self._options.fetch_retry_interval_ms / 1000)
+        system.sleep(self._options.fetch_retry_interval_ms / 1000)
         self._tail.ask_stores_again()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import (
@@ -16,6 +15,7 @@ from kafkalog.checkpoints.commit_state import (
     STAGED_PREFIX,
 )
 from kafkalog.files.regular import fsync_directory
+from kafkalog.files.system import system
 from kafkalog.streaming.store.guard import let_brokers_in
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity, staging_hash
 
@@ -81,7 +81,7 @@ def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
             finished[staging_hash(written.staged_by)] = version.batch_id
     own = staging_hash(identity.staged_by)
     finished[own] = max(identity.batch_id, finished.get(own, -1))
-    oldest_ms = time.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
+    oldest_ms = system.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
     for folder in log_set.directories:
         for path, writer, batch_id in _staged_files(folder):
             if batch_id <= finished.get(writer, -1) or _is_older(path, oldest_ms):

@@ -30,13 +30,13 @@ import os
 import re
 import subprocess
 import sys
-import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.regular import create_exclusive
+from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 __all__ = ["Mount", "check_file_system", "find_mount", "is_shared", "mount_of", "refusal"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
-
-_MOUNTINFO: Final = Path("/proc/self/mountinfo")
 
 _LOCAL: Final = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2"}
@@ -151,7 +149,8 @@ def check_file_system(folder: Path) -> None:
         LogDirectoryError: saying which, and why.
     """
     device = folder.stat().st_dev
-    if device in _FIT:
+    fit = remembered(_Devices).fit
+    if device in fit:
         return
     mount = mount_of(folder)
     reason = None if mount is None else refusal(mount)
@@ -169,24 +168,28 @@ def check_file_system(folder: Path) -> None:
             folder,
             mount.kind,
         )
-    _FIT.add(device)
+    fit.add(device)
 
 
 def mount_of(folder: Path) -> Mount | None:
     """Find the mount that a folder is on; None where the system does not tell."""
     device = folder.stat().st_dev
-    if device not in _MOUNTS:
-        try:
-            text = _MOUNTINFO.read_text("utf-8", "surrogateescape")
-        except OSError:
+    known = remembered(_Devices).mounts
+    if device not in known:
+        text = system.mounts()
+        if text is None:
             return None
-        _MOUNTS[device] = find_mount(Path(os.path.realpath(folder)), text)
-    return _MOUNTS[device]
+        known[device] = find_mount(Path(os.path.realpath(folder)), text)
+    return known[device]
 
 
-_FIT: Final[set[int]] = set()
-_MOUNTS: Final[dict[int, Mount | None]] = {}
-"""What was found out about devices, which stays as it is as long as they are mounted."""
+class _Devices:
+    """What was found out about devices, which stays as it is as long as they are mounted."""
+
+    def __init__(self) -> None:
+        self.fit: set[int] = set()
+        self.mounts: dict[int, Mount | None] = {}
+
 
 _TRY: Final = """
 import fcntl, sys
@@ -205,7 +208,7 @@ def _check_locks(folder: Path) -> None:
     Raises:
         LogDirectoryError: it is not, or files cannot be locked at all.
     """
-    path = folder / f"{STAGED_PREFIX}{'0' * 16}.0.{uuid.uuid4().hex}"
+    path = folder / f"{STAGED_PREFIX}{'0' * 16}.0.{system.random_id().hex}"
     descriptor = create_exclusive(path)
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

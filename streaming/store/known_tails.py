@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.append.appender import PartitionAppender
 
-__all__ = ["PROCESS_TAILS", "KnownTails", "TailsOfSet"]
+__all__ = ["KnownTails", "TailsOfSet"]
 
 _SETS_KEPT: Final = 8
 _PARTITIONS_KEPT: Final = 10_000
@@ -66,10 +66,6 @@ class KnownTails:
         while len(self._sets) > _SETS_KEPT:
             self._sets.pop(next(iter(self._sets)))
         return TailsOfSet(known)
-
-
-PROCESS_TAILS: Final = KnownTails()
-"""Those of this process, for whoever commits more than once in it."""
 
 
 class TailsOfSet:

@@ -23,11 +23,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
 import struct
 import sys
-import threading
-import time
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,10 +35,12 @@ from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
 from kafkalog.files.regular import create_exclusive, open_regular
 from kafkalog.files.shield import check_interrupt
+from kafkalog.files.system import remembered, system
 from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from threading import Lock
     from types import TracebackType
 
 __all__ = ["DirectoryLocks", "check_no_broker", "check_unused"]
@@ -84,7 +83,7 @@ class DirectoryLocks:
             LockTimeoutError: another writer held one of the directories for too long.
             LogDirectoryError: a broker holds one, or the file system has no locks.
         """
-        deadline = time.monotonic() + self._timeout_ms / 1000
+        deadline = system.monotonic() + self._timeout_ms / 1000
         with ExitStack() as undo:
             for folder in self._directories:
                 self._take_mutex(folder, deadline, undo)
@@ -152,10 +151,12 @@ class DirectoryLocks:
             ) from error
 
     def _take_mutex(self, folder: Path, deadline: float, undo: ExitStack) -> None:
-        mutex = _MUTEXES.of(folder)
-        while not mutex.acquire(timeout=min(_LONGEST_PAUSE_S, max(0, deadline - time.monotonic()))):
+        mutex = remembered(_Mutexes).of(folder)
+        while not mutex.acquire(
+            timeout=min(_LONGEST_PAUSE_S, max(0, deadline - system.monotonic()))
+        ):
             check_interrupt()
-            if time.monotonic() >= deadline:
+            if system.monotonic() >= deadline:
                 raise self._timed_out(folder, "another thread of this process")
         undo.callback(mutex.release)
 
@@ -163,24 +164,24 @@ class DirectoryLocks:
         pause = _FIRST_PAUSE_S
         while (holder := self._take(path, undo)) is not None:
             check_interrupt()
-            if time.monotonic() >= deadline:
+            if system.monotonic() >= deadline:
                 raise self._timed_out(path.parent, holder)
-            time.sleep(pause)
+            system.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         self._sign(self._held[-1])
 
     def _take_from_broker(self, path: Path, undo: ExitStack) -> None:
-        deadline = time.monotonic() + _DYING_S
+        deadline = system.monotonic() + _DYING_S
         while self._take(path, undo) is not None:
-            if time.monotonic() >= deadline:
+            if system.monotonic() >= deadline:
                 raise _held_by_broker(path)
-            time.sleep(_FIRST_PAUSE_S)
+            system.sleep(_FIRST_PAUSE_S)
 
     def _take(self, path: Path, undo: ExitStack) -> str | None:
         """Lock one file; if another process holds it, give what it says about itself."""
         while True:
             held = _Held(path, _open(path))
-            _DESCRIPTORS.add(held.descriptor)
+            remembered(_Descriptors).add(held.descriptor)
             with ExitStack() as on_failure:
                 on_failure.callback(_release, held.descriptor)
                 if not _try_lock(held):
@@ -192,10 +193,9 @@ class DirectoryLocks:
                     return None
 
     def _sign(self, held: _Held) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        text = (
-            f"{self._holder:.300}, process {os.getpid()} on {socket.gethostname()}, since {now}\n"
-        )
+        now = datetime.fromtimestamp(system.time_ns() / 1e9, UTC).isoformat(timespec="seconds")
+        process = f"process {system.process_id()} on {system.host_name()}"
+        text = f"{self._holder:.300}, {process}, since {now}\n"
         # Filled up, so that nothing is left of a longer name: to cut that off takes a millisecond.
         self._text = text.encode("utf-8", "backslashreplace")[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
         # A full disk is no reason not to hold a lock.
@@ -217,7 +217,7 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
     Raises:
         LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
     """
-    mutex = _MUTEXES.of(folder)
+    mutex = remembered(_Mutexes).of(folder)
     if not mutex.acquire(blocking=False):
         return  # a thread of this process has all locks; looking would make it lose one
     try:
@@ -240,7 +240,7 @@ def check_unused(folder: Path) -> None:
         LogDirectoryError: a broker, or a tool of Kafka's, is running on it.
         LockTimeoutError: a writer of ours is at work.
     """
-    mutex = _MUTEXES.of(folder)
+    mutex = remembered(_Mutexes).of(folder)
     is_ours = not mutex.acquire(blocking=False)
     if not is_ours:
         try:
@@ -281,36 +281,34 @@ class _Mutexes:
 
     def begin(self) -> None:
         """Begin without any: in a forked child, the threads that held some do not exist."""
-        self._guard = threading.Lock()
-        self._found: dict[tuple[int, int], threading.Lock] = {}
+        self._guard = system.lock()
+        self._found: dict[tuple[int, int], Lock] = {}
 
-    def of(self, folder: Path) -> threading.Lock:
+    def of(self, folder: Path) -> Lock:
         """Give the one of a directory."""
         found = folder.stat()
         with self._guard:
-            return self._found.setdefault((found.st_dev, found.st_ino), threading.Lock())
+            return self._found.setdefault((found.st_dev, found.st_ino), system.lock())
 
 
-_MUTEXES: Final = _Mutexes()
-os.register_at_fork(after_in_child=_MUTEXES.begin)
+class _Descriptors(set[int]):
+    """Open lock files. A forked child has them too, and would keep their locks."""
+
+    def close(self) -> None:
+        """Close all of them."""
+        while self:
+            os.close(self.pop())
 
 
-_DESCRIPTORS: Final[set[int]] = set()
-"""Open lock files. A forked child has them too, and would keep their locks."""
-
-
-def _close_inherited() -> None:
-    while _DESCRIPTORS:
-        os.close(_DESCRIPTORS.pop())
-
-
-os.register_at_fork(after_in_child=_close_inherited)
+os.register_at_fork(after_in_child=lambda: remembered(_Mutexes).begin())
+os.register_at_fork(after_in_child=lambda: remembered(_Descriptors).close())
 
 
 def _release(descriptor: int) -> None:
     """Give the lock of an open file back, whoever else has it open, and close it."""
-    if descriptor in _DESCRIPTORS:
-        _DESCRIPTORS.discard(descriptor)
+    ours = remembered(_Descriptors)
+    if descriptor in ours:
+        ours.discard(descriptor)
         with suppress(OSError):
             _set_lock(descriptor, fcntl.F_UNLCK)
         os.close(descriptor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from kafkalog.checkpoints.commit_state import (
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import shielded
+from kafkalog.files.system import system
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.file_systems import check_file_system
@@ -292,4 +292,4 @@ def _listed(folders: Iterable[Path]) -> str:
 
 
 def _new_id() -> str:
-    return uuid.uuid4().hex
+    return system.random_id().hex

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kafkalog.checkpoints.boot import boot_id
 from kafkalog.checkpoints.broker import read_leader_epochs, write_leader_epochs
 from kafkalog.errors import CommitError
 from kafkalog.files.regular import fsync_directory, fsync_file
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.recovery import (
     correct_indexes_of_sound,
@@ -42,7 +42,7 @@ __all__ = ["accept_os_loss", "boot_of", "find_os_loss", "refuse_os_loss"]
 
 def boot_of(directories: Iterable[Path]) -> str | None:
     """Give the run of the machine that records are left to; None if it is another host's."""
-    return None if any(map(is_shared, directories)) else boot_id()
+    return None if any(map(is_shared, directories)) else system.boot_id()
 
 
 def refuse_os_loss(log_set: LogSet, *, mends: bool = True) -> None:

@@ -12,6 +12,7 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import load_committed, topic_key
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
+from kafkalog.files.system import once_per_process
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -88,7 +89,7 @@ def check_writable(name: str, *, allow_internal: bool) -> None:
         )
 
 
-@lru_cache(maxsize=10_000)
+@once_per_process
 def warn_of_partitions(name: str, wanted: int, partitions: int) -> None:
     """Say once per process that a topic exists with another number of partitions than is wanted."""
     _LOG.warning(

@@ -11,10 +11,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.boot import boot_id
 from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_end import find_valid_end
@@ -93,7 +93,7 @@ class UnsyncedCheck:
         Raises:
             DataLossError: it lacks committed records.
         """
-        if state.boot in {None, boot_id()} or state.sequence == self._sequence:
+        if state.boot in {None, system.boot_id()} or state.sequence == self._sequence:
             return
         found = find_lost(state, partitions(), checked=self._whole)
         if lost := list(found):

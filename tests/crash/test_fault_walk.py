@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +23,7 @@ from kafkalog.errors import (
     KafkaLogError,
     LogDirectoryError,
 )
+from kafkalog.files.system import system
 from kafkalog.streaming.commit.committer import Committer
 
 if TYPE_CHECKING:
@@ -191,11 +191,11 @@ def test_a_clock_that_goes_backwards_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, topic="t", segment__ms="1000", segment__jitter__ms="500")
-    real = time.time_ns
+    real = system.time_ns
     for batch_id, years in enumerate([0, -20, 1, -30]):
         shift = years * 365 * 86_400 * 1_000_000_000
         with monkeypatch.context() as patch:
-            patch.setattr(time, "time_ns", lambda shift=shift: real() + shift)
+            patch.setattr(system, "time_ns", lambda shift=shift: real() + shift)
             writer.write(batch_id, rows([str(batch_id)]))
     assert values_of([tmp_path], "t") == {0: ["0", "1", "2", "3"]}
 
@@ -206,7 +206,7 @@ def test_a_batch_of_a_time_when_the_clock_was_wrong_is_not_forgotten_when_it_is_
     first, second = (Writer(tmp_path, name=name, topic="t") for name in ("first", "second"))
     first.write(0, rows(["a"]))
     with monkeypatch.context() as patch:
-        patch.setattr(time, "time_ns", lambda: 86_400_000_000_000)
+        patch.setattr(system, "time_ns", lambda: 86_400_000_000_000)
         second.write(0, rows(["b"]))
     first.write(1, rows(["c"]))
     assert not second.write(0, rows(["b"])).appended
@@ -217,9 +217,9 @@ def test_a_batch_of_a_time_when_the_clock_was_wrong_is_not_forgotten_when_it_is_
 def clock_ahead(patch: pytest.MonkeyPatch, days: float) -> Iterator[None]:
     """Let the clock be wrong, and right again."""
     ahead_ns = int(days * 86_400_000_000_000)
-    real = time.time_ns
+    real = system.time_ns
     with patch.context() as inner:
-        inner.setattr(time, "time_ns", lambda: real() + ahead_ns)
+        inner.setattr(system, "time_ns", lambda: real() + ahead_ns)
         yield
 
 

@@ -17,7 +17,6 @@ from tests.support.power_loss import Unsynced
 from tests.support.scenes import CASES, Case, Scene, check_indexes
 from tests.support.sinking import adopt_small_files
 
-from kafkalog.checkpoints import boot
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK,
@@ -27,6 +26,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import load_intent, load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files import atomic as atomic_file
+from kafkalog.files.system import system
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.source.tail import LogTail
 
@@ -48,7 +48,7 @@ FLUSHES: Final = ("os", "commit", "os")
 def boots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give a list whose last word is the id of the machine's present run."""
     runs = ["first"]
-    monkeypatch.setattr(boot, "_read", lambda: runs[-1])
+    monkeypatch.setattr(system, "boot_id", lambda: runs[-1])
     return runs
 
 

@@ -259,7 +259,7 @@ def test_what_seems_lost_is_looked_for_in_a_new_listing(
     with pytest.raises(DataLossError, match="t-1 up to offset 1"):
         read_batch(**options)
     monkeypatch.setattr(
-        "kafkalog.streaming.source.whole_look.time.sleep",
+        "kafkalog.files.system.system.sleep",
         lambda _: store.upload(tmp_path / "all", "late"),
     )
     assert [row["value"] for row in read_batch(**options)] == [b"a", b"b"]

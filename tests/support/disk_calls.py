@@ -14,13 +14,15 @@ import os
 import stat
 import struct
 import threading
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
 
 from tests.support.disk import ROOT_INODE, Disk, Renamed, Resized, Synced, Written, failure
+
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -425,10 +427,10 @@ def simulated(machine: Machine) -> Iterator[Machine]:
             divert(os, name, _refuse)
         divert(fcntl, "lockf", machine.lockf)
         divert(fcntl, "fcntl", machine.fcntl)
-        patch(os, "urandom", machine.draw)
-        patch(time, "time_ns", lambda: NOW_NS)
-        patch(time, "sleep", lambda _: machine.rests())
-        patch(ThreadPoolExecutor, "submit", _run_at_once)
+        patch(system, "random_id", lambda: UUID(bytes=machine.draw(16), version=4))
+        patch(system, "time_ns", lambda: NOW_NS)
+        patch(system, "sleep", lambda _: machine.rests())
+        patch(system, "pool", lambda *_: _AtOnce())
         yield machine
 
 
@@ -436,13 +438,13 @@ def _refuse(*_: object, **__: object) -> None:
     raise failure(errno.EOPNOTSUPP)
 
 
-def _run_at_once(
-    _: ThreadPoolExecutor, task: Callable[..., Any], *arguments: Any, **named: Any
-) -> Future[Any]:
-    """Run what was given to a pool before anything else: one order of all that there may be."""
-    future: Future[Any] = Future()
-    try:
-        future.set_result(task(*arguments, **named))
-    except Exception as error:  # noqa: BLE001 - as a pool does
-        future.set_exception(error)
-    return future
+class _AtOnce(Executor):
+    """Runs what it is given before anything else: one order of all that there may be."""
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(task(*arguments, **named))
+        except Exception as error:  # noqa: BLE001 - as a pool does
+            future.set_exception(error)
+        return future

@@ -7,13 +7,12 @@ around at each of them, and be slower than one.
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from kafkalog.files.regular import sync
 from kafkalog.files.shield import check_interrupt, current
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,18 +44,19 @@ def for_each(action: Callable[[_T], object], items: Sequence[_T]) -> None:
         for item in items:
             action(item)
         return
-    running, failed = current(), threading.Event()
+    running, has_failed = current(), False
 
     def act(item: _T) -> None:
-        if failed.is_set() or (running is not None and running.is_asked_to_stop):
+        nonlocal has_failed
+        if has_failed or (running is not None and running.is_asked_to_stop):
             return
         try:
             action(item)
         except BaseException:
-            failed.set()
+            has_failed = True
             raise
 
-    with ThreadPoolExecutor(min(_THREADS, len(items)), thread_name_prefix="kafkalog") as pool:
+    with system.pool(min(_THREADS, len(items)), "kafkalog") as pool:
         futures = [pool.submit(act, item) for item in items]
     for future in futures:
         future.result()
@@ -71,7 +71,7 @@ class FileSyncer:
     """
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="kafkalog-sync")
+        self._pool = system.pool(_THREADS, "kafkalog-sync")
         self._waiting: list[int] = []
         self._futures: deque[Future[None]] = deque()
 

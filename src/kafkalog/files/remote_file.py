@@ -16,17 +16,17 @@ kept for a moment after it was closed, as long as listings say the same of it.
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from kafkalog.files.open_file import FileIdentity
+from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from kafkalog.files.open_file import Bytes
     from kafkalog.files.remote_path import RemoteEntry, RemotePath, Store
 
@@ -56,9 +56,11 @@ class _Ahead(NamedTuple):
     coming: Future[Bytes]
 
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(2, thread_name_prefix="kafkalog-ahead")
+class _Threads:
+    """What reads ahead, for all files that this process has open."""
+
+    def __init__(self) -> None:
+        self.pool = system.pool(2, "kafkalog-ahead")
 
 
 class _Known(NamedTuple):
@@ -67,7 +69,8 @@ class _Known(NamedTuple):
     listed: RemoteEntry | None
 
 
-_known: OrderedDict[tuple[Store, str], _Known] = OrderedDict()
+class _KnownFiles(OrderedDict["tuple[Store, str]", _Known]):
+    """What was opened last."""
 
 
 def open_remote(path: RemotePath) -> RemoteFile:
@@ -77,17 +80,18 @@ def open_remote(path: RemotePath) -> RemoteFile:
         FileNotFoundError: there is none.
         LogDirectoryError: the store fails.
     """
+    files = remembered(_KnownFiles)
     place, listed = (path.store, path.key), path.store.listed(path.key)
-    known = _known.pop(place, None)
+    known = files.pop(place, None)
     if (
         known is None
         or known.listed != listed
-        or time.monotonic() - known.opened_at > path.store.list_interval_s
+        or system.monotonic() - known.opened_at > path.store.list_interval_s
     ):
-        known = _Known(RemoteFile(path.store, path.key), time.monotonic(), listed)
-    _known[place] = known
-    if len(_known) > _KEPT_FILES:
-        _known.popitem(last=False)
+        known = _Known(RemoteFile(path.store, path.key), system.monotonic(), listed)
+    files[place] = known
+    if len(files) > _KEPT_FILES:
+        files.popitem(last=False)
     return known.file
 
 
@@ -177,7 +181,8 @@ class RemoteFile:
     def _fetch_ahead(self, position: int) -> None:
         if position < self._planned_end:
             end = min(position + max(self._take_length(), 1 << 20), self._planned_end)
-            self._ahead = _Ahead(position, end, _threads().submit(self._fetch, position, end))
+            coming = remembered(_Threads).pool.submit(self._fetch, position, end)
+            self._ahead = _Ahead(position, end, coming)
 
     def _fetch(self, position: int, end: int) -> Bytes:
         data = self._store.fetch(self._handle, self._key, position, end - position)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import time
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -18,6 +17,7 @@ import pyarrow.fs as pafs
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.remote_path import RemoteEntry, RemotePath, RemoteStatus
+from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,14 +36,20 @@ _REFUSALS: Final = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", 
 """In the messages of stores: answers that stay the same however often one asks."""
 
 
-@functools.lru_cache(maxsize=64)
+class _Stores:
+    """The stores that this process has opened."""
+
+    def __init__(self) -> None:
+        self.open = functools.lru_cache(maxsize=64)(_open)
+
+
 def _open(root: RemoteRoot, options: object, full_uri: str) -> RemoteStore:  # noqa: ARG001 - keys
     return RemoteStore(root)
 
 
 def open_store(root: RemoteRoot) -> RemoteStore:
     """Give the store of a root: one in a process, for the same options."""
-    return _open(root, root.options, root.full_uri)
+    return remembered(_Stores).open(root, root.options, root.full_uri)
 
 
 class RemoteStore:
@@ -82,7 +88,7 @@ class RemoteStore:
 
     def entries(self, key: str) -> list[RemoteEntry] | None:
         """List a folder as of the last listing, or a new one if that is too old."""
-        if time.monotonic() - self._listed_at > self.list_interval_s:
+        if system.monotonic() - self._listed_at > self.list_interval_s:
             self._list()
         return self._folders.get(key)
 
@@ -118,7 +124,7 @@ class RemoteStore:
             if is_folder:
                 folders.setdefault(path, [])
         self._folders = folders
-        self._listed_at = time.monotonic()
+        self._listed_at = system.monotonic()
 
     # Files
 
@@ -215,7 +221,7 @@ class RemoteStore:
                 refused = any(word in str(error) for word in _REFUSALS)
                 if refused or tries >= self.options.tries:
                     raise self._failed(what, tries, refused=refused, error=error) from error
-            time.sleep(rest)
+            system.sleep(rest)
             rest = min(2 * rest, _LONGEST_REST_S)
 
     def _failed(self, what: str, tries: int, *, refused: bool, error: OSError) -> LogDirectoryError:

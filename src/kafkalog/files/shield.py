@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import functools
 import threading
-from _thread import start_new_thread
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -87,7 +88,7 @@ class Shielded(Generic[_T]):
         self._first: dict[None, str] = {}
         """Who was first: the thread, which then acts, or the caller, who wants nothing any more."""
         self._has_ended = False
-        self._end = threading.Lock()
+        self._end = system.lock()
         # A bare lock: an interrupt may leave an Event that is waited for locked for ever.
         self._end.acquire()
 
@@ -114,7 +115,7 @@ class Shielded(Generic[_T]):
         """
         try:
             # One call: an interrupt within Thread.start may leave a thread that never runs.
-            start_new_thread(self._run, ())
+            system.start_thread(self._run, ())
             while not self._has_ended:
                 self._end.acquire(timeout=_LOOK_S)
         except BaseException:

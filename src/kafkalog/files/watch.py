@@ -7,10 +7,10 @@ file then has to be all that it costs.
 from __future__ import annotations
 
 import os
-import time
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ class Watch:
 def _lies_behind(stamp: Stamp) -> bool:
     change_time = stamp[4]
     step = _COARSE_NS if change_time % 1_000_000_000 == 0 else _TICK_NS
-    return abs(time.time_ns() - change_time) > step
+    return abs(system.time_ns() - change_time) > step
 
 
 class Watched(Generic[T]):

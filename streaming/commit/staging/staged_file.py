@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -12,6 +11,7 @@ from crc32c import crc32c
 
 from kafkalog.errors import CommitError
 from kafkalog.files.regular import create_exclusive, write_all
+from kafkalog.files.system import system
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.commit.staging.staged_run import StagedRun
 from kafkalog.streaming.records.batch_layout import MAGIC_POSITION
@@ -73,7 +73,7 @@ class StagedFile:
             CommitError: it cannot be made.
         """
         self.directory = directory
-        self.path = folder / f"{prefix}{uuid.uuid4().hex}"
+        self.path = folder / f"{prefix}{system.random_id().hex}"
         self.size = 0
         self.is_open = True
         self._last: OpenRun | None = None

@@ -9,7 +9,6 @@ moment: everything but offsets and leader epochs lies under the checksum that th
 from __future__ import annotations
 
 import os
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +19,7 @@ from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.files.copies import copy_range, try_to_link
 from kafkalog.files.local_file import fill_from
 from kafkalog.files.regular import follow_folder, open_regular, write_all
+from kafkalog.files.system import system
 from kafkalog.streaming.records.batch_heads import heads_of, stamp_heads, unstamp_heads
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class StagedFiles:
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = directories
         self._opened: dict[Path, int] = {}
-        self._guard = threading.Lock()
+        self._guard = system.lock()
 
     def path_of(self, run: StagedRun) -> Path:
         """Give the file that a run is in."""

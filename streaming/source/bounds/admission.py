@@ -9,8 +9,9 @@ Source: Spark ``KafkaMicroBatchStream`` (``rateLimit``, ``delayBatch``).
 from __future__ import annotations
 
 import math
-import time
 from typing import TYPE_CHECKING
+
+from kafkalog.files.system import system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,11 +57,11 @@ class TriggerGate:
         minimum: int,
         max_delay_ms: int,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._minimum = minimum
         self._max_delay_s = max_delay_ms / 1000
-        self._clock = clock
+        self._clock = clock or system.monotonic
         self._last_fired = -math.inf
 
     def opens(self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> bool:

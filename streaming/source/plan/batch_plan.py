@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.loss import LossPolicy
@@ -52,7 +52,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         try:
             return _plan(options, bounds, selection, tail, available, LossPolicy(fail=True))
         except (DataLossError, UnknownTopicOrPartitionError):  # perhaps a replica that moves
-            time.sleep(options.fetch_retry_interval_ms / 1000)
+            system.sleep(options.fetch_retry_interval_ms / 1000)
             tail.ask_stores_again()
             available = look()
     return _plan(options, bounds, selection, tail, available, policy)

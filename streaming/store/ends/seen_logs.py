@@ -7,10 +7,10 @@ cut or swapped all the same, each look takes some of these logs in turn.
 
 from __future__ import annotations
 
-import time
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.files.system import system
 from kafkalog.streaming.store.ends.seen_log import SeenLog
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class SeenLogs:
 
     def have_changed(self) -> bool:
         """Look at the logs that are due; returns whether any of them has changed."""
-        now = time.monotonic()
+        now = system.monotonic()
         listing_is_due = now >= self._next_listing
         if listing_is_due:
             self._next_listing = now + _LISTING_INTERVAL_S

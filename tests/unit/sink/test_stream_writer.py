@@ -12,6 +12,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.commit_state import load_state
 from kafkalog.errors import BatchIdentityError, CommitError
+from kafkalog.files.system import system
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -93,10 +94,10 @@ def test_a_checkpoint_that_vanishes_while_a_batch_runs_fails_it(query: Query) ->
     assert values_of([query.log], "t") == {0: ["a"]}
 
 
-def test_one_query_is_warned_of_once(query: Query, caplog: pytest.LogCaptureFixture) -> None:
-    from kafkalog.streaming.sink import writer
-
-    writer._warn_of_unread_checkpoint.cache_clear()
+def test_one_query_is_warned_of_once(
+    query: Query, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "memory", {})
     with caplog.at_level(logging.WARNING, "kafkalog.sink"):
         query.write(0, rows(["a"]))
         query.write(1, rows(["b"]))

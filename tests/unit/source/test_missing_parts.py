@@ -284,7 +284,7 @@ def test_what_is_there_again_at_the_next_look_was_not_lost(
         if aside.exists():  # whoever lists the folder rests, too
             aside.rename(folder)
 
-    monkeypatch.setattr("kafkalog.streaming.source.whole_look.time.sleep", put_back)
+    monkeypatch.setattr("kafkalog.files.system.system.sleep", put_back)
     splits = plan_batch(parsed(writer, subscribe="t"))
     assert [split.topic_partition.partition for split in splits] == NUMBERS
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -36,11 +36,12 @@ from tests.support.read_bytes import ReadBytes
 from tests.support.row_filters import passes
 
 from kafkalog.errors import OptionError
+from kafkalog.files.system import system
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.batch_reader import LogBatchReader
-from kafkalog.streaming.source.pushdown_reader import PushdownReader, _warn_of_other_uses
+from kafkalog.streaming.source.pushdown_reader import PushdownReader
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import _decoder
 
@@ -272,10 +273,10 @@ def test_without_the_option_there_is_no_method_that_spark_would_refuse(tmp_path:
 
 
 def test_a_warning_says_once_that_a_load_is_for_one_use(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_indexed_segment(tmp_path / "a-0", 0, [([Row()], 0)])
-    _warn_of_other_uses.cache_clear()
+    monkeypatch.setattr(system, "memory", {})
     for _ in range(2):
         pushed(tmp_path, [EqualTo(("topic",), "a")])
     assert caplog.text.count("Load anew for each query") == 1

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -134,7 +134,8 @@ def test_a_query_that_may_not_read_what_is_there_waits_between_its_looks(
     log: Path, held: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(IdlePacer.__init__, "__defaults__", (time.monotonic, waits.append))
+    pacer = functools.partial(IdlePacer, sleep=waits.append)
+    monkeypatch.setattr("kafkalog.streaming.source.stream_control.IdlePacer", pacer)
     stream = control(log, startingOffsets="earliest", **held)
     end = stream.next_end(stream.initial(), take_all=False)
     put(log, 0, 10, 3)
@@ -147,7 +148,8 @@ def test_a_query_that_reads_a_backlog_in_pieces_does_not_wait(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
-    monkeypatch.setattr(IdlePacer.__init__, "__defaults__", (time.monotonic, waits.append))
+    pacer = functools.partial(IdlePacer, sleep=waits.append)
+    monkeypatch.setattr("kafkalog.streaming.source.stream_control.IdlePacer", pacer)
     stream = control(log, startingOffsets="earliest", maxOffsetsPerTrigger="2")
     offsets = stream.initial()
     for _ in range(5):

@@ -13,10 +13,10 @@ from tests.support.transactions import ABORT, COMMIT, marker, producer_batch
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
 from kafkalog.errors import DataLossError, LogDirectoryError
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source import stream_control
 from kafkalog.streaming.source.gaps import StuckEnds
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -299,7 +299,7 @@ def test_an_end_that_goes_back_with_another_topic_is_that_of_a_topic_made_anew(l
 # What seems lost when a batch is planned
 
 
-def on_sleep(monkeypatch: pytest.MonkeyPatch, module: Any, step: Callable[[], None]) -> None:
+def on_sleep(monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:
     """Take a step at the first rest between two looks."""
     steps = [step]
 
@@ -307,7 +307,7 @@ def on_sleep(monkeypatch: pytest.MonkeyPatch, module: Any, step: Callable[[], No
         if steps:
             steps.pop()()
 
-    monkeypatch.setattr(module.time, "sleep", sleep)
+    monkeypatch.setattr(system, "sleep", sleep)
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
@@ -319,7 +319,7 @@ def test_what_seems_lost_to_a_batch_is_looked_at_as_often_as_is_asked_for(
     end = stream.next_end(stream.initial(), take_all=False)
     away = log.parent / "away"
     (log / "t-0").rename(away)
-    on_sleep(monkeypatch, stream_control, lambda: away.rename(log / "t-0") and None)
+    on_sleep(monkeypatch, lambda: away.rename(log / "t-0") and None)
     assert spans(stream.plan(stream.initial(), end)) == {"t-0": (0, 10), "t-1": (0, 4)}
     (log / "t-0").rename(away)
     with pytest.raises(DataLossError, match="t-0"):
@@ -439,7 +439,7 @@ def test_a_partition_that_has_two_folders_while_it_moves_is_looked_at_again(
     log: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied(log, other)
-    on_sleep(monkeypatch, log_dir, lambda: retired(log))
+    on_sleep(monkeypatch, lambda: retired(log))
     found = log_dir.LogDirs([log, other]).partitions()
     assert found[T0].path == other / "t-0"
     copied(log, other, "t-1")

@@ -11,8 +11,8 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files.system import system
 from kafkalog.streaming.log.append.recovery import cut_segment
-from kafkalog.streaming.store import file_systems
 from kafkalog.streaming.store.file_systems import (
     Mount,
     check_file_system,
@@ -36,16 +36,14 @@ MOUNTINFO = r"""
 
 @pytest.fixture(autouse=True)
 def _nothing_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_systems, "_FIT", set())
-    monkeypatch.setattr(file_systems, "_MOUNTS", {})
+    monkeypatch.setattr(system, "memory", {})
 
 
 def pretend(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, options: str = "rw"
 ) -> None:
-    text = tmp_path / "mountinfo"
-    text.write_text(f"1 0 0:1 / / rw - {kind} somewhere {options}\n")
-    monkeypatch.setattr(file_systems, "_MOUNTINFO", text)
+    text = f"1 0 0:1 / / rw - {kind} somewhere {options}\n"
+    monkeypatch.setattr(system, "mounts", lambda: text)
 
 
 @pytest.mark.parametrize(

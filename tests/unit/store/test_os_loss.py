@@ -9,10 +9,10 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
-from kafkalog.checkpoints import boot
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import CommitState, load_state
 from kafkalog.errors import CommitError, DataLossError
+from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
@@ -31,7 +31,7 @@ COMMAND = "recover --accept-os-loss"
 def boots(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give a list whose last word is the id of the machine's present run."""
     runs = ["first"]
-    monkeypatch.setattr(boot, "_read", lambda: runs[-1])
+    monkeypatch.setattr(system, "boot_id", lambda: runs[-1])
     return runs
 
 
