@@ -1,7 +1,7 @@
 """Walk forward over the batches of a log, from segment to segment, whatever happens to the files.
 
-The offset is what leads: when a segment ends, the next one is the one that holds the next offset
-by then, be it the one that follows, or one that a cleaner has made of both.
+Offsets lead, not files. When a segment ends, the next one is whichever holds the next offset at
+that moment: the segment that follows, or one that a cleaner has made of both.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def walk_batches(
     Args:
         directory: the partition's folder.
         offset: the first one wanted; batches that end below it are left out.
-        within: begin in this segment, which stays open, though another may have its name by now.
-        salvage: what leads around damage, instead of an error.
+        within: begin in this segment, even if another one has its name by now; it stays open.
+        salvage: passes over damage; None raises an error.
 
     Yields:
         batches, about 1 MiB at a time, and the segment that they lie in, open until the next turn.
@@ -60,12 +60,12 @@ def walk_batches(
                     yield segment, Chunk(chunk.data, chunk.table[first:], chunk.file_position)
                     offset = int(chunk.table.last_offset[-1]) + 1
             done = segment.identity
-        # A segment may hold nothing from the offset on: it is after us all the same.
+        # A segment above the offset may hold nothing: the search continues after it all the same.
         segment = _segment_of(directory, max(offset, segment.base_offset), done)
 
 
 def _segment_of(directory: Path, offset: int, done: FileIdentity | None) -> LogSegment | None:
-    """Open the segment that an offset belongs to; the one after it if that is the one just read.
+    """Open the segment that an offset belongs to; if that was just read (``done``), the next one.
 
     None if there is no such segment.
     """
