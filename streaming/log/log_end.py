@@ -9,11 +9,13 @@ from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.records.batch import invalid_checksums
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from kafkalog.streaming.log.segment import LogSegment
+    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = [
+    "ValidBatches",
     "ValidEnd",
     "ends_in_zeros",
     "find_valid_end",
@@ -33,23 +35,51 @@ class ValidEnd(NamedTuple):
     """What is wrong with that byte and those after it; None if the file ends there."""
 
 
+class ValidBatches:
+    """The valid batches of a segment from a position on, in tables of about 1 MiB of log each.
+
+    ``end`` is where those end that were taken so far. What is wrong there, it says after the last.
+    """
+
+    def __init__(self, segment: LogSegment, position: int = 0) -> None:
+        self._segment = segment
+        self.end = ValidEnd(segment.base_offset, position, None)
+
+    def __iter__(self) -> Iterator[BatchTable]:
+        chunks = valid_chunks(self._segment, self.end.position)
+        while True:
+            try:
+                chunk = next(chunks)
+            except StopIteration as stop:
+                self.end = self.end._replace(problem=stop.value)
+                return
+            next_offset = int(chunk.table.last_offset[-1]) + 1
+            self.end = ValidEnd(next_offset, chunk.file_position + len(chunk.data), None)
+            yield chunk.table
+
+    def to_the_end(self) -> Iterator[BatchTable]:
+        """Take them, and refuse bytes after them.
+
+        Raises:
+            CorruptRecordError: the file goes on with bytes that are no valid batch.
+        """
+        yield from self
+        if self.end.problem is not None:
+            raise self.end.problem
+
+
 def find_valid_end(segment: LogSegment, position: int) -> ValidEnd:
     """Walk from a batch at ``position`` to the first bytes that are no valid batch, or to the end.
 
     If there is none at ``position`` itself, its offset cannot be known from what follows: the walk
     starts again at the beginning of the segment.
     """
-    next_offset, start = segment.base_offset, position
-    chunks = valid_chunks(segment, position)
-    while True:
-        try:
-            chunk = next(chunks)
-        except StopIteration as stop:
-            if position == start and start > 0:
-                return find_valid_end(segment, 0)
-            return ValidEnd(next_offset, position, stop.value)
-        position = chunk.file_position + len(chunk.data)
-        next_offset = int(chunk.table.last_offset[-1]) + 1
+    batches = ValidBatches(segment, position)
+    for _ in batches:
+        pass
+    if batches.end.position == position > 0:
+        return find_valid_end(segment, 0)
+    return batches.end
 
 
 def pass_damage(segment: LogSegment, end: ValidEnd) -> ValidEnd:

@@ -28,7 +28,7 @@ from kafkalog.files.regular import (
     sync,
     write_all,
 )
-from kafkalog.streaming.log.append.growth import index_segment
+from kafkalog.streaming.log.append.index_rebuild import build_indexes
 from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import (
     CLEANED,
@@ -42,7 +42,7 @@ from kafkalog.streaming.log.files import (
     parse_base_offset,
 )
 from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
-from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
+from kafkalog.streaming.log.log_end import ValidBatches, find_valid_end
 from kafkalog.streaming.log.producer_state import list_snapshots
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
@@ -50,8 +50,6 @@ from kafkalog.streaming.log.segment_files import list_base_offsets
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["finish_swaps", "rewrite_segment", "truncate_log"]
 
@@ -83,29 +81,29 @@ def rewrite_segment(
     _remove_leftovers(folder, base_offset)
     _copy_without(old.path, old.path.with_name(old.path.name + CLEANED), gone)
     with LogSegment(folder, base_offset, CLEANED) as new:
-        end = find_valid_end(new, 0)
-        if end.problem is not None:
+        batches = ValidBatches(new)
+        files = build_indexes(new, batches, index_interval_bytes)
+        problem = batches.end.problem
+        if problem is not None:
             _remove_leftovers(folder, base_offset)
             raise LogDirectoryError(
-                f"{old.path}: without what is to go, there would still be damage ({end.problem}); "
+                f"{old.path}: without what is to go, there would still be damage ({problem}); "
                 "name all damaged places of a segment at once"
             )
-        built = index_segment(base_offset, _tables(new), index_interval_bytes)
-    files = {OFFSET_INDEX: built.index_entries, TIME_INDEX: built.time_index_entries}
     entries = _txn_entries(old.file(TXN_INDEX), base_offset, lambda at: not _is_in(at, lost))
     if entries is not None:
-        files[TXN_INDEX] = entries
-    _swap_in(folder, base_offset, files)
+        files[new.file(TXN_INDEX)] = entries
+    _swap_in(old.path, files)
 
 
-def _swap_in(folder: Path, base_offset: int, files: Mapping[str, bytes]) -> None:
-    """Write what lies beside a log that is written already, and put all of it in place."""
-    for kind, content in files.items():
-        _write_new(folder / (file_name(base_offset, kind) + CLEANED), content)
+def _swap_in(log: Path, beside: Mapping[Path, bytes]) -> None:
+    """Write what lies beside a new log that is written already, and put all of it in place."""
+    folder, written = log.parent, log.with_name(log.name + CLEANED)
+    for path, content in beside.items():
+        _write_new(path, content)
     fsync_directory(folder)
-    for kind in (LOG, *files):
-        name = file_name(base_offset, kind)
-        (folder / (name + CLEANED)).rename(folder / (name + SWAP))
+    for path in (written, *beside):
+        path.rename(path.with_suffix(SWAP))
     fsync_directory(folder)
     finish_swaps(folder)
 
@@ -159,10 +157,11 @@ def truncate_log(
         write_leader_epochs(folder, kept)
     segment = LogSegment(folder, base_offset)
     with segment:
-        built = index_segment(base_offset, _tables(segment, position), index_interval_bytes)
+        kept_batches = (table[table.position < position] for table in ValidBatches(segment))
+        called_for = build_indexes(segment, kept_batches, index_interval_bytes)
     # The log last: an index that says less than the log is right, one that says more is not.
-    write_atomically(segment.file(OFFSET_INDEX), built.index_entries)
-    write_atomically(segment.file(TIME_INDEX), built.time_index_entries)
+    for path, content in called_for.items():
+        write_atomically(path, content)
     entries = _txn_entries(segment.file(TXN_INDEX), base_offset, lambda at: at < end)
     if entries is not None:
         write_atomically(segment.file(TXN_INDEX), entries)
@@ -173,14 +172,6 @@ def truncate_log(
     finally:
         os.close(descriptor)
     fsync_directory(folder)
-
-
-def _tables(segment: LogSegment, end_position: int | None = None) -> list[BatchTable]:
-    """Return the valid batches of a segment that begin before a position."""
-    tables = (chunk.table for chunk in valid_chunks(segment, 0))
-    if end_position is None:
-        return list(tables)
-    return [table[table.position < end_position] for table in tables]
 
 
 def _copy_without(source: Path, target: Path, gone: Sequence[tuple[int, int]]) -> None:

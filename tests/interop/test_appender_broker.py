@@ -11,7 +11,7 @@ from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.kafka import Topic, serve
 from tests.support.log_files import FLIGHTS, append, cut, make_batches, read_offsets, scan
 
-from kafkalog.streaming.log.append.recovery import cut_segment, rebuild_indexes, recover_segment
+from kafkalog.streaming.log.append.recovery import cut_segment, recover_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
 
@@ -49,7 +49,7 @@ def test_the_dump_tool_finds_nothing_in_any_way_of_appending(tmp_path: Path) -> 
         _append_in_pieces(tmp_path / f"{name}-in-pieces-0", data, config)
     rebuilt = tmp_path / "rebuilt-0"
     append(rebuilt, data, CONFIGS["default"])
-    rebuild_indexes(rebuilt, 0, index_interval_bytes=700)
+    recover_segment(rebuilt, 0, index_interval_bytes=700)
     recovered = tmp_path / "recovered-0"
     append(recovered, data, CONFIGS["default"])
     cut(recovered / f"{0:020d}.log", len(data) - 5)

@@ -16,18 +16,18 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import read_regular
 from kafkalog.streaming.log.append.growth import index_segment
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.log_end import valid_chunks
+from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from kafkalog.errors import CorruptRecordError
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["RebuiltSegment", "rebuild_partition"]
+__all__ = ["RebuiltSegment", "build_indexes", "rebuild_partition"]
 
 
 class RebuiltSegment(NamedTuple):
@@ -56,41 +56,31 @@ def rebuild_partition(
     return [_rebuild(directory, base, index_interval_bytes, fsync=fsync) for base in bases]
 
 
+def build_indexes(
+    segment: LogSegment, batches: Iterable[BatchTable], index_interval_bytes: int
+) -> dict[Path, bytes]:
+    """Return what the sparse indexes of a segment with these batches should hold, by path."""
+    built = index_segment(segment.base_offset, batches, index_interval_bytes)
+    return {
+        segment.file(OFFSET_INDEX): built.index_entries,
+        segment.file(TIME_INDEX): built.time_index_entries,
+    }
+
+
 def _rebuild(
     directory: Path, base_offset: int, index_interval_bytes: int, *, fsync: bool
 ) -> RebuiltSegment:
     with LogSegment(directory, base_offset) as segment:
-        batches = _ValidBatches(segment)
-        built = index_segment(base_offset, batches, index_interval_bytes)
-        replaced = []
-        for suffix, entries in (
-            (OFFSET_INDEX, built.index_entries),
-            (TIME_INDEX, built.time_index_entries),
-        ):
-            path = segment.file(suffix)
+        batches = ValidBatches(segment)
+        called_for = build_indexes(segment, batches, index_interval_bytes)
+        problem, replaced = batches.end.problem, []
+        for path, entries in called_for.items():
             present = _content(path)
-            stays = present is not None and batches.problem is not None
+            stays = present is not None and problem is not None
             if present != entries and not stays:
                 write_atomically(path, entries, fsync=fsync)
                 replaced.append(path)
-        return RebuiltSegment(segment.path, tuple(replaced), batches.problem)
-
-
-class _ValidBatches:
-    """The tables of a segment's valid batches; ``problem`` tells afterwards why they ended."""
-
-    def __init__(self, segment: LogSegment) -> None:
-        self._segment = segment
-        self.problem: CorruptRecordError | None = None
-
-    def __iter__(self) -> Iterator[BatchTable]:
-        chunks = valid_chunks(self._segment, 0)
-        while True:
-            try:
-                yield next(chunks).table
-            except StopIteration as end:
-                self.problem = end.value
-                return
+        return RebuiltSegment(segment.path, tuple(replaced), problem)
 
 
 def _content(path: Path) -> bytes | None:

@@ -19,24 +19,22 @@ from kafkalog.files.regular import (
     replace_end,
     sync,
 )
-from kafkalog.streaming.log.append.growth import SegmentGrowth, index_segment
+from kafkalog.streaming.log.append.growth import SegmentGrowth
+from kafkalog.streaming.log.append.index_rebuild import build_indexes
 from kafkalog.streaming.log.append.state import load_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
-from kafkalog.streaming.log.log_end import find_valid_end, valid_chunks
+from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from kafkalog.streaming.log.log_end import ValidEnd
-    from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = [
     "correct_indexes",
     "correct_indexes_of_sound",
     "cut_segment",
-    "rebuild_indexes",
     "recover_segment",
     "remove_segment",
     "start_segment",
@@ -53,22 +51,13 @@ def recover_segment(
         where the valid batches ended, and what was wrong with the bytes that were cut.
     """
     with LogSegment(directory, base_offset) as segment:
-        end = find_valid_end(segment, 0)
-        if end.problem is not None:
-            _replace_end(segment.path, end.position, b"", fsync=fsync)
-    rebuild_indexes(directory, base_offset, index_interval_bytes=index_interval_bytes, fsync=fsync)
-    return end
-
-
-def rebuild_indexes(
-    directory: Path, base_offset: int, *, index_interval_bytes: int, fsync: bool = True
-) -> None:
-    """Replace both sparse indexes of a segment by what its valid batches call for."""
-    with LogSegment(directory, base_offset) as segment:
-        tables = (chunk.table for chunk in valid_chunks(segment, 0))
-        built = index_segment(base_offset, tables, index_interval_bytes)
-        write_atomically(segment.file(OFFSET_INDEX), built.index_entries, fsync=fsync)
-        write_atomically(segment.file(TIME_INDEX), built.time_index_entries, fsync=fsync)
+        batches = ValidBatches(segment)
+        called_for = build_indexes(segment, batches, index_interval_bytes)
+        if batches.end.problem is not None:
+            _replace_end(segment.path, batches.end.position, b"", fsync=fsync)
+    for path, entries in called_for.items():
+        write_atomically(path, entries, fsync=fsync)
+    return batches.end
 
 
 def correct_indexes(
@@ -114,25 +103,9 @@ def wrong_indexes(
         CorruptRecordError: see there.
     """
     with LogSegment(directory, base_offset) as segment:
-        built = index_segment(base_offset, _sound_tables(segment), index_interval_bytes)
-        called_for = {
-            segment.file(OFFSET_INDEX): built.index_entries,
-            segment.file(TIME_INDEX): built.time_index_entries,
-        }
+        batches = ValidBatches(segment).to_the_end()
+        called_for = build_indexes(segment, batches, index_interval_bytes)
     return {path: entries for path, entries in called_for.items() if not _holds(path, entries)}
-
-
-def _sound_tables(segment: LogSegment) -> Iterator[BatchTable]:
-    """Yield the headers of all batches, and raise at the first that is damaged."""
-    chunks = valid_chunks(segment, 0)
-    while True:
-        try:
-            yield next(chunks).table
-        except StopIteration as stop:
-            problem: CorruptRecordError | None = stop.value
-            break
-    if problem is not None:
-        raise problem
 
 
 def _holds(path: Path, entries: bytes) -> bool:

@@ -9,11 +9,9 @@ from kafkalog.errors import CorruptIndexError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.append.growth import SegmentGrowth, SegmentState, facts_of
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
-from kafkalog.streaming.log.log_end import valid_chunks
+from kafkalog.streaming.log.log_end import ValidBatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
 
@@ -68,7 +66,7 @@ def _load_indexed(segment: LogSegment, index_interval_bytes: int) -> SegmentStat
         _check_covered(segment, state)
     growth = SegmentGrowth(state, index_interval_bytes)
     indexed_offset_seen = last.position == 0
-    for table in _valid_tables(segment, last.position):
+    for table in ValidBatches(segment, last.position).to_the_end():
         _grow(growth, table)
         indexed_offset_seen |= bool((table.last_offset == last.offset).any())
     if not indexed_offset_seen:
@@ -92,7 +90,7 @@ def _load_by_scan(segment: LogSegment, index_interval_bytes: int) -> SegmentStat
     growth = SegmentGrowth(
         SegmentState.empty(segment.base_offset, created_ms), index_interval_bytes
     )
-    for table in _valid_tables(segment, 0):
+    for table in ValidBatches(segment).to_the_end():
         _grow(growth, table)
     return growth.as_lost()
 
@@ -100,15 +98,3 @@ def _load_by_scan(segment: LogSegment, index_interval_bytes: int) -> SegmentStat
 def _grow(growth: SegmentGrowth, table: BatchTable) -> None:
     for batch in facts_of(table):
         growth.append(0, batch)
-
-
-def _valid_tables(segment: LogSegment, position: int) -> Iterator[BatchTable]:
-    """Yield the batches from a position to the end of the file, all of which must be valid."""
-    chunks = valid_chunks(segment, position)
-    while True:
-        try:
-            yield next(chunks).table
-        except StopIteration as stop:
-            if stop.value is not None:
-                raise stop.value from None
-            return

@@ -14,7 +14,7 @@ from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.index.time import TimeIndex
-from kafkalog.streaming.log.log_end import ends_in_zeros, valid_chunks
+from kafkalog.streaming.log.log_end import ValidBatches, ends_in_zeros
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,18 +55,12 @@ def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentC
             for kind in (_OffsetCheck, _TimeCheck)
             if (check := _opened(kind, segment, problems)) is not None
         ]
-        chunks, next_offset = valid_chunks(segment, 0), segment.base_offset
-        batches = size = 0
-        while True:
-            try:
-                table = next(chunks).table
-            except StopIteration as stop:
-                broken = stop.value
-                break
-            next_offset = int(table.last_offset[-1]) + 1
-            batches, size = batches + len(table), int(table.end_position[-1])
+        valid, batches = ValidBatches(segment), 0
+        for table in valid:
+            batches += len(table)
             for check in checks:
                 check.compare(table)
+        next_offset, size, broken = valid.end
         is_whole = next_base_offset in {None, next_offset}
         if broken is not None and not (is_whole and ends_in_zeros(segment, size)):
             return SegmentCheck([str(broken)], batches, size)

@@ -21,7 +21,6 @@ from tests.support.log_files import (
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.append.recovery import (
     cut_segment,
-    rebuild_indexes,
     recover_segment,
     remove_segment,
 )
@@ -75,7 +74,7 @@ def test_indexes_are_rebuilt_as_they_were_written(tmp_path: Path) -> None:
     before = contents(directory)
     _file(directory, ".index").unlink()
     _file(directory, ".timeindex").write_bytes(b"wrong")
-    rebuild_indexes(directory, 0, index_interval_bytes=INTERVAL, fsync=False)
+    recover_segment(directory, 0, index_interval_bytes=INTERVAL, fsync=False)
     assert contents(directory) == before
 
 
@@ -114,7 +113,7 @@ def test_readers_keep_the_index_that_they_have_open(tmp_path: Path) -> None:
         index = segment.offset_index()
         assert index is not None
         before = index.last_entry()
-        rebuild_indexes(directory, 0, index_interval_bytes=0)
+        recover_segment(directory, 0, index_interval_bytes=0)
         assert index.last_entry() == before
 
 
