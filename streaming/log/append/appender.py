@@ -33,7 +33,7 @@ from kafkalog.files.regular import (
 from kafkalog.model import NO_PRODUCER_ID
 from kafkalog.streaming.log.append.growth import SegmentState
 from kafkalog.streaming.log.append.plan import plan_append
-from kafkalog.streaming.log.append.state import load_state
+from kafkalog.streaming.log.append.state import load_segment_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
@@ -177,7 +177,7 @@ class PartitionAppender:
         self._has_segment = self._exists and bool(self._log.segments)
         if self._has_segment:
             with self._log.segments[-1] as active:
-                self._state = load_state(active, config.index_interval_bytes)
+                self._state = load_segment_state(active, config.index_interval_bytes)
 
     def resume(self, config: LogConfig, *, now_ms: int) -> None:
         """Continue after :meth:`apply`, with settings and a time as at the start."""

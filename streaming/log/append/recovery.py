@@ -21,7 +21,7 @@ from kafkalog.files.regular import (
 )
 from kafkalog.streaming.log.append.growth import SegmentGrowth
 from kafkalog.streaming.log.append.index_rebuild import build_indexes
-from kafkalog.streaming.log.append.state import load_state
+from kafkalog.streaming.log.append.state import load_segment_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, file_name
 from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.segment import LogSegment
@@ -133,7 +133,9 @@ def cut_segment(
     with LogSegment(directory, base_offset) as segment:
         if segment.size > size:
             _replace_end(segment.path, size, b"", fsync=fsync)
-        rest = SegmentGrowth(load_state(segment, index_interval_bytes), index_interval_bytes)
+        rest = SegmentGrowth(
+            load_segment_state(segment, index_interval_bytes), index_interval_bytes
+        )
         indexes = rest.close(seals=False)
         for suffix, position, entries in (
             (OFFSET_INDEX, indexes.index_position, indexes.index_entries),

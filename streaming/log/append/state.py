@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["load_state"]
+__all__ = ["load_segment_state"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
 
-def load_state(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
+def load_segment_state(segment: LogSegment, index_interval_bytes: int) -> SegmentState:
     """Derive the state of an active segment; reads no more than what its last index entry leaves.
 
     Entries that its indexes lack at their end, as a loss of power may leave them, are in the state.
