@@ -111,7 +111,7 @@ class MessageSource:
                 write_all(target, data.data, target_position)
                 target_position += len(data)
 
-    def become(self, path: Path) -> bool:
+    def link_as(self, path: Path) -> bool:
         """Return False: see the module."""
         del path
         return False

@@ -127,7 +127,7 @@ class StagedSource:
         if position + size == self._end:
             self._small = None
 
-    def become(self, path: Path) -> bool:
+    def link_as(self, path: Path) -> bool:
         """Number the batches where they are, and give the file the name ``path`` as well.
 
         The staged name goes when all staged files of the batch do: until the batch is published it

@@ -60,7 +60,7 @@ class Source(Protocol):
         """Copy bytes into the open file ``target``."""
         ...
 
-    def become(self, path: Path) -> bool:
+    def link_as(self, path: Path) -> bool:
         """Give the file of the run the name ``path`` too; return False if that cannot be done.
 
         Raises:
@@ -79,7 +79,7 @@ class BufferSource:
         """Write the bytes."""
         write_all(target, self.data[position : position + size].data, target_position)
 
-    def become(self, path: Path) -> bool:
+    def link_as(self, path: Path) -> bool:
         """Return False: there is no file."""
         del path
         return False
@@ -369,7 +369,7 @@ def _check_end(path: Path, target: int, position: int) -> None:
 
 def _adopt(source: Source, path: Path) -> bool:
     try:
-        return source.become(path)
+        return source.link_as(path)
     except FileExistsError as error:
         raise _in_the_way(path) from error
 

@@ -219,14 +219,14 @@ class SegmentGrowth:
         state.size += batch.size
         state.next_offset = batch.last_offset + 1
 
-    def uneventful(self, messages: Messages, first: int) -> int:
+    def end_without_entry(self, messages: Messages, first: int) -> int:
         """Return the end of the messages from ``first`` on that get no index entry."""
         room = self._interval - (self.state.size - self.state.indexed_position)
         start = messages.position[first]
         return int(np.searchsorted(messages.position, start + room, side="right"))
 
     def append_many(self, run: int, messages: Messages, first: int, end: int) -> None:
-        """Add the messages ``[first, end)``, of which :meth:`uneventful` said so, to a segment."""
+        """Add the messages ``[first, end)``; :meth:`end_without_entry` has given their end."""
         state = self.state
         start = int(messages.position[first])
         size = int(messages.end_position[end - 1]) - start

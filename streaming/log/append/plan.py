@@ -127,7 +127,7 @@ class _Planning:
         messages = Messages.of(table)
         row = 0
         while row < len(table):
-            end = self._growth.uneventful(messages, row)
+            end = self._growth.end_without_entry(messages, row)
             end = self._rules.end_of_fitting(messages, row, end)
             if end - row > 1:
                 self._growth.append_many(run, messages, row, end)

@@ -243,7 +243,7 @@ class FileSource:
         """Copy inside the kernel where file systems can, else through a buffer."""
         assert copy_range(self.descriptor, position, size, target, target_position) == size
 
-    def become(self, path: Path) -> bool:
+    def link_as(self, path: Path) -> bool:
         """Return False: whoever opened the file may still need it."""
         del path
         return False
