@@ -41,7 +41,7 @@ def salvage(
     with one_line_errors():
         from kafkalog.streaming.operate.salvage import salvage as act  # noqa: PLC0415
 
-        paths, partitions = _told_apart(words)
+        paths, partitions = _paths_and_partitions(words)
         done = act(paths, partitions, drop=drop or (), cut=cut or ())
     rows = [_row(place) for place in done.places]
     if not as_json:  # the place's name says them
@@ -54,7 +54,7 @@ def salvage(
     exit_if(place.done is None for place in done.places)
 
 
-def _told_apart(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
+def _paths_and_partitions(words: list[str]) -> tuple[list[str], list[TopicPartition]]:
     """Take the first word as a path, and any later one without a slash as a partition, if it is."""
     from kafkalog.streaming.log.files import parse_partition_directory  # noqa: PLC0415
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.records.builder import EncodedBatch
 
-__all__ = ["OpenRun", "StagedFile"]
+__all__ = ["OpenRun", "StagedFileWriter"]
 
 LONGEST_MESSAGE_RUN: Final = 16 << 20
 """Bytes after which a run of magic 0 or 1 ends: the commit looks at each message of a run at once,
@@ -38,13 +38,13 @@ class OpenRun:
     """A run that may still grow: batches of one partition back to back in one file."""
 
     topic_partition: TopicPartition
-    file: StagedFile
+    file: StagedFileWriter
     position: int
     size: int = 0
     crc32c: int = 0
     batches: bytearray = field(default_factory=bytearray)
 
-    def goes_on_with(self, topic_partition: TopicPartition, batch: EncodedBatch) -> bool:
+    def continues_with(self, topic_partition: TopicPartition, batch: EncodedBatch) -> bool:
         """Whether a batch belongs to it. Runs of message sets are kept short: see above."""
         is_long = self.size >= LONGEST_MESSAGE_RUN and batch.data[MAGIC_POSITION] < 2
         return self.topic_partition == topic_partition and not is_long
@@ -63,7 +63,7 @@ class OpenRun:
         )
 
 
-class StagedFile:
+class StagedFileWriter:
     """A new file in the root of the log directory ``folder``, whose number is ``directory``."""
 
     def __init__(self, folder: Path, directory: int, prefix: str) -> None:
@@ -91,7 +91,7 @@ class StagedFile:
             CommitError: they cannot be written.
         """
         begun = None
-        if self._last is None or not self._last.goes_on_with(topic_partition, batches[0]):
+        if self._last is None or not self._last.continues_with(topic_partition, batches[0]):
             begun = self._last = OpenRun(topic_partition, self, self.size)
         run = self._last
         for data in _pieces(batches):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import CommitError
 from kafkalog.files.regular import fsync_directory
-from kafkalog.streaming.commit.staging.staged_file import StagedFile
+from kafkalog.streaming.commit.staging.staged_file import StagedFileWriter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +58,7 @@ class _Growing:
     """How much a partition has staged, and the file of its own, if it has one."""
 
     size: int = 0
-    file: StagedFile | None = None
+    file: StagedFileWriter | None = None
 
 
 class StagingArea:
@@ -77,8 +77,8 @@ class StagingArea:
         self._directory = directory
         self._prefix = prefix
         self._durable = durable
-        self._files: list[StagedFile] = []
-        self._shared: StagedFile | None = None
+        self._files: list[StagedFileWriter] = []
+        self._shared: StagedFileWriter | None = None
         self._growing: dict[TopicPartition, _Growing] = {}
         self._runs: list[OpenRun] = []
 
@@ -155,7 +155,10 @@ class StagingArea:
             self._append(growing.file, topic_partition, batches[start:])
 
     def _append(
-        self, file: StagedFile, topic_partition: TopicPartition, batches: Sequence[EncodedBatch]
+        self,
+        file: StagedFileWriter,
+        topic_partition: TopicPartition,
+        batches: Sequence[EncodedBatch],
     ) -> None:
         if not batches:
             return
@@ -163,11 +166,11 @@ class StagingArea:
         if begun is not None:
             self._runs.append(begun)
 
-    def _new_file(self, directory: int) -> StagedFile:
-        file = StagedFile(self._folders[directory], directory, self._prefix)
+    def _new_file(self, directory: int) -> StagedFileWriter:
+        file = StagedFileWriter(self._folders[directory], directory, self._prefix)
         self._files.append(file)
         return file
 
-    def _end(self, file: StagedFile | None) -> None:
+    def _end(self, file: StagedFileWriter | None) -> None:
         if file is not None:
             file.end(durable=self._durable)
