@@ -1,7 +1,7 @@
-"""Let threads wait for the disk: for the copying of much, and for what is to be durable.
+"""Let threads wait for the disk, where much is copied or has to be made durable.
 
-Threads are of no use for work that is short calls only: they would pass the interpreter's lock
-around at each of them, and be slower than one.
+Threads are of no use for work of short calls only: they would pass the interpreter's lock around at
+each call, and be slower than one thread.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class FileSyncer:
     """Takes over open files, and syncs and closes them in threads while others are written.
 
     Use it as a context manager: at its end all are durable, or the first error is raised. No file
-    is synced twice, whatever the first time came to. Its threads have ended then, however it ends.
+    is synced twice, even if the first time failed. Its threads have ended then, however it ends.
     """
 
     def __init__(self) -> None:

@@ -1,17 +1,17 @@
 """Positioned reads of a file in a store: few requests, ahead of the reader, in bounded memory.
 
-A request takes longer than a megabyte takes to come. So:
+A request takes longer than a megabyte takes to arrive. So:
 
 - A small file, such as most indexes, comes whole at the first read.
 - Elsewhere a read takes a *piece*: 16 KiB at a new place, twice as much each time that reading goes
-  on behind the last piece, up to 4 MiB. A search stays cheap, and a scan makes few requests.
-- Where a reader says what it will read, the next piece comes while it decodes the present one, and
-  nothing behind the end that it named.
+  on after the last piece, up to 4 MiB. A search stays cheap, and a scan makes few requests.
+- If a reader says what it will read, the next piece is fetched while it decodes the present one,
+  and nothing after the end that it named.
 
-Pieces of 12 MiB together are kept, and one is on its way.
+Pieces of up to 12 MiB together are kept, and one more is being fetched.
 
-Planning opens the same files again and again. Which file it is, and its small pieces, are therefore
-kept for a moment after it was closed, as long as listings say the same of it.
+Planning opens the same files again and again. So which file it is, and its small pieces, are kept
+for a moment after it was closed, as long as listings say the same of it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def open_remote(path: RemotePath) -> RemoteFile:
 
 
 class RemoteFile:
-    """An open file of a store; it is taken to stay as long as when it was opened."""
+    """An open file of a store; its size is taken to stay as it was when it was opened."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store = store
@@ -134,7 +134,7 @@ class RemoteFile:
         self._planned_end = min(end, self.size)
 
     def close(self) -> None:
-        """Forget what was fetched, but for a little; closing twice does no harm."""
+        """Forget most of what was fetched; closing twice does no harm."""
         if self._ahead is not None:
             self._ahead.coming.cancel()
             self._ahead = None

@@ -48,7 +48,7 @@ def _open(root: RemoteRoot, options: object, full_uri: str) -> RemoteStore:  # n
 
 
 def open_store(root: RemoteRoot) -> RemoteStore:
-    """Give the store of a root: one in a process, for the same options."""
+    """Return the store of a root; a process has one for the same options."""
     return remembered(_Stores).open(root, root.options, root.full_uri)
 
 
@@ -98,12 +98,12 @@ class RemoteStore:
         return self.options.list_interval_ms / 1000
 
     def listed(self, key: str) -> RemoteEntry | None:
-        """Give what the last listing says of a file, however old it is."""
+        """Return what the last listing says of a file, however old it is."""
         parent, _, name = key.rpartition("/")
         return next((e for e in self._folders.get(parent, ()) if e.name == name), None)
 
     def forget_listing(self) -> None:
-        """Have the next look list anew: something was not where it is said to be."""
+        """Have the next look list again: something was not where the listing says."""
         self._listed_at = -float("inf")
 
     def _list(self) -> None:
@@ -180,7 +180,7 @@ class RemoteStore:
         """Fetch a range of an open file, all of it.
 
         Raises:
-            LogDirectoryError: the store fails, time and again.
+            LogDirectoryError: the store has failed at every try.
         """
 
         def get() -> bytes:
@@ -193,7 +193,7 @@ class RemoteStore:
         return self.trying(what, get)
 
     def uri_of(self, key: str) -> str:
-        """Give the URI of a name in the store."""
+        """Return the URI of a name in the store."""
         root = self._connected[1]
         return str(self._given) + key.removeprefix(root) if self._is_below_root(key) else key
 
@@ -247,7 +247,7 @@ def _connect(root: RemoteRoot) -> tuple[pafs.FileSystem, str]:
     """Make the file system of a URI, and the key of the root in it; nothing is asked yet.
 
     Raises:
-        LogDirectoryError: nobody here knows the scheme, or the URI is none of it.
+        LogDirectoryError: the scheme is unknown, or the URI does not fit it.
     """
     scheme, _, rest = root.partition("://")
     if scheme == "s3":

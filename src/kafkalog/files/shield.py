@@ -1,13 +1,13 @@
-"""Let what holds the locks come to its own end, whatever interrupts the caller.
+"""Let an action that holds locks come to its end, whatever interrupts the caller.
 
 Ctrl-C, an alarm, and a notebook's interrupt raise an exception between any two instructions of a
-thread. Were the locks held there, they would be given back, or a commit be taken back, beneath
-threads that go on writing and cutting. So all that holds locks runs in a thread of its own, which
+thread. If the caller held the locks, it would give them back, or take a commit back, while other
+threads still write and cut. So an action that holds locks runs in a thread of its own, which
 nothing interrupts: Python runs signal handlers in the main thread only. The caller waits. When it
 is interrupted, it asks the thread to stop, waits for it, and then raises what interrupted it.
 
-The thread stops where that leaves nothing half done, see :func:`check_interrupt`: what is queued
-never begins, what runs ends, the commit is taken back, and the locks are given back last.
+The thread stops where nothing is left half done, see :func:`check_interrupt`: queued work never
+begins, running work ends, the commit is taken back, and the locks are given back last.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def shielded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     """Let a function run in a shielded thread; called in one, it runs there.
 
     What interrupts the caller is raised once the function has ended, never before. Notes to that
-    exception say what it came to.
+    exception say how the function ended.
     """
 
     @functools.wraps(function)
@@ -54,10 +54,10 @@ def shielded(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def check_interrupt() -> None:
-    """Stop here if the caller was interrupted, which is no mistake in a thread that none waits for.
+    """Stop here if the caller was interrupted; do nothing in a thread that is not shielded.
 
     Raises:
-        Interrupted: it was, since the last time that this was raised: what clears up may go on.
+        Interrupted: it was, since this was last raised. So what clears up afterwards may go on.
     """
     running = _HERE.running
     if running is not None and running.is_asked_to_stop:
@@ -66,7 +66,7 @@ def check_interrupt() -> None:
 
 
 def current() -> Shielded[Any] | None:
-    """Give what runs in this thread, None if that is not shielded."""
+    """Return the shielded action of this thread, None if there is none."""
     return _HERE.running
 
 
@@ -93,7 +93,7 @@ class Shielded(Generic[_T]):
         self._end.acquire()
 
     def result(self) -> _T:
-        """Act, and give what that comes to."""
+        """Run the action, and return its result."""
         try:
             self._act()
         except BaseException as interrupt:
@@ -109,9 +109,10 @@ class Shielded(Generic[_T]):
     def _act(self) -> None:
         """Start the thread, and wait for its end, however often that is interrupted.
 
-        Python looks for signals where a call begins or ends and where a loop turns. One that comes
-        while the last is told meets the next of these, which has a ``try`` around it. If more come
-        at once than there are, this is left early; the thread keeps its locks until it ends.
+        Python looks for signals where a call begins or ends and where a loop turns. A signal that
+        comes while the last one is handled meets the next such place, which has a ``try`` around
+        it. If more come at once than there are places, this is left early. The thread keeps its
+        locks until it ends.
         """
         try:
             # One call: an interrupt within Thread.start may leave a thread that never runs.

@@ -1,4 +1,4 @@
-"""What we ask of the machine beside its files, and what one process remembers: one place for both.
+"""What we ask of the machine beside its files, and what one process remembers.
 
 ``system`` gives the time, rests, threads, locks between threads, chance, and the names of process
 and machine. Files are asked for through the functions of ``os`` and ``fcntl``. A simulation
@@ -75,13 +75,13 @@ class System:
 
 
 def remembered(kind: type[_T]) -> _T:
-    """Give the only object of a class that this process has; it is made when first asked for."""
+    """Return the only object of a class that this process has; it is made when first asked for."""
     found: _T | None = system.memory.get(kind)
     return found if found is not None else system.memory.setdefault(kind, kind())
 
 
 def once_per_process(function: Callable[_P, None]) -> Callable[_P, None]:
-    """Let a function do nothing when the same process calls it again with the same arguments.
+    """Let a function do nothing if the same process calls it again with the same arguments.
 
     So a warning is said once. The last 10,000 arguments are known.
     """

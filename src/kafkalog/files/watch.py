@@ -1,7 +1,7 @@
 """Values that are derived from files, and read again only when a file may have changed.
 
-A query asks every 10 ms while rows come, and ten times a second when it is idle. One ``stat`` a
-file then has to be all that it costs.
+A query asks every 10 ms while rows come, and ten times a second when it is idle. So a look must
+cost no more than one ``stat`` a file.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ Stamp: TypeAlias = tuple[int, int, int, int, int]
 
 # A kernel stamps files with the time of its last tick (up to 10 ms ago), some file systems with
 # whole seconds. What changes twice within one such step shows the same times after both: a file
-# that has changed just now has to be read again until its time lies behind.
+# that has changed just now has to be read again until its time is further back than a step.
 _TICK_NS: Final = 50_000_000
 _COARSE_NS: Final = 2_500_000_000
 
 
 def watchable(path: str | Path) -> str | RemotePath:
-    """Give what :func:`stamp_of` looks at soonest."""
+    """Return what :func:`stamp_of` looks at soonest."""
     return path if isinstance(path, RemotePath) else str(path)
 
 
 def stamp_of(path: str | RemotePath) -> Stamp | None:
-    """Give what changes when a file or folder does; None if there is none."""
+    """Return what changes when a file or folder does; None if there is none."""
     if isinstance(path, RemotePath):
         return path.stamp()
     try:
@@ -67,7 +67,7 @@ class Watch:
         self._settled = False
 
     def changed(self) -> bool:
-        """Look again: true at the first time, and whenever it may be other than at the last."""
+        """Look again; return whether it may have changed since the last look, True at the first."""
         stamp = stamp_of(self._path)
         if stamp == self._stamp and self._settled:
             return False
