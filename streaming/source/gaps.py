@@ -1,4 +1,4 @@
-"""What lies between the ends that are read up to and those of the logs, said in numbers."""
+"""Warnings about offsets between the ends that are read up to and the ends of the logs."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def say_gaps(
 
 
 class StuckEnds:
-    """Says of logs that go further than what is committed that they do so for long.
+    """Warns of logs that have held more than what is committed for long.
 
-    After a minute without any progress, and each time that as much time has passed again: nobody
-    may complete these logs any more, and the query would wait for ever without a word.
+    It warns after a minute without any progress, then after two, four, eight: perhaps nobody
+    completes these logs any more, and the query would wait for ever without a word.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:

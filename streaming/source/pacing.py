@@ -1,9 +1,9 @@
 """Keep an idle query from using up a core by asking.
 
-Spark asks for the latest offset again 10 ms after it was told that there is none, for ever. Each
-round costs it some 2 ms of a core, and more with thousands of partitions, whose offsets travel as
-text. A look of ours costs less: so the longer a query is idle, the more looks are taken before
-Spark gets its answer, which comes at once where something new is found.
+Spark asks for the latest offset again 10 ms after each answer that there is nothing new. Each round
+costs it some 2 ms of a core, and more with thousands of partitions, whose offsets travel as text. A
+look of ours costs less. So the longer a query is idle, the more looks are taken before Spark gets
+its answer. If something new is found, the answer comes at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class IdlePacer:
     look that costs next to nothing is taken 10 times a second once the query was idle for 2 s.
     Spark is answered after a twentieth of the idle time, half a second at the latest.
 
-    Every answer is that of a look, and true when it is given.
+    Every answer is the result of a look, and true when it is given.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class IdlePacer:
         self._idle_since: float | None = None
 
     def batch_ran(self) -> None:
-        """Begin anew: the query is not idle, whatever its other sources are."""
+        """Start again: the query is not idle, since one of its sources had rows."""
         self._idle_since = None
 
     def asked(self) -> None:

@@ -1,12 +1,12 @@
 """The batch source for ``filterPushdown``: filters of the query decide what is read.
 
-Spark looks for the method ``pushFilters`` and refuses a reader that has one while its setting
-``spark.sql.python.filterPushdown.enabled`` is off, as it is by default: hence a class of its own.
+Spark refuses a reader with a method ``pushFilters`` while its setting
+``spark.sql.python.filterPushdown.enabled`` is off, as it is by default. So this is a class of its
+own.
 
-Spark keeps the plan that the filters last handed over have led to with the loaded table, for all of
-its uses (``PythonDataSourceV2.setReadInfo``), and asks nothing for a scan without filters. So the
-plan of one query is taken for another's, and nothing here shows it: all that can be done is to say
-so beforehand.
+Spark keeps the plan of the last filters with the loaded table, for all of its uses
+(``PythonDataSourceV2.setReadInfo``), and asks nothing for a scan without filters. So the plan of
+one query is taken for another's. Nothing here shows it: all that can be done is to warn beforehand.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class PushdownReader(LogBatchReader):
 
     @crosses_border
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        """Take what filters say into account, and give those back that Spark has to apply."""
+        """Take filters into account, and return those that Spark has to apply."""
         return [entry for entry in filters if not self._selection.add(entry, self._names)]
 
     @crosses_border

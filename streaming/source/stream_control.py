@@ -6,11 +6,10 @@ Spark: :mod:`~kafkalog.streaming.source.stream_reader` is the thin layer between
 What the Python API does not offer, and how it is met:
 
 * Spark does not keep the initial offset. If the first batch fails, the query is started again with
-  a new one. A start that may mean other offsets by then (``latest``, a timestamp, a group's
-  positions) is therefore pinned by a first batch that is empty: it ends where it starts, and that
-  end is kept.
+  a new one. A start that may mean other offsets by then is ``latest``, a timestamp or a group's
+  positions. An empty first batch fixes it: it ends where it starts, and Spark keeps that end.
 * Offsets that are logged but not committed are planned again after a restart, before anything else
-  is asked. Such a batch is not held against what the log directories hold today.
+  is asked. Such a batch is not compared with what the log directories hold today.
 
 In which order Spark asks, and what follows from it: :mod:`~kafkalog.streaming.source.stream_phase`.
 
@@ -133,7 +132,7 @@ class StreamControl:
             self.phase = Phase.AVAILABLE_NOW
 
     def next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
-        """Give the end of the next batch; ``start`` itself if there is none to be run now.
+        """Return the end of the next batch; ``start`` itself if there is none to be run now.
 
         ``take_all`` is for ``Trigger.Once``, which reads all there is whatever the limits.
 
@@ -159,7 +158,7 @@ class StreamControl:
         self._pacer.batch_ran()
 
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
-        # The phase goes on before the look, which may fail: the next question is not the first.
+        # The phase moves on before the look, which may fail: the next question is not the first.
         # Ids of topics are kept after the look and before Spark is told the end, and new ones only
         # with offsets of the new topic: wherever the process is stopped, what is kept is not ahead
         # of the checkpoint.
@@ -209,7 +208,7 @@ class StreamControl:
             self.phase = Phase.REPLAYING
         if is_replayed and start == self._initial:
             # The first batch again, after a failure: the start is resolved anew and may lie
-            # behind the end that was kept, or name partitions that are new since.
+            # after the end that was kept, or name partitions that are new since.
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
         # REQUIRES: no targets are set while a batch is replayed, which is of an earlier run.
         is_target = self._targets is not None
@@ -241,7 +240,7 @@ class StreamControl:
         return plan_splits(ranges, self._options, self._tail, policy)
 
     def _goes_on(self, start: PartitionOffsets) -> None:
-        """Say once where a query with a checkpoint goes on, whatever the options say."""
+        """Say once where a query with a checkpoint continues, whatever the options say."""
         if self.phase is Phase.INITIAL:
             _LOGGER.info("goes on as its checkpoint says at %s", json.dumps(to_json(start)))
 
@@ -249,7 +248,7 @@ class StreamControl:
         """Let partitions that start at ``latest`` end where they start, which keeps their start.
 
         For ``Trigger.Once``, which has no batch but its first: there is next to nothing to read of
-        them. Partitions that have come since are left to the next run, which knows them to be new.
+        them. Partitions that have come since are left to the next run, to which they are new.
         """
         if not self._start.names(LATEST):
             return ends
@@ -260,7 +259,7 @@ class StreamControl:
         }
 
     def _ends_after(self, start: PartitionOffsets, *, is_fresh: bool) -> PartitionOffsets:
-        """Give the ends to read up to; what seems lost is looked at again before it counts."""
+        """Return the ends to read up to; what seems lost is looked at again before it counts."""
         if self._targets is not None:
             return self._targets
         ends = self._whole.look(lambda: self._look(start))
@@ -272,7 +271,7 @@ class StreamControl:
             ends = self._look(start)
         absent = self._absent(start, ends)
         ends = {**ends, **absent} if absent else ends
-        if self._policy.fails:  # now, before Spark writes down an end that cannot be gone on from
+        if self._policy.fails:  # now, before Spark writes down an end that cannot be continued from
             if not is_fresh:
                 self._restarts(start, ends)
             self._policy.partitions_deleted({key: start[key] for key in start if key not in ends})
@@ -285,10 +284,10 @@ class StreamControl:
         return ends
 
     def _absent(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-        """Give the offsets at which partitions wait that are missing, and were not deleted.
+        """Return the offsets at which partitions wait that are missing, and were not deleted.
 
-        A query that goes on without them reads on from there when they are back. Without their
-        offsets they would be new ones then, and read from their start.
+        A query that continues without them reads on from there when they are back. If their offsets
+        were not kept, they would count as new then, and be read from their start.
         """
         if start.keys() <= ends.keys():
             return {}
@@ -302,10 +301,10 @@ class StreamControl:
             self._policy.logs_cut(self._tail.ends.lost)
 
     def _restarts(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-        """Give where partitions start whose topics were made anew, of those not there yet.
+        """Return where partitions start whose topics were recreated, of those not there yet.
 
-        A micro-batch that ends there reads nothing of them. It writes down, in the only place there
-        is, that the offsets are those of the new topic from then on.
+        A micro-batch that ends there reads nothing of them. So the checkpoint, the only place there
+        is, notes that the offsets are those of the new topic from then on.
         """
         # The ids are of the last look. The ends may be targets, which are of an earlier one.
         recreated = self._ids.find_recreated(start, ends, self._tail.topic_ids())
@@ -332,12 +331,12 @@ class StreamControl:
         }
 
     def _rest(self) -> None:
-        """Wait before what seems lost is looked at again; the next look asks stores anew, too."""
+        """Wait before what seems lost is looked at again; the next look asks stores again, too."""
         system.sleep(self._options.fetch_retry_interval_ms / 1000)
         self._tail.ask_stores_again()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:
-        """Give the ends as of now, or ``start`` where the query waits for its end to come up."""
+        """Return the ends as of now, or ``start`` where the query waits for its end to come up."""
         first = not self.latest
         self.latest = self._tail.look(start)
         if first:
@@ -353,9 +352,10 @@ class StreamControl:
     def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Find offsets above what is known to be committed that the log of the same topic has.
 
-        A broker tells on disk seconds late what is committed, and tells less for a while after it
-        has moved a replica or started. Spark's Kafka source had its offsets from the broker itself.
-        Options may let less be seen than before (``readUpTo``). None of it is a loss.
+        None of these is a loss: a broker writes down seconds late what is committed, and for a
+        while after it has started or moved a replica it writes less than before. Spark's Kafka
+        source had its offsets from the broker itself. Other options may show less than before
+        (``readUpTo``).
         """
         short = [key for key, offset in reached.items() if ends.get(key, offset) < offset]
         ids = self._tail.topic_ids() if short else {}

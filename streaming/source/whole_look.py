@@ -39,7 +39,7 @@ class WholeLook:
         is_whole: Callable[[], bool] = lambda: True,
         concerns: Callable[[TopicPartition], bool] = lambda _: True,
     ) -> PartitionOffsets:
-        """Look, as often as the query wants where something seems lost; give the ends.
+        """Look, as often as the query wants where something seems lost; return the ends.
 
         ``is_whole`` may name other reasons to look again, and ``concerns`` partitions that matter.
 

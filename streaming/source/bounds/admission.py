@@ -27,8 +27,9 @@ def limit_offsets(
 ) -> PartitionOffsets:
     """Split ``limit`` offsets over the partitions in proportion to what each has waiting.
 
-    ``start`` holds every partition of ``end``. A share below one offset is rounded up, so that no
-    partition starves, any other down: with many small partitions the sum may exceed the limit.
+    ``start`` has every partition of ``end``. A share below one offset is rounded up, so that no
+    partition starves. Any other is rounded down. With many small partitions the sum may exceed the
+    limit.
     """
     waiting = {partition: end[partition] - start[partition] for partition in end}
     total = sum(count for count in waiting.values() if count > 0)
@@ -49,7 +50,8 @@ def _share(limit: int, count: int, total: int) -> int:
 class TriggerGate:
     """Holds a batch back until ``minimum`` offsets wait, or ``max_delay_ms`` after the last one.
 
-    The first batch of a run always passes. Kept in memory only, so a restart starts the time anew.
+    The first batch of a run always passes. The time is kept in memory only, and starts again with
+    each run.
     """
 
     def __init__(
