@@ -1,13 +1,13 @@
 """The end of a log that others have appended to: a torn tail, an open transaction.
 
 A broker that was killed leaves its last batch half written. A recovering broker cuts the log there,
-and so does a writer of ours before it appends; but only above what is committed, acknowledged or
-known to have been on the disk (:func:`~kafkalog.streaming.store.ends.rule.marks_above`), and only
-where no valid batch follows, which would mean damage in the middle and not a tail.
+and so does a writer of ours before it appends. It cuts only above what is committed, acknowledged
+or known to have been on the disk (:func:`~kafkalog.streaming.store.ends.rule.marks_above`), and
+only where no valid batch follows: that would be damage in the middle, and no torn tail.
 
-Whole batches above what is committed were appended by a broker, and are kept. Where no broker ever
-lived, and no intent names them, the directory is a copy that was made while a query wrote: its next
-batch is in the log already. Nothing is appended there.
+Whole batches above what is committed were appended by a broker, and are kept. If no broker ever
+lived there, and no intent names them, the directory is a copy that was made while a query wrote.
+The query's next batch is in the log already, so nothing is appended.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _WAY_OUT: Final = (
 
 @contextmanager
 def telling_a_way_out() -> Iterator[None]:
-    """Let damage that is met say what can be done about it."""
+    """Add to an error about damage what can be done about it."""
     try:
         yield
     except CorruptRecordError as error:
@@ -84,7 +84,7 @@ def open_appender(
         topic_id: for a partition that is yet to be made.
         committed_end: what the commit state knows; None if it does not know the partition.
         marks: what brokers left in the log directories.
-        takes_over: whether the log is the truth as it is: above what is committed, and where it
+        takes_over: whether the log counts as it is, even above what is committed, and even if it
             ends below a broker's high watermark.
         first_offset: where a log begins that is yet to be made.
         advice: what else to say where a log ends below what is committed.
@@ -129,7 +129,7 @@ def look_at_end(
     takes_over: bool = False,
     ends_open: bool = False,
 ) -> tuple[int, str | None]:
-    """Give the end that :func:`open_appender` would find, and what it would cut off for it.
+    """Return the end that :func:`open_appender` would find, and what it would cut off for it.
 
     Changes nothing. With ``ends_open`` open transactions are no reason to refuse.
 

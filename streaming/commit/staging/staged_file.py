@@ -50,7 +50,7 @@ class OpenRun:
         return self.topic_partition == topic_partition and not is_long
 
     def close(self) -> StagedRun:
-        """Give the run as the commit gets to know it."""
+        """Return the run as the commit gets to know it."""
         return StagedRun(
             topic_partition=self.topic_partition,
             directory=self.file.directory,
@@ -85,7 +85,7 @@ class StagedFileWriter:
     def append(
         self, topic_partition: TopicPartition, batches: Sequence[EncodedBatch]
     ) -> OpenRun | None:
-        """Write batches behind those that are there; give the run that they begin, if they do.
+        """Write batches after those that are there; return the run that they begin, if they do.
 
         Raises:
             CommitError: they cannot be written.
@@ -139,7 +139,7 @@ class StagedFileWriter:
 
 
 def _pieces(batches: Sequence[EncodedBatch]) -> list[bytes]:
-    """Give what to write at once: large batches as they are, small ones joined."""
+    """Return what to write at once: large batches as they are, small ones joined."""
     size = sum(len(batch.data) for batch in batches)
     if size >= LARGE_BATCH_BYTES * len(batches):
         return [batch.data for batch in batches]

@@ -1,9 +1,9 @@
 """A staged run on its way into a log: checked, numbered, and copied or adopted.
 
-The offsets of its batches go in on the way. Small pieces pass through a buffer; large ones are
-copied by the kernel and numbered afterwards; a file that becomes a segment is numbered where it is,
-before it gets its new name. Whichever it is, what was staged can be told from what was not at any
-moment: everything but offsets and leader epochs lies under the checksum that the task gave.
+The batches get their offsets on the way. Small pieces pass through a buffer. The kernel copies
+large ones, which are numbered afterwards. A file that becomes a segment is numbered where it is,
+before it gets its new name. At any moment, staged bytes can be recognised: everything but offsets
+and leader epochs is under the checksum that the task gave.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StagedFiles:
         self._guard = system.lock()
 
     def path_of(self, run: StagedRun) -> Path:
-        """Give the file that a run is in."""
+        """Return the file that a run is in."""
         return self._directories[run.directory] / run.file
 
     @contextmanager
@@ -130,9 +130,9 @@ class StagedSource:
     def link_as(self, path: Path) -> bool:
         """Number the batches where they are, and give the file the name ``path`` as well.
 
-        The staged name goes when all staged files of the batch do: until the batch is published it
-        proves what the segment is. Only a file is taken that has no other name and holds nothing
-        else, so that nobody can write into the segment by another name.
+        The staged name is removed with all staged files of the batch. Until the batch is published,
+        it proves what the segment is. The file must have no other name and hold nothing else, so
+        that nobody can write into the segment by another name.
 
         Raises:
             CommitError: as :meth:`copy`.
