@@ -1,7 +1,7 @@
 """Copy the partitions of a log directory that is written to meanwhile.
 
-A file is copied once, and again only if it has changed. Logs grow at their ends: of one that has
-grown, only what is new is copied. So the last of several passes, for which writers may have to
+A file is copied once, and again only if it has changed. Logs grow at their ends, so only the new
+part of one that has grown is copied. The last of several passes, for which writers may have to
 wait, has little to do.
 """
 
@@ -64,7 +64,7 @@ class FolderCopy:
         return len(self._folders)
 
     def log_sizes(self) -> LogSizes:
-        """Give the sizes of all ``.log`` files now; the caller holds the locks."""
+        """Return the sizes of all ``.log`` files now; the caller holds the locks."""
         sizes = {}
         for folder, name in self._files():
             if name.endswith(LOG):
@@ -74,8 +74,8 @@ class FolderCopy:
     def bring_up_to_date(self, sizes: Mapping[tuple[str, str], int] | None = None) -> int:
         """Copy what has changed, and remove what is gone.
 
-        With ``sizes``, of logs only so much, and nothing else of active segments: the rest is about
-        to change.
+        ``sizes`` bounds what is copied of each log. Nothing else of active segments is copied then:
+        it is about to change.
 
         Returns:
             how many files were replaced, or are gone, that had been listed or copied.
@@ -172,7 +172,7 @@ def _active_stems(files: list[tuple[str, str]]) -> dict[str, str]:
 
 
 def _ends_alike(path: Path, source: int, size: int) -> bool:
-    """Tell whether what was copied is still there, by its end: a log that was cut has another."""
+    """Return whether what was copied is still there, by its end: a log that was cut differs."""
     start = max(0, size - _COMPARED_BYTES)
     copy = open_regular(path)
     try:
@@ -182,7 +182,7 @@ def _ends_alike(path: Path, source: int, size: int) -> bool:
 
 
 def _write(path: Path, source: int, start: int, end: int) -> int:
-    """Bring the bytes ``[start, end)`` into a file that has those before; give where it ends."""
+    """Bring the bytes ``[start, end)`` into a file that has those before; return where it ends."""
     if start == 0:
         path.unlink(missing_ok=True)
         target = create_exclusive(path)
@@ -204,7 +204,7 @@ def _write(path: Path, source: int, start: int, end: int) -> int:
 
 
 def _data(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Give the parts of a file that are no holes: a broker's preallocated indexes are many."""
+    """Yield the parts of a file that are no holes: a broker's preallocated indexes are many."""
     while start < end:
         try:
             found = os.lseek(descriptor, start, os.SEEK_DATA)

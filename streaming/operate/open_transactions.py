@@ -1,12 +1,12 @@
 """Abort the transactions that a dead broker has left open, as its coordinator would.
 
-Nothing can be appended after an open transaction, since readers of committed records would never
-come to it. A broker ends it once ``transaction.timeout.ms`` is over. Where no broker will start
-again, an ABORT marker of the producer is written here. It has the producer's epoch, not a higher
-one: a coordinator that aborts the transaction later on raises the epoch, and must not find it used.
+Nothing can be appended after an open transaction: readers of committed records would never come to
+it. A broker ends it once ``transaction.timeout.ms`` is over. If no broker will start again, an
+ABORT marker of the producer is written here. It has the producer's epoch, not a higher one: a
+coordinator that aborts the transaction later raises the epoch, and must not find it used.
 
-The index of aborted transactions is written before the marker. Whoever is killed between the two
-leaves an entry for an offset that the log does not reach yet; the next attempt removes it.
+The index of aborted transactions is written before the marker. A process that is killed between the
+two leaves an entry for an offset that the log does not reach yet. The next attempt removes it.
 
 Source: Kafka ``EndTransactionMarker``, ``ProducerAppendInfo``, ``UnifiedLog.append``.
 """
@@ -81,12 +81,12 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
 
 
 def aborted_by(key: TopicPartition, folder: Path, end: int) -> list[str]:
-    """Say which transactions would be aborted at the end of a log, a line each; changes nothing."""
+    """Return which transactions would be aborted at the end of a log, a line each."""
     return _texts(key, _opened(folder, end), end)
 
 
 def _opened(folder: Path, end: int) -> list[_OpenTransaction]:
-    """Give the transactions that are open at the end of a log, the oldest one first."""
+    """Return the transactions that are open at the end of a log, the oldest one first."""
     first_offsets = open_at(folder, end)
     if not first_offsets:
         return []
@@ -103,7 +103,7 @@ def _opened(folder: Path, end: int) -> list[_OpenTransaction]:
 
 
 def _coordinator_epochs(folder: Path) -> dict[int, int]:
-    """Give the epochs of the coordinators that wrote producers' last markers, where it is known."""
+    """Return the epoch of the coordinator that wrote each producer's last marker, if known."""
     for offset in reversed(list_snapshots(folder)):
         with suppress(CheckpointError, FileNotFoundError):
             entries = read_snapshot(folder / file_name(offset, SNAPSHOT))
@@ -153,7 +153,7 @@ def _texts(key: TopicPartition, opened: Sequence[_OpenTransaction], end: int) ->
 
 
 def _entries(opened: Sequence[_OpenTransaction], end: int) -> dict[int, AbortedTransaction]:
-    """Give what the index says of each marker, by its offset."""
+    """Return what the index says of each marker, by its offset."""
     entries = {}
     for number, each in enumerate(opened):
         others = [other.first_offset for other in opened[number + 1 :]]
