@@ -14,9 +14,10 @@ anything else                  yes, if a lock of one process keeps another one o
                                other hosts may share; a warning says that nothing is known of these
 =============================  ====================================================================
 
-Clustered file systems whose locks keep out processes of the same machine pass any trial that one
-machine can make, so they have to be known by their types. Source: Linux ``fs/gfs2/file.c``,
-``fs/ocfs2/inode.c``, ``fs/lustre``; BeeGFS ``tuneUseGlobalFileLocks``, which is off unless set.
+A clustered file system may have locks that keep out processes of the same machine only. It passes
+any trial that one machine can make. So such systems have to be known by their types. Source: Linux
+``fs/gfs2/file.c``, ``fs/ocfs2/inode.c``, ``fs/lustre``; BeeGFS ``tuneUseGlobalFileLocks``, which is
+off unless set.
 
 The mount that a folder is on is found in ``/proc/self/mountinfo`` (``man 5 proc``). Where there is
 none, as on macOS, every file system counts as one of the last line.

@@ -58,7 +58,7 @@ class KnownTails:
         self._sets: dict[str, _Set] = {}
 
     def begin(self, state: CommitState) -> TailsOfSet:
-        """Give what is known of a set; nothing if somebody else has committed since."""
+        """Return what is known of a set; nothing if somebody else has committed since."""
         known = self._sets.pop(state.set_id, None)
         if known is None or known.stamp != state.stamp:
             known = _Set()
@@ -85,7 +85,7 @@ class TailsOfSet:
         return kept.appender if _stamps(kept.appender) == kept.files else None
 
     def topic_id(self, folder: Path) -> str | None:
-        """Give the topic id in a partition's folder, reading it only if it may have changed."""
+        """Return the topic id in a partition's folder, reading it only if it may have changed."""
         kept = self._known.kept.get(folder)
         if kept is not None and _stamp(folder) == kept.folder:
             return kept.appender.topic_id
