@@ -6,7 +6,7 @@ In the root of a log directory:
 ``recovery-point-offset-checkpoint``   per partition: every offset below it is on the disk
 ``log-start-offset-checkpoint``        partitions whose log starts above their first segment's base
 ``replication-offset-checkpoint``      per partition: the high watermark
-``cleaner-offset-checkpoint``          per partition: where compaction goes on
+``cleaner-offset-checkpoint``          per partition: where compaction continues
 ``meta.properties``                    cluster, node and directory id: a broker lives here
 ``.kafka_cleanshutdown``               the last shutdown was clean, nothing needs a scan
 ``.lock``                              held by whoever has the directory open
@@ -200,7 +200,7 @@ def new_topic_id() -> str:
 
 
 def is_topic_id(text: str) -> bool:
-    """Tell whether a text is an id that a topic may have."""
+    """Return whether a text is an id that a topic may have."""
     return _TOPIC_ID.fullmatch(text) is not None and text != _ZERO_TOPIC_ID
 
 
@@ -302,7 +302,7 @@ def write_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> None:
 
 
 def broker_holds(directory: Path) -> bool:
-    """Tell whether another process holds Kafka's ``.lock``: a broker, or a writer of ours.
+    """Return whether another process holds Kafka's ``.lock``: a broker, or a writer of ours.
 
     A running broker does, with Java's ``FileChannel.lock``, which is a POSIX record lock. See
     :func:`is_locked` for when not to ask.
@@ -311,7 +311,7 @@ def broker_holds(directory: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether another process holds a POSIX lock on a file, without taking it.
+    """Return whether another process holds a POSIX lock on a file, without taking it.
 
     Never call this in a process that holds that lock itself: POSIX locks fall when their process
     closes *any* descriptor of the file, and this closes one.
