@@ -12,8 +12,8 @@ the option's name, what it accepts, its unit and its text, so that parsing, erro
 
     options = WriteOptions.parse({"path": "/var/log/kafka", "kafka.segment.bytes": "64m"})
 
-Names are matched in any case, since Spark hands them over in lower case. A name that nobody knows
-is refused with the nearest known one: Spark's own connector ignores it, and a typo goes unseen.
+Names match in any case, since Spark hands them over in lower case. An unknown name is refused, with
+the nearest known one. (Spark's own connector ignores it, and a typo goes unseen.)
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Option:
         return self.default is MISSING
 
     def spellings(self) -> Iterator[str]:
-        """Give the names that mean this option, in lower case."""
+        """Yield the names that mean this option, in lower case."""
         yield self.name.lower()
         if self.kafka:
             yield _KAFKA_PREFIX + self.name.lower()
@@ -137,7 +137,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What an options class makes of names that are none of its own.
+    """What an options class does with names that are not its own.
 
     ``ignored`` names and ``ignored_prefixes`` mean something to others (a broker's client) and are
     accepted with a warning; ``refused`` maps a name to the reason why it cannot be used. Names are
@@ -199,7 +199,7 @@ class Options:
 
     @classmethod
     def _passes(cls, name: str) -> bool:
-        """Whether a name that is no field's is worth a warning; refuse one that nobody knows."""
+        """Return whether a name without a field deserves a warning; refuse an unknown one."""
         key = name.lower()
         if key in SPARK_OPTIONS:
             return False
@@ -220,7 +220,7 @@ def option(
 ) -> T:
     """Declare one option as a field of an :class:`Options` dataclass; no default = required.
 
-    ``kafka`` also accepts the name behind Kafka's ``kafka.`` prefix. A ``secret`` is not shown by
+    ``kafka`` also accepts the name after Kafka's ``kafka.`` prefix. A ``secret`` is not shown by
     ``repr``.
     """
     metadata = {_METADATA: (name, kind, unit, doc, kafka)}
@@ -364,7 +364,7 @@ def choice(*values: str) -> Kind[str]:
 
 
 def _place(item: str) -> str:
-    """Give the absolute local path of a path or ``file:`` URI, or the root that another names."""
+    """Return the absolute local path of a path or ``file:`` URI, or the root that another names."""
     found = SCHEME.match(item)
     if found is None or found[1].lower() == "file":
         return local_path(item)
