@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.ends.rule import (
+    OffsetGap,
     Said,
     SeenEnd,
     committed_end,
@@ -16,9 +20,11 @@ from kafkalog.streaming.store.ends.rule import (
     marks_above,
     unverified_from,
 )
+from kafkalog.streaming.store.ends.watch import Ends, EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 WHOLE = SeenEnd(0, 10)
 TORN = SeenEnd(0, 10, is_torn=True)
@@ -192,6 +198,30 @@ def test_whatever_files_say_ends_are_in_order() -> None:
         assert end.unread is None or (end.offset, log.end) == end.unread
         if begun is not None and committed is not None and committed <= begun:
             assert committed <= (end.committed or 0) <= begun
+
+
+def test_what_one_look_has_found_stays_as_it_is_when_the_next_finds_other_ends(
+    tmp_path: Path,
+) -> None:
+    for number in range(4):
+        write_segment(tmp_path / f"t-{number}", 0, batch_bytes(0, [Row()] * 5))
+    t = [TopicPartition("t", number) for number in range(4)]
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 3, "t-1": 7, "t-2": 5})
+    watch = EndsWatch([tmp_path])
+    found = watch.look()
+    assert found == Ends(
+        offsets={t[0]: 3, t[1]: 5, t[2]: 5, t[3]: 0},
+        unread={t[0]: OffsetGap(3, 5), t[3]: OffsetGap(0, 5)},
+        missing={t[1]: OffsetGap(5, 7)},
+        lost={},
+        damaged={},
+    )
+    assert watch.look() == found
+    before = deepcopy(found)
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 5, "t-1": 5, "t-2": 9, "t-3": 5})
+    changed = watch.look()
+    assert (changed.unread, changed.missing) == ({}, {t[2]: OffsetGap(5, 9)})
+    assert found == before
 
 
 def rows_of_table(number: int) -> Iterator[list[str]]:
