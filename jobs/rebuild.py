@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -14,13 +14,12 @@ from kafkalog.jobs.running import run
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.store.locks import DirectoryLocks
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
+from kafkalog.streaming.store.session import Session
 
 __all__ = ["command", "rebuild"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-_WAIT_MS: Final = 60_000
 
 
 @shielded
@@ -29,7 +28,7 @@ def rebuild(
     topic_partition: TopicPartition | None = None,
     *,
     index_interval_bytes: int = 4096,
-    timeout_ms: int = _WAIT_MS,
+    timeout_ms: int = WAIT_MS,
 ) -> list[RebuiltSegment]:
     """Rebuild the offset and time indexes of a partition, or of all that live in the directories.
 
@@ -52,7 +51,8 @@ def rebuild(
             raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {path}")
         found = {topic_partition: found[topic_partition]}
     directories = {where.log_dir for where in found.values()}
-    with DirectoryLocks(directories, holder="kafkalog rebuild", timeout_ms=timeout_ms):
+    policy = SetPolicy(allows_broker=True, wait_ms=timeout_ms)
+    with Session(directories, policy, holder="kafkalog rebuild"):
         segments = []
         for where in found.values():
             check_interrupt()

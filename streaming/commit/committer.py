@@ -43,10 +43,9 @@ from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, sweep, wri
 from kafkalog.streaming.store.guard import keep_brokers_out
 from kafkalog.streaming.store.identity import Verdict, judge, remember
 from kafkalog.streaming.store.known_tails import KnownTails
-from kafkalog.streaming.store.locks import DirectoryLocks
-from kafkalog.streaming.store.open_set import open_set
 from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
 from kafkalog.streaming.store.recovery_points import sync_behind
+from kafkalog.streaming.store.session import Session
 from kafkalog.streaming.store.stale_lines import drop_lines
 from kafkalog.streaming.store.take_back import take_back
 
@@ -96,6 +95,7 @@ class Committer:
         self._checkpoint = checkpoint
         self._tails = tails or KnownTails()
         self._durable = plan.policy.is_durable
+        self._verdict = Verdict.APPEND
 
     @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -115,14 +115,9 @@ class Committer:
             ) from error
 
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
-        with self._locks() as locks:
-            log_set = open_set(self._plan.directories, self._plan.policy)
-            log_set.verify_locks = locks.verify
-            refuse_os_loss(log_set)
-            last = log_set.state.writers.get(self._identity.writer)
-            verdict = judge(self._identity, last, allows_unknown=self._plan.allows_unknown)
-            take_back(log_set, durable=self._durable)
-            if verdict is Verdict.SKIP:
+        with self._session() as session:
+            log_set = session.open(refuse_os_loss, self._judge)
+            if self._verdict is Verdict.SKIP:
                 return self._skip(log_set)
             left = self._still_to_write(log_set, runs)
             if left is None:
@@ -155,8 +150,8 @@ class Committer:
 
         The rest is swept away by a later commit.
         """
-        with self._locks():
-            log_set = open_set(self._plan.directories, self._plan.policy)
+        with self._session() as session:
+            log_set = session.open(takes_back=False)
             last = log_set.state.writers.get(self._identity.writer)
             if last is not None and last.batch_id >= self._identity.batch_id:
                 return
@@ -166,12 +161,12 @@ class Committer:
                     path = self._plan.directories[run.directory] / run.file
                     path.unlink(missing_ok=True)
 
-    def _locks(self) -> DirectoryLocks:
-        return DirectoryLocks(
-            self._plan.directories,
-            holder=str(self._identity),
-            timeout_ms=self._plan.policy.wait_ms,
-        )
+    def _session(self) -> Session:
+        return Session(self._plan.directories, self._plan.policy, holder=str(self._identity))
+
+    def _judge(self, log_set: LogSet) -> None:
+        last = log_set.state.writers.get(self._identity.writer)
+        self._verdict = judge(self._identity, last, allows_unknown=self._plan.allows_unknown)
 
     def _skip(self, log_set: LogSet) -> Outcome:
         """Leave a batch that is committed; its writer's run may be a new one all the same.

@@ -34,21 +34,16 @@ from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, loa
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.shield import shielded
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.folder_copy import FolderCopy
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
-from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
-from kafkalog.streaming.store.open_set import check_given, open_set
+from kafkalog.streaming.store.locks import check_no_broker
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.take_back import take_back
+from kafkalog.streaming.store.session import Session, existing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Backup", "DirectoryBackup", "back_up"]
 
@@ -113,15 +108,11 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
         OSError: the copy could not be written.
     """
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
-    sources = [Path(os.path.realpath(path)) for path in LogDirs(split_paths(",".join(paths))).paths]
-    for folder in sources:
-        if not folder.is_dir():
-            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
-    check_given(sources)
+    sources = [Path(os.path.realpath(path)) for path in existing(paths)]
     is_ours = _is_ours(sources, policy)
     if is_ours:
-        with _locks(sources, policy):
-            open_set(sources, policy)
+        with _session(sources, policy) as session:
+            session.open(takes_back=False)
     copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
     files = _copy_set(copies, policy) if is_ours else _copy_as_it_runs(copies)
     for copy, contents in zip(copies, files, strict=True):
@@ -175,14 +166,8 @@ def _is_ours(sources: Sequence[Path], policy: SetPolicy) -> bool:
     return True
 
 
-def _locks(sources: Sequence[Path], policy: SetPolicy) -> DirectoryLocks:
-    return DirectoryLocks(sources, holder="kafkalog backup", timeout_ms=policy.wait_ms)
-
-
-def _opened(sources: Sequence[Path], policy: SetPolicy, held: DirectoryLocks) -> LogSet:
-    log_set = open_set(sources, policy)
-    log_set.verify_locks = held.verify
-    return log_set
+def _session(sources: Sequence[Path], policy: SetPolicy) -> Session:
+    return Session(sources, policy, holder="kafkalog backup")
 
 
 def _broker_holds(folder: Path, wait_ms: int) -> bool:
@@ -197,20 +182,20 @@ def _copy_set(copies: Sequence[FolderCopy], policy: SetPolicy) -> list[_RootFile
     """Copy a set of ours; writers wait only for what came during the pass before."""
     sources = [copy.source for copy in copies]
     for _ in range(_PASSES):
-        with _locks(sources, policy) as held:
-            take_back(_opened(sources, policy, held), durable=True)
+        with _session(sources, policy) as session:
+            session.open()
             sizes = [copy.log_sizes() for copy in copies]
         before = sum(copy.bytes for copy in copies)
         for copy, noted in zip(copies, sizes, strict=True):
             copy.bring_up_to_date(noted)
         if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
             break
-    with _locks(sources, policy) as held:
-        take_back(_opened(sources, policy, held), durable=True)
+    with _session(sources, policy) as session:
+        session.open()
         for copy in copies:
             copy.bring_up_to_date()
         files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]
-        held.verify()
+        session.verify()
     return files
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
@@ -31,8 +30,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.topic_ids import note_changed_ids
-from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
@@ -40,23 +38,22 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
-from kafkalog.streaming.operate.recover import opened_set, put_in_order, report_lost
+from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
 from kafkalog.streaming.store.broker_identity import (
     check_identity,
     refuse_another_identity,
     write_meta_properties,
 )
-from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.store.lost_partitions import lost_partitions
-from kafkalog.streaming.store.open_set import check_given, look_at_set, open_set
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from kafkalog.streaming.operate.recover import Upkeep
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.partition_end import PartitionEnd
 
@@ -96,9 +93,19 @@ def hand_over(
         KafkaLogError: see :func:`~kafkalog.streaming.operate.recover.recover`.
     """
     check_identity(cluster_id, node_id)
-    with opened_set(paths, wait_ms=wait_ms, holder="kafkalog handover", dry_run=dry_run) as log_set:
+    directories = existing(paths)
+    check_written(directories)
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    begun = Upkeep()
+
+    def check_identity_there(log_set: LogSet) -> None:
         refuse_another_identity(log_set.directories, cluster_id, node_id)
-        done = put_in_order(log_set, preview=Preview(log_set) if dry_run else None)
+
+    conditions = (check_identity_there, begun.look(mends=not dry_run))
+    with opened_set(
+        directories, policy, *conditions, holder="kafkalog handover", dry_run=dry_run
+    ) as log_set:
+        done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
         report_lost(log_set, done)
         _check_numbers(done)
         if done.problems:
@@ -154,39 +161,39 @@ def take_over(
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
-    directories = [_existing(path) for path in split_paths(",".join(paths))]
-    check_given(directories)
-    if dry_run:
-        for folder in directories:
-            check_unused(folder)
-        return _previewed(look_at_set(directories, policy), aborts_open=aborts_open)
-    with DirectoryLocks(
-        directories, holder="kafkalog takeover", timeout_ms=policy.wait_ms
-    ) as locks:
-        log_set = open_set(directories, policy)
-        log_set.verify_locks = locks.verify
-        done = put_in_order(log_set, takes_over=True)
+    begun = Upkeep()
+    look = begun.look(mends=not dry_run)
+    with opened_set(
+        existing(paths), policy, look, holder="kafkalog takeover", dry_run=dry_run
+    ) as log_set:
+        if dry_run:
+            return _previewed(log_set, begun, aborts_open=aborts_open)
+        done = put_in_order(log_set, begun, takes_over=True)
         if aborts_open and (aborted := abort_open_transactions(log_set)):
-            taken_back = done.taken_back
-            done = put_in_order(log_set, takes_over=True)
-            done.aborted, done.taken_back = aborted, taken_back
-        sync_behind(_reach(log_set, each) for each in done.partitions)
-        advanced = all_durable(_advanced(log_set.state, done.partitions), done.partitions)
-        state = _without_lost(advanced, log_set)
-        done.written = _moved(log_set.state, state)
-        if state != log_set.state:
-            log_set.publish(state.following())
-        for folder in log_set.directories:
-            _lower_high_watermarks(folder, done.partitions)
-            drop_lines_of_gone(folder)
+            done = put_in_order(log_set, begun, takes_over=True)
+            done.aborted = aborted
+        _take(log_set, done)
     done.set_id = log_set.state.set_id
     return done
 
 
-def _previewed(log_set: LogSet, *, aborts_open: bool) -> Upkeep:
+def _take(log_set: LogSet, done: Upkeep) -> None:
+    """Make durable what the logs hold, and publish the state that says so."""
+    sync_behind(_reach(log_set, each) for each in done.partitions)
+    advanced = all_durable(_advanced(log_set.state, done.partitions), done.partitions)
+    state = _without_lost(advanced, log_set)
+    done.written = _moved(log_set.state, state)
+    if state != log_set.state:
+        log_set.publish(state.following())
+    for folder in log_set.directories:
+        _lower_high_watermarks(folder, done.partitions)
+        drop_lines_of_gone(folder)
+
+
+def _previewed(log_set: LogSet, begun: Upkeep, *, aborts_open: bool) -> Upkeep:
     """Say what a takeover would do."""
     preview = Preview(log_set, takes_over=True, aborts_open=aborts_open)
-    done = put_in_order(log_set, takes_over=True, preview=preview)
+    done = put_in_order(log_set, begun, takes_over=True, preview=preview)
     state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
     done.written = _moved(log_set.state, state)
     return done
@@ -201,13 +208,6 @@ def _moved(before: CommitState, state: CommitState) -> list[str]:
         for number, end in topic.high_watermarks.items()
         if key not in before.topics or before.topics[key].high_watermarks.get(number) != end
     ]
-
-
-def _existing(path: str) -> Path:
-    folder = Path(path)
-    if not folder.is_dir():
-        raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
-    return folder
 
 
 def _check_numbers(done: Upkeep) -> None:

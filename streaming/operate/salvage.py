@@ -35,9 +35,8 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.checkpoints.commit_state import load_committed, load_state
-from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from kafkalog.files.copies import copy_range, try_to_link
-from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
@@ -58,10 +57,8 @@ from kafkalog.streaming.operate.places import PlaceName, chosen_places
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
 from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
-from kafkalog.streaming.store.locks import DirectoryLocks
-from kafkalog.streaming.store.open_set import check_given, open_set
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.take_back import take_back
+from kafkalog.streaming.store.session import Session, existing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +134,7 @@ def salvage(
     names = [*(PlaceName.parse(text, "drop") for text in drop)]
     names += [PlaceName.parse(text, "cut") for text in cut]
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
-    directories = _directories(paths)
+    directories = [Path(os.path.realpath(path)) for path in existing(paths)]
     wanted = [*partitions, *(name.topic_partition for name in names)]
     if not names:
         state = load_committed(directories).state
@@ -170,15 +167,6 @@ def _without(
     return done
 
 
-def _directories(paths: Sequence[str]) -> list[Path]:
-    directories = [Path(os.path.realpath(path)) for path in split_paths(",".join(paths))]
-    for folder in directories:
-        if not folder.is_dir():
-            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
-    check_given(directories)
-    return directories
-
-
 def _arguments(names: Sequence[PlaceName]) -> str:
     return " ".join(f"--{name.choice} {name.text}" for name in names)
 
@@ -186,14 +174,9 @@ def _arguments(names: Sequence[PlaceName]) -> str:
 @contextmanager
 def _locked(directories: Sequence[Path], policy: SetPolicy) -> Iterator[LogSet | None]:
     """Lock the directories, and open the set that they are, if our sink ever wrote there."""
-    with DirectoryLocks(directories, holder="kafkalog salvage", timeout_ms=policy.wait_ms) as locks:
-        if all(load_state(folder) is None for folder in directories):
-            yield None
-            return
-        log_set = open_set(directories, policy)
-        log_set.verify_locks = locks.verify
-        take_back(log_set, durable=True)
-        yield log_set
+    with Session(directories, policy, holder="kafkalog salvage") as session:
+        is_ours = any(load_state(folder) is not None for folder in directories)
+        yield session.open() if is_ours else None
 
 
 def _chosen(

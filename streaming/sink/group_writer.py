@@ -27,7 +27,7 @@ from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.open_set import ensure_set
+from kafkalog.streaming.store.session import ensure_set
 from kafkalog.streaming.store.topics import TopicCatalog
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.store.open_set import ensure_set
+from kafkalog.streaming.store.session import ensure_set
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:

@@ -76,6 +76,11 @@ class DirectoryLocks:
         self._held: list[_Held] = []
         self._undo = ExitStack()
 
+    @property
+    def directories(self) -> list[Path]:
+        """The real paths of the directories, in the order in which they were given."""
+        return list(self._given.values())
+
     def __enter__(self) -> Self:
         """Take the locks.
 

@@ -35,7 +35,7 @@ class LogSet:
 
     state: CommitState
     members: Mapping[str, Path]
-    verify_locks: Callable[[], None] = lambda: None
+    verify_locks: Callable[[], None] = lambda: None  # of a look, which has none
 
     @property
     def directories(self) -> list[Path]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
@@ -17,59 +15,29 @@ from kafkalog.checkpoints.commit_state import (
 )
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import fsync_directory
-from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
-from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.guard import unfinished_salvage
-from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.publishing import write_state
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
 
     from kafkalog.streaming.store.policy import SetPolicy
 
-__all__ = ["check_given", "ensure_set", "look_at_set", "open_set"]
-
-
-@shielded
-def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
-    """Give the id of the set that the log directories are; an empty directory starts one.
-
-    Folders that do not exist are made.
-
-    Raises:
-        LogDirectoryError, CheckpointError: they are no set that may be written, see
-            :func:`open_set`; or the system cannot read or write them.
-    """
-    try:
-        return _ensure_set(paths, policy)
-    except OSError as error:
-        raise LogDirectoryError(
-            f"log directories {', '.join(map(str, paths))} cannot be used: {error}"
-        ) from error
-
-
-def _ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
-    directories = [Path(os.path.realpath(path)) for path in paths]
-    check_given(directories)
-    for folder in directories:
-        _make_with_parents(folder)
-        check_file_system(folder)
-        _check_no_broker_lived(folder, policy)
-        check_no_broker(folder, timeout_ms=policy.wait_ms)
-    known, strangers = _told_apart(directories)
-    if not strangers:
-        newest = _newest(known)
-        _members(known, newest)
-        return newest.set_id
-    with DirectoryLocks(directories, holder="a new writer", timeout_ms=policy.wait_ms):
-        return open_set(directories, policy).state.set_id
+__all__ = [
+    "check_given",
+    "check_no_broker_lived",
+    "known_set",
+    "look_at_set",
+    "make_with_parents",
+    "open_set",
+]
 
 
 def check_given(folders: Sequence[Path]) -> None:
@@ -113,8 +81,12 @@ def _check_no_partition(folder: Path) -> None:
         )
 
 
-def _make_with_parents(folder: Path) -> None:
-    """Make a log directory whose name is on the disk: what is committed in it is lost without."""
+def make_with_parents(folder: Path) -> None:
+    """Make a log directory whose name is on the disk: what is committed in it is lost without.
+
+    Raises:
+        LogDirectoryError: it cannot be made.
+    """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
         for each in reversed(missing):
@@ -125,43 +97,61 @@ def _make_with_parents(folder: Path) -> None:
         raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
 
 
-def open_set(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
+def known_set(folders: Sequence[Path]) -> CommitState | None:
+    """Return the newest state of the set that all of ``folders`` belong to; None if one does not.
+
+    Raises:
+        LogDirectoryError: one of the set is missing, or belongs to another set or was copied.
+        CheckpointError: a state is damaged or newer.
+    """
+    known, strangers = _told_apart(folders)
+    if strangers:
+        return None
+    newest = _newest(known)
+    _members(known, newest)
+    return newest
+
+
+def open_set(
+    folders: Sequence[Path], policy: SetPolicy, verify_locks: Callable[[], None]
+) -> LogSet:
     """Find out which set the directories are; start one where there is nothing yet.
+
+    REQUIRES: their locks are held, which ``verify_locks`` proves; the paths are real ones.
 
     Raises:
         LogDirectoryError: a directory of the set is missing, one belongs to another set or was
-            copied, or a broker lived here and ``allowBrokerDirectory`` is not set.
+            copied, or a broker lived here and the policy does not allow that; or the locks are
+            lost.
         CheckpointError: a state is damaged or newer; or there is none where there should be.
     """
-    folders = [Path(os.path.realpath(folder)) for folder in directories]
     for folder in folders:
-        _check_no_broker_lived(folder, policy)
+        check_no_broker_lived(folder, policy)
     known, strangers = _told_apart(folders)
     begun = any((folder / INTENT_FILE).exists() for folder in known)
     starts = not known or (_newest(known).sequence == 0 and bool(strangers) and not begun)
     for folder in strangers:
         _check_may_join(folder, policy, joins=not starts)
     if starts:
-        return LogSet(*_start(folders))
+        return LogSet(*_start(folders, verify_locks), verify_locks)
     newest = _newest(known)
-    log_set = LogSet(newest, _members(known, newest))
+    log_set = LogSet(newest, _members(known, newest), verify_locks)
     if not strangers:
         return log_set
     # To name new members is a state of its own, and has the next sequence number: the one of an
     # unfinished commit, which would count as published from then on.
     take_back(log_set, durable=True)
-    return LogSet(*_join(newest, log_set.members, strangers))
+    return LogSet(*_join(newest, log_set, strangers), verify_locks)
 
 
-def look_at_set(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
-    """Give the set that :func:`open_set` would give, and change nothing; nothing is locked either.
+def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
+    """Give the set that :func:`open_set` would give, and change nothing; no lock is needed.
 
     Raises:
         LogDirectoryError, CheckpointError: as :func:`open_set`.
     """
-    folders = [Path(os.path.realpath(folder)) for folder in directories]
     for folder in folders:
-        _check_no_broker_lived(folder, policy)
+        check_no_broker_lived(folder, policy)
     known, strangers = _told_apart(folders)
     for folder in strangers:
         _check_may_join(folder, policy, joins=bool(known))
@@ -171,16 +161,18 @@ def look_at_set(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
     return LogSet(replace(state, member_ids=tuple(members)), members)
 
 
-def _start(folders: Sequence[Path]) -> tuple[CommitState, dict[str, Path]]:
+def _start(
+    folders: Sequence[Path], verify_locks: Callable[[], None]
+) -> tuple[CommitState, dict[str, Path]]:
     """Start a set; what a start that was cut off has left is written over."""
     members = {_new_id(): folder for folder in folders}
     state = CommitState(0, _new_id(), "", tuple(members), commit_id=_new_id())
-    _write(state, members)
+    _write(state, members, verify_locks)
     return state, members
 
 
 def _join(
-    newest: CommitState, members: Mapping[str, Path], folders: Sequence[Path]
+    newest: CommitState, log_set: LogSet, folders: Sequence[Path]
 ) -> tuple[CommitState, dict[str, Path]]:
     """Take empty directories into the set, as a broker's ``log.dirs`` may grow.
 
@@ -191,12 +183,12 @@ def _join(
     for folder in folders:
         drop_lines_of_gone(folder)  # partitions that are moved here later are others
     new = {_new_id(): folder for folder in folders}
-    joined = {**members, **new}
+    joined = {**log_set.members, **new}
     invitation = replace(newest, member_ids=tuple(joined))
     for member, folder in new.items():
-        _write(invitation, {member: folder})
+        _write(invitation, {member: folder}, log_set.verify_locks)
     state = invitation.following()
-    _write(state, joined)
+    _write(state, joined, log_set.check_current)
     return state, joined
 
 
@@ -222,8 +214,9 @@ def _is_only_invited(folder: Path, states: Mapping[Path, CommitState]) -> bool:
     return is_unnamed and not LogDirs([folder]).partitions()
 
 
-def _write(state: CommitState, members: Mapping[str, Path]) -> None:
-    failed = write_state(state, members)
+def _write(state: CommitState, members: Mapping[str, Path], check: Callable[[], None]) -> None:
+    """Write a state whose rename ``check`` has let pass."""
+    failed = write_state(state, members, check=check)
     if failed is not None:
         raise failed
 
@@ -259,7 +252,12 @@ def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[st
     return found
 
 
-def _check_no_broker_lived(folder: Path, policy: SetPolicy) -> None:
+def check_no_broker_lived(folder: Path, policy: SetPolicy) -> None:
+    """Refuse a directory of a broker, unless the policy allows that.
+
+    Raises:
+        LogDirectoryError: a broker lived there.
+    """
     if (folder / META_PROPERTIES).exists() and not policy.allows_broker:
         raise LogDirectoryError(
             f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "

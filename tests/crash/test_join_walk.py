@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tests.support.disk import Disk
 
     from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.streaming.store.log_set import LogSet
 
 pytestmark = pytest.mark.crash
 
@@ -142,10 +143,10 @@ def test_whatever_is_left_of_a_join_the_set_goes_on_and_grows(old: list[Path], b
 def test_to_name_new_members_in_themselves_first_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def join(newest: CommitState, members: dict[str, Path], folders: list[Path]) -> Any:
-        joined = {**{f"new-{folder.name}": folder for folder in folders}, **members}
+    def join(newest: CommitState, log_set: LogSet, folders: list[Path]) -> Any:
+        joined = {**{f"new-{folder.name}": folder for folder in folders}, **log_set.members}
         state = replace(newest, sequence=newest.sequence + 1, member_ids=tuple(joined))
-        open_set._write(state, joined)
+        open_set._write(state, joined, log_set.check_current)
         return state, joined
 
     monkeypatch.setattr(open_set, "_join", join)

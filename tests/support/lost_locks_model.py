@@ -68,7 +68,7 @@ def on_a_network(patch: pytest.MonkeyPatch) -> None:
     mount = Mount(str(MOUNT), "nfs4", frozenset({"local_lock=none"}))
     patch.setattr(file_systems, "mount_of", lambda _: mount)
     patch.setattr(file_systems, "check_file_system", lambda _: None)
-    patch.setattr("kafkalog.streaming.store.open_set.check_file_system", lambda _: None)
+    patch.setattr("kafkalog.streaming.store.session.check_file_system", lambda _: None)
 
 
 def lose_locks_anywhere(scene: Scene) -> int:

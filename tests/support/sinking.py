@@ -17,7 +17,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.known_tails import KnownTails
-from kafkalog.streaming.store.open_set import ensure_set
+from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

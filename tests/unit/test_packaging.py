@@ -222,3 +222,16 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     assert len(imports) > 200
     TopologicalSorter(imports).prepare()  # or CycleError, which names the modules
+
+
+def test_locks_are_taken_by_a_session_and_nowhere_else() -> None:
+    """So that nobody changes a set without what belongs to it: see ``store/session.py``."""
+    package = Path(kafkalog.__path__[0])
+    naming = {
+        path.relative_to(package).as_posix()
+        for folder in ("streaming", "jobs", "checkpoints", "files")
+        for path in (package / folder).rglob("*.py")
+        if "DirectoryLocks" in path.read_text()
+    }
+    # The module of the locks takes them too, for a moment, to see whether a broker is there.
+    assert naming == {"streaming/store/locks.py", "streaming/store/session.py"}

@@ -27,9 +27,8 @@ from kafkalog.errors import (
     RowError,
 )
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.store import publishing
+from kafkalog.streaming.store import publishing, session
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_set import LogSet
 
@@ -470,7 +469,7 @@ def test_locks_are_looked_at_before_every_state_is_published(
 ) -> None:
     Writer(tmp_path, topic="t").write(0, rows(["a"]), digest="d")
     before = load_state(tmp_path)
-    original = committer.open_set
+    original = session.open_set
 
     def open_and_replace(*arguments: Any, **named: Any) -> LogSet:
         opened = original(*arguments, **named)
@@ -479,7 +478,7 @@ def test_locks_are_looked_at_before_every_state_is_published(
         return opened
 
     with monkeypatch.context() as patch:
-        patch.setattr(committer, "open_set", open_and_replace)
+        patch.setattr(session, "open_set", open_and_replace)
         writer = Writer(tmp_path, topic="t", run="run-2")
         writer.stamp_ms = time.time_ns() // 1_000_000 + 60_000
         with pytest.raises(LogDirectoryError, match="deleted or replaced"):

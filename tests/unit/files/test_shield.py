@@ -278,13 +278,13 @@ def test_an_interrupt_that_is_too_late_says_that_the_batch_is_committed(tmp_path
 
 
 _UNDER_ITS_CALLERS = {
+    "__init__",
     "opened_set",
     "_ensure_set",
     "check_no_broker",
     "_commit",
     "_copy_set",
-    "_is_ours",
-    "_locks",
+    "_session",
     "_locked",
 }
 
@@ -307,4 +307,4 @@ def test_nothing_takes_locks_but_in_a_shielded_thread() -> None:
 def _takes_locks(function: ast.FunctionDef) -> bool:
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     names = {call.id if isinstance(call, ast.Name) else getattr(call, "attr", "") for call in calls}
-    return bool(names & {"DirectoryLocks", "opened_set", "_locks"})
+    return bool(names & {"DirectoryLocks", "Session", "opened_set", "_session"})

@@ -1,0 +1,199 @@
+"""The one way to change log directories: check, lock, open, take back, act, give back.
+
+==========  ======================================================================================
+check       :func:`existing`, :func:`check_written`: the paths can be log directories at all
+lock        :class:`Session`, from ``with`` on: both locks of every directory
+open        :meth:`Session.open`: which set they are, and its newest state; a new one may start
+take back   the same: what a commit that was cut off has left goes, unless a check refuses that
+act         the caller, for whom :meth:`~kafkalog.streaming.store.log_set.LogSet.check_current`
+            tells whether the locks still hold; and ``publish``, which makes a state the truth
+give back   the end of ``with``
+==========  ======================================================================================
+
+Whoever holds a session runs in a shielded thread: what is interrupted ends first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
+from kafkalog.errors import LogDirectoryError
+from kafkalog.files.local_paths import split_paths
+from kafkalog.files.shield import shielded
+from kafkalog.streaming.store.file_systems import check_file_system
+from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
+from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.open_set import (
+    check_given,
+    check_no_broker_lived,
+    known_set,
+    look_at_set,
+    make_with_parents,
+    open_set,
+)
+from kafkalog.streaming.store.take_back import take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
+
+    from kafkalog.streaming.store.policy import SetPolicy
+
+__all__ = ["Condition", "Session", "check_written", "ensure_set", "existing", "opened_set"]
+
+Condition = Callable[[LogSet], None]
+"""Looks at an opened set, and raises what forbids to go on."""
+
+
+def existing(paths: Sequence[str]) -> list[Path]:
+    """Return the log directories that paths and ``file:`` URIs name.
+
+    Raises:
+        OptionError: one is not local, or there twice.
+        LogDirectoryError: one is no folder, is there twice by way of a link, or is the folder of a
+            partition; or none is named.
+    """
+    directories = [Path(path) for path in split_paths(",".join(paths))]
+    if not directories:
+        raise LogDirectoryError("no log directory is named")
+    for folder in directories:
+        if not folder.is_dir():
+            raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
+    check_given(directories)
+    return directories
+
+
+def check_written(directories: Sequence[Path]) -> None:
+    """Refuse directories in which our sink has never written.
+
+    Raises:
+        LogDirectoryError: there is no commit state.
+        CheckpointError: one is damaged.
+    """
+    if all(load_state(folder) is None for folder in directories):
+        raise LogDirectoryError(
+            f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
+            "wrote here; a broker recovers its own directories when it starts"
+        )
+
+
+class Session:
+    """The locks of some log directories from ``with`` to its end, and the set that they are.
+
+    ``holder`` is what others read about us while they wait.
+    """
+
+    def __init__(self, directories: Iterable[Path], policy: SetPolicy, *, holder: str) -> None:
+        self._policy = policy
+        self._locks = DirectoryLocks(directories, holder=holder, timeout_ms=policy.wait_ms)
+
+    def __enter__(self) -> Self:
+        """Take the locks.
+
+        Raises:
+            LockTimeoutError: another writer held one of the directories for too long.
+            LogDirectoryError: a broker holds one, or the file system has no locks.
+        """
+        self._locks.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Give the locks back."""
+        self._locks.__exit__(kind, error, traceback)
+
+    def open(self, *conditions: Condition, takes_back: bool = True) -> LogSet:
+        """Open the set, and take back what is unfinished once ``conditions`` have let that pass.
+
+        REQUIRES: the locks are held. Directories in which there is nothing yet become a set.
+
+        Raises:
+            LogDirectoryError, CheckpointError: they are no set that may be changed; or what is
+                unfinished cannot be taken back.
+        """
+        log_set = open_set(self._locks.directories, self._policy, self._locks.verify)
+        for check in conditions:
+            check(log_set)
+        if takes_back:
+            take_back(log_set, durable=self._policy.is_durable)
+        return log_set
+
+    def verify(self) -> None:
+        """See that the locks are still held.
+
+        Raises:
+            LogDirectoryError: they are not.
+        """
+        self._locks.verify()
+
+
+@contextmanager
+def opened_set(
+    directories: Sequence[Path],
+    policy: SetPolicy,
+    *conditions: Condition,
+    holder: str,
+    dry_run: bool = False,
+) -> Iterator[LogSet]:
+    """Lock and open a set, and take back what is unfinished: see :meth:`Session.open`.
+
+    With ``dry_run`` nothing is locked or changed, but what somebody else has locked is refused.
+
+    Raises:
+        LockTimeoutError, LogDirectoryError, CheckpointError: as :class:`Session`.
+    """
+    if not dry_run:
+        with Session(directories, policy, holder=holder) as session:
+            yield session.open(*conditions)
+        return
+    for folder in directories:
+        check_unused(folder)
+    log_set = look_at_set(_real(directories), policy)
+    for check in conditions:
+        check(log_set)
+    yield log_set
+
+
+@shielded
+def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
+    """Return the id of the set that the log directories are; an empty directory starts one.
+
+    Folders that do not exist are made. Nothing is locked where all belong to a set already.
+
+    Raises:
+        LogDirectoryError, CheckpointError: they are no set that may be written, see
+            :meth:`Session.open`; or the system cannot read or write them.
+    """
+    try:
+        return _ensure_set(_real(paths), policy)
+    except OSError as error:
+        raise LogDirectoryError(
+            f"log directories {', '.join(map(str, paths))} cannot be used: {error}"
+        ) from error
+
+
+def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
+    check_given(directories)
+    for folder in directories:
+        make_with_parents(folder)
+        check_file_system(folder)
+        check_no_broker_lived(folder, policy)
+        check_no_broker(folder, timeout_ms=policy.wait_ms)
+    found = known_set(directories)
+    if found is not None:
+        return found.set_id
+    with Session(directories, policy, holder="a new writer") as session:
+        return session.open(takes_back=False).state.set_id
+
+
+def _real(paths: Iterable[str | Path]) -> list[Path]:
+    return [Path(os.path.realpath(path)) for path in paths]
