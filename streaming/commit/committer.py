@@ -55,11 +55,13 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
+    from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.known_tails import TailsOfSet
     from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.session import Condition
 
 __all__ = ["Committer", "Outcome"]
 
@@ -79,7 +81,9 @@ class Committer:
     """Commits or drops one batch. Knows no Spark; used once, by one thread.
 
     ``checkpoint`` is that of the query, where it can be read. ``tails`` is what the process knows
-    from the commits before.
+    from the commits before. ``conditions`` must hold before the intent and, once more, right before
+    the rename: one that raises ends the commit, which is taken back. ``riders`` are records of
+    internal topics that are published with the batch.
     """
 
     def __init__(
@@ -89,13 +93,18 @@ class Committer:
         *,
         checkpoint: QueryCheckpoint | None = None,
         tails: KnownTails | None = None,
+        conditions: Sequence[Condition] = (),
+        riders: Sequence[Rider] = (),
     ) -> None:
         self._plan = plan
         self._identity = identity
         self._checkpoint = checkpoint
         self._tails = tails or KnownTails()
         self._durable = plan.policy.is_durable
+        self._conditions = conditions
+        self._riders = riders
         self._verdict = Verdict.APPEND
+        self._staged_here: list[StagedRun] = []
 
     @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -156,7 +165,7 @@ class Committer:
             if last is not None and last.batch_id >= self._identity.batch_id:
                 return
             named = {file.name for intent in log_set.unfinished() for file in intent.files}
-            for run in runs:
+            for run in (*runs, *self._staged_here):
                 if run.file not in named:
                     path = self._plan.directories[run.directory] / run.file
                     path.unlink(missing_ok=True)
@@ -223,15 +232,20 @@ class Committer:
         tails: TailsOfSet,
     ) -> list[PartitionAppend]:
         """Steps 4 to 6; what fails is taken back at once where that can be done."""
+        for check in self._conditions:
+            check(log_set)
         now_ms = system.time_ns() // 1_000_000
         appends = plan_appends(
             log_set,
             self._plan,
             runs,
+            self._riders,
             now_ms=now_ms,
             staged_prefix=self._identity.staged_prefix,
             tails=tails,
         )
+        given = {run.file for run in runs}
+        self._staged_here = [r for each in appends for r in each.runs if r.file not in given]
         state = next_state(
             log_set.state,
             self._identity,
@@ -247,12 +261,12 @@ class Committer:
                 # Whoever began after that has seen the intent; who had begun before is seen now.
                 log_set.check_current()
                 self._apply(appends)
-                self._publish(log_set, state)
+                self._publish(log_set, state, *self._conditions)
             except (Exception, Interrupted):
                 self._try_to_take_back(log_set)
                 raise
         elif self._identity.is_remembered:
-            self._publish(log_set, state)
+            self._publish(log_set, state, *self._conditions)
         return appends
 
     def _declare(
@@ -304,12 +318,12 @@ class Committer:
                     check_interrupt()
                     each.apply(files, syncer.add if each.is_durable else os.close)
 
-    def _publish(self, log_set: LogSet, state: CommitState) -> None:
+    def _publish(self, log_set: LogSet, state: CommitState, *conditions: Condition) -> None:
         """Step 6: the commit."""
         check_interrupt()
         if self._checkpoint is not None:
             self._checkpoint.sync(self._identity.batch_id)
-        log_set.publish(state)
+        log_set.publish(state, *conditions)
 
     def _try_to_take_back(self, log_set: LogSet) -> None:
         """Take the batch back, unless its state came to be published all the same."""

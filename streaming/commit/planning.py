@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,7 @@ from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.foreign_tail import open_appender
 from kafkalog.streaming.commit.kept_offsets import in_offset_order
+from kafkalog.streaming.commit.riders import Riders
 from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.streaming.commit.commit_plan import CommitPlan
+    from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
@@ -45,6 +47,7 @@ def plan_appends(
     log_set: LogSet,
     plan: CommitPlan,
     runs: Sequence[StagedRun],
+    riders: Sequence[Rider] = (),
     *,
     now_ms: int,
     staged_prefix: str,
@@ -52,31 +55,39 @@ def plan_appends(
 ) -> list[PartitionAppend]:
     """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
+    REQUIRES: the locks are held, and nothing is unfinished.
+
     A topic that is new gets all of its partitions, those without rows too. The ends of logs that
-    ``tails`` knows are not read. What can only be
-    compressed now goes into new staged files, whose names begin with ``staged_prefix``.
+    ``tails`` knows are not read. Riders, and what can only be compressed now, go into new staged
+    files, whose names begin with ``staged_prefix``.
 
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
-        RecordTooLargeError: a record that exceeds ``max.message.bytes``, of those compressed now.
+        RecordTooLargeError: a record that exceeds ``max.message.bytes``, of those encoded now.
         CommitError, LogDirectoryError: a log that cannot be appended to, see
-            ``foreign_tail.open_appender``; a run that no task of ours
-            made.
+            ``foreign_tail.open_appender``; a run that no task of ours made; rows that go to a
+            rider's topic.
     """
     for run in runs:
-        _check_run(run, plan)
-    by_partition: dict[TopicPartition, list[StagedRun]] = {}
-    for run in runs:
-        by_partition.setdefault(run.topic_partition, []).append(run)
-    opened = list(_Planner(log_set, plan, now_ms, tails).open(by_partition))
+        _check_run(run, plan, riders)
+    planner = _Planner(log_set, plan, riders, now_ms, tails)
     durable = plan.policy.is_durable
-    with closing(StagedFiles(plan.directories)) as files:
+    with closing(StagedFiles(plan.directories)) as files, ExitStack() as undo:
+        if riders:
+            aboard = Riders(plan.directories, staged_prefix, durable=durable)
+            undo.callback(aboard.discard)
+            for rider in riders:
+                aboard.add(rider, planner.topic(rider.topic))
+            runs = [*runs, *aboard.finish()]
+        by_partition: dict[TopicPartition, list[StagedRun]] = {}
+        for run in runs:
+            by_partition.setdefault(run.topic_partition, []).append(run)
+        opened = list(planner.open(by_partition))
         late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
-        try:
-            return _planned(opened, files, late, durable=durable)
-        except BaseException:
-            late.discard()
-            raise
+        undo.callback(late.discard)
+        planned = _planned(opened, files, late, durable=durable)
+        undo.pop_all()
+        return planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +121,27 @@ def _planned(
     ]
 
 
-def _check_run(run: StagedRun, plan: CommitPlan) -> None:
+def _check_run(run: StagedRun, plan: CommitPlan, riders: Sequence[Rider]) -> None:
     """Hold what came over the wire against what a task can have made: names become paths."""
     known = 0 <= run.directory < len(plan.directories) and _STAGED_NAME.fullmatch(run.file)
     if not known or run.position < 0 or run.size <= 0:
         raise CommitError(f"a task reported a staged run that none can have made: {run!r:.300}")
+    if any(run.topic_partition.topic == rider.topic for rider in riders):
+        raise CommitError(
+            f"rows are to go to topic {run.topic_partition.topic!r}, and so are records that the "
+            "commit adds itself: write them by themselves"
+        )
 
 
 class _Planner:
-    def __init__(self, log_set: LogSet, plan: CommitPlan, now_ms: int, tails: TailsOfSet) -> None:
+    def __init__(
+        self,
+        log_set: LogSet,
+        plan: CommitPlan,
+        riders: Sequence[Rider],
+        now_ms: int,
+        tails: TailsOfSet,
+    ) -> None:
         self._tails = tails
         self._log_set = log_set
         self._plan = plan
@@ -129,6 +152,15 @@ class _Planner:
         self._catalog = TopicCatalog(self._partitions, committed, plan.topics, tails.topic_id)
         self._counts = self._dirs.partition_counts()
         self._marks = BrokerMarks()
+        self._policies = {rider.topic: rider.policy for rider in riders}
+        self._topics: dict[str, Topic] = {}
+
+    def topic(self, name: str) -> Topic:
+        """Describe a topic, or the one that is to be made."""
+        found = self._topics.get(name)
+        if found is None:
+            found = self._topics[name] = self._catalog.topic(name, self._policies.get(name))
+        return found
 
     def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
         wanted: dict[str, set[int]] = {}
@@ -136,11 +168,11 @@ class _Planner:
         for key, runs in by_partition.items():
             wanted.setdefault(key.topic, set()).add(key.partition)
             placed.setdefault(key.topic, set()).update(run.partitions for run in runs)
-        topics = {name: self._catalog.topic(name) for name in sorted(wanted)}
+        topics = {name: self.topic(name) for name in sorted(wanted)}
         self._check_new_topics(topics)
         for name, topic in topics.items():
             self._check_none_lost(topic)
-            given = self._plan.topics.partitions
+            given = None if name in self._policies else self._plan.topics.partitions
             if topic.exists and given not in {None, topic.partitions}:
                 warn_of_partitions(name, given, topic.partitions)
             if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
@@ -158,7 +190,7 @@ class _Planner:
 
     def _check_new_topics(self, topics: Mapping[str, Topic]) -> None:
         most = self._plan.topics.most_new
-        new = [name for name, topic in topics.items() if not topic.exists]
+        new = [n for n, topic in topics.items() if not topic.exists and n not in self._policies]
         if most is not None and len(new) > most:
             raise RowError(
                 f"column 'topic' names {len(new)} topics that do not exist, among them {new[0]!r}; "

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.commit.forgetting import still_known
 from kafkalog.streaming.commit.versions import note_versions
 from kafkalog.streaming.store.identity import remember
@@ -87,6 +88,8 @@ def _topics(
         topic, partition = each.topic, each.plan.topic_partition.partition
         if topic.key not in marks:
             before = topics.get(topic.key, TopicState(topic.name, {}))
+            # What rides along goes to one topic from all queries: none is a newcomer there.
+            is_own = identity.is_query and topic.name not in INTERNAL_TOPICS
             marks[topic.key] = dict(before.high_watermarks)
             durable[topic.key] = dict(before.durable_ends)
             topics[topic.key] = replace(
@@ -95,7 +98,7 @@ def _topics(
                 high_watermarks=marks[topic.key],
                 durable_ends=durable[topic.key],
                 settings=topic.settings,
-                last_query=identity.writer if identity.is_query else before.last_query,
+                last_query=identity.writer if is_own else before.last_query,
             )
         marks[topic.key][partition] = each.plan.end_offset
         if each.is_durable:

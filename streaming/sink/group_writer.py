@@ -8,27 +8,26 @@ that is written twice says the same.
 
 from __future__ import annotations
 
+import functools
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from kafkalog.checkpoints.commit_state import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.system import system
+from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.riders import Rider
 from kafkalog.streaming.coordinator.group_positions import (
     DEFAULT_OFFSETS_PARTITIONS,
     partition_for_group,
 )
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
-from kafkalog.streaming.sink.task_writer import TaskWriter
-from kafkalog.streaming.sink.write_options import WriteOptions
-from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.session import ensure_set
-from kafkalog.streaming.store.topics import TopicCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -41,13 +40,11 @@ _LOGGER: Final = logging.getLogger("kafkalog.groups")
 
 _OFFSETS_TOPIC: Final = "__consumer_offsets"
 
-_SETTINGS: Final = {
-    "topic": _OFFSETS_TOPIC,
-    "numPartitions": str(DEFAULT_OFFSETS_PARTITIONS),
-    "allowInternalTopics": "true",
-    "cleanup.policy": "compact",
-    "segment.bytes": str(100 << 20),
-}
+_TOPIC: Final = TopicPolicy(
+    allows_internal=True,
+    partitions=DEFAULT_OFFSETS_PARTITIONS,
+    settings={"cleanup.policy": "compact", "segment.bytes": str(100 << 20)},
+)
 """As a broker makes the topic; one that exists keeps its partitions."""
 
 
@@ -62,15 +59,15 @@ class GroupWriter:
             CheckpointError: their commit state cannot be trusted.
         """
         self._group = group
-        self._options = WriteOptions.parse({"path": ",".join(paths), **_SETTINGS})
         self._written: dict[TopicPartition, int] = {}
-        directories = [Path(path) for path in self._options.paths]
-        if load_committed(directories).state is None:
+        places = split_paths(",".join(paths))
+        self._directories = tuple(Path(place) for place in places)
+        if load_committed(self._directories).state is None:
             raise LogDirectoryError(
                 f"positions of group {group!r} cannot be committed to "
-                f"{', '.join(self._options.paths)}: the directories are not the sink's"
+                f"{', '.join(places)}: the directories are not the sink's"
             )
-        self._ensured()
+        ensure_set(self._directories, SetPolicy())
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Write the next offsets to read; return whether any of them has changed.
@@ -83,16 +80,11 @@ class GroupWriter:
         }
         if not changed:
             return False
-        plan = WritePlan(self._options, self._ensured(), system.time_ns() // 1_000_000)
+        now_ms = system.time_ns() // 1_000_000
+        plan = CommitPlan(directories=self._directories, planned_ms=now_ms)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
-        count = (
-            TopicCatalog.load(plan.directories, plan.options.topic_policy)
-            .topic(_OFFSETS_TOPIC)
-            .partitions
-        )
-        records = self._records(changed, partition_for_group(self._group, count), plan)
-        output = TaskWriter(plan, identity).write([records])
-        Committer(plan.commit_plan, identity).commit_or_abort(output.runs)
+        committer = Committer(plan, identity, riders=[self._rider(changed, now_ms)])
+        committer.commit_or_abort([])
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True
@@ -104,20 +96,15 @@ class GroupWriter:
         except (KafkaLogError, OSError) as error:
             _LOGGER.warning("positions of group %r were not committed: %s", self._group, error)
 
-    def _ensured(self) -> str:
-        return ensure_set(self._options.paths, self._options.policy)
-
-    def _records(
-        self, positions: Mapping[TopicPartition, int], partition: int, plan: WritePlan
-    ) -> pa.RecordBatch:
-        now = plan.append_time_ms
-        keys = [encode_position_key(self._group, key) for key in positions]
-        values = [encode_position(offset, timestamp_ms=now) for offset in positions.values()]
-        return pa.RecordBatch.from_pydict(
-            {
-                "key": pa.array(keys, pa.binary()),
-                "value": pa.array(values, pa.binary()),
-                "partition": pa.array([partition] * len(keys), pa.int32()),
-                "timestamp": pa.array([now] * len(keys), pa.int64()),
-            }
+    def _rider(self, positions: Mapping[TopicPartition, int], now_ms: int) -> Rider:
+        records = [
+            (encode_position_key(self._group, key), encode_position(offset, timestamp_ms=now_ms))
+            for key, offset in positions.items()
+        ]
+        return Rider(
+            topic=_OFFSETS_TOPIC,
+            partition_of=functools.partial(partition_for_group, self._group),
+            records=records,
+            timestamp_ms=now_ms,
+            policy=_TOPIC,
         )

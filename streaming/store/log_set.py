@@ -75,8 +75,10 @@ class LogSet:
         if self.is_outdated():
             raise lost_locks(self.directories[0], self.state.sequence + 1)
 
-    def publish(self, state: CommitState) -> None:
+    def publish(self, state: CommitState, *conditions: Callable[[LogSet], None]) -> None:
         """Make ``state`` the truth. The first rename is the commit: after it nothing is undone.
+
+        REQUIRES: the locks are held. That is looked at, and ``conditions`` are, right before it.
 
         Raises:
             OSError: nothing was published.
@@ -85,7 +87,13 @@ class LogSet:
                 whether this was, since what is there cannot be read.
             DurabilityError: it was published, and may not survive a loss of power.
         """
-        failed = write_state(state, self.members, check=self.check_current)
+
+        def check() -> None:
+            self.check_current()
+            for condition in conditions:
+                condition(self)
+
+        failed = write_state(state, self.members, check=check)
         self.state = state
         if failed is not None:
             raise DurabilityError(

@@ -158,27 +158,27 @@ class TopicCatalog:
         found = self._partitions.get(key)
         return None if found is None else found.log_dir
 
-    def topic(self, name: str) -> Topic:
-        """Describe a topic, or the one that would be made.
+    def topic(self, name: str, policy: TopicPolicy | None = None) -> Topic:
+        """Describe a topic, or the one that would be made, by its own ``policy`` if it has one.
 
         Partitions that have lost their folders count: keys are to go where they always went.
 
         Raises:
             InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
         """
-        check_writable(name, allow_internal=self._policy.allows_internal)
+        policy = policy or self._policy
+        check_writable(name, allow_internal=policy.allows_internal)
         count = self._counts.get(name)
         if count is None:
             self._check_collision(name)
             self._new.add(name)
-            settings = self._policy.settings
-            return Topic(name, self._policy.partitions or 1, settings, exists=False)
+            return Topic(name, policy.partitions or 1, policy.settings, exists=False)
         topic_id = self._topic_id(name)
         state = self._committed.state
         known = state.topic(name, topic_id) if state else None
         if known and known.high_watermarks:
             count = max(count, max(known.high_watermarks) + 1)
-        settings = {**(known.settings if known else {}), **self._policy.settings}
+        settings = {**(known.settings if known else {}), **policy.settings}
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 
     def _topic_id(self, name: str) -> str | None:

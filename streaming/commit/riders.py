@@ -1,0 +1,100 @@
+"""Records of internal topics that ride along with a batch, such as the positions of a group.
+
+The driver encodes them itself, once the commit holds the locks and knows the topic. They are staged
+beside the batch, so that its intent names them and whoever takes it back knows them too, and are
+published by the same rename. What they say is not known here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.staging.formats import BatchFormat
+from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
+from kafkalog.streaming.records.record_columns import RecordColumns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.records.open_batch import EncodedBatch
+    from kafkalog.streaming.store.policy import TopicPolicy
+    from kafkalog.streaming.store.topics import Topic
+
+__all__ = ["Rider", "Riders"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rider:
+    """Records that one partition of an internal topic gets.
+
+    ``partition_of`` chooses it among as many as the topic has. ``records`` are keys and values, all
+    of them of ``timestamp_ms``. ``policy`` says what the topic looks like if it is yet to be made.
+    """
+
+    topic: str
+    partition_of: Callable[[int], int]
+    records: Sequence[tuple[bytes, bytes | None]]
+    timestamp_ms: int
+    policy: TopicPolicy
+
+
+class Riders:
+    """Stages riders for one commit; belongs to one thread.
+
+    :meth:`finish` or :meth:`discard` ends it.
+    """
+
+    def __init__(self, folders: Sequence[Path], prefix: str, *, durable: bool) -> None:
+        """Take the log directories, and how the names of staged files begin there.
+
+        With ``durable``, :meth:`finish` makes the files survive a power failure.
+        """
+        self._staging = StagingArea(folders, 0, prefix, durable=durable)
+        self._partitions: dict[str, int] = {}
+
+    def add(self, rider: Rider, topic: Topic) -> None:
+        """Encode the records of a rider as its topic wants them.
+
+        Raises:
+            RecordTooLargeError: one exceeds ``max.message.bytes``.
+            CommitError: they cannot be staged.
+        """
+        key = TopicPartition(rider.topic, rider.partition_of(topic.partitions))
+        self._partitions[rider.topic] = topic.partitions
+        home = Home(None, topic.config.segment_bytes)
+        self._staging.add(key, _encoded(rider, topic), home)
+
+    def finish(self) -> list[StagedRun]:
+        """Close the staged files, and return the runs in them.
+
+        Raises:
+            CommitError: they cannot be made durable.
+        """
+        runs = self._staging.finish()
+        return [replace(r, partitions=self._partitions[r.topic_partition.topic]) for r in runs]
+
+    def discard(self) -> None:
+        """Remove the staged files."""
+        self._staging.discard()
+
+
+def _encoded(rider: Rider, topic: Topic) -> list[EncodedBatch]:
+    batch_format = BatchFormat(topic.config)
+    builder = batch_format.builder(rider.timestamp_ms)
+    keys, values = zip(*rider.records, strict=True)
+    count = len(rider.records)
+    columns = RecordColumns.from_arrow(
+        timestamps=np.full(count, rider.timestamp_ms, np.int64),
+        key=pa.array(keys, pa.binary()),
+        value=pa.array(values, pa.binary()),
+    )
+    batches = builder.append(columns, np.arange(count))
+    last = builder.finish()
+    return [batch_format.staged(each) for each in (*batches, *([last] if last else []))]
