@@ -22,11 +22,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
-from kafkalog.checkpoints.commit_state import INTENT_FILE, CommitState
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import CommitError, KafkaLogError
-from kafkalog.files.atomic import write_atomically
 from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import Interrupted, check_interrupt, shielded
@@ -39,8 +36,7 @@ from kafkalog.streaming.commit.planning import plan_appends
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
 from kafkalog.streaming.commit.states import next_state
 from kafkalog.streaming.commit.versions import new_topics_of
-from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, sweep, write_ends
-from kafkalog.streaming.store.guard import keep_brokers_out
+from kafkalog.streaming.store.clearing import WrittenEnd, sweep, write_ends
 from kafkalog.streaming.store.identity import Verdict, judge, remember
 from kafkalog.streaming.store.known_tails import KnownTails
 from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
@@ -52,6 +48,7 @@ from kafkalog.streaming.store.take_back import take_back
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
@@ -275,9 +272,9 @@ class Committer:
         """Step 4: say what is about to happen, in every directory, before the first byte.
 
         Durably, also with ``flush=os``, which spares the records only: torn, it would make all that
-        was committed before unreadable. The folder's fsync covers guard and mark, too.
+        was committed before unreadable.
         """
-        members = [log_set.member_of(folder) for folder in self._plan.directories]
+        members = [log_set.node.member_of(folder) for folder in self._plan.directories]
         intent = Intent(
             sequence=state.sequence,
             commit_id=state.commit_id,
@@ -286,12 +283,8 @@ class Committer:
             batch_id=self._identity.batch_id,
             partitions=tuple(each.intended(members) for each in appends),
         )
-        content = intent.to_bytes()
         drop_lines(log_set.directories, _made_partitions(appends))
-        for folder in log_set.directories:
-            keep_brokers_out(folder)
-            remove_clean_shutdown_marker(folder, fsync=False)
-            write_atomically(folder / INTENT_FILE, content)
+        log_set.node.declare(intent)
 
     def _apply(self, appends: Sequence[PartitionAppend]) -> None:
         """Step 5, and the first half of 6."""
@@ -343,7 +336,7 @@ class Committer:
             tails.keep(log_set.state, [each.appender for each in appends])
             if appends:
                 write_ends([_written_end(each.plan) for each in appends], durable=self._durable)
-                clear_away(log_set, durable=False)
+                log_set.node.withdraw(durable=False)
             sweep(log_set, self._identity)
         except (OSError, KafkaLogError) as error:
             _LOG.warning("%s is committed, but clearing up failed: %s", self._identity, error)

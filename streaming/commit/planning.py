@@ -241,7 +241,7 @@ class _Planner:
             runs = in_offset_order(key, runs, appender.log_end_offset)
         else:
             _check_room(key, runs, appender.log_end_offset)
-        return _Opened(topic, key, runs, appender, self._log_set.member_of(log_dir))
+        return _Opened(topic, key, runs, appender, self._log_set.node.member_of(log_dir))
 
     def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
         if found is not None:

@@ -11,12 +11,9 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_state import (
     DEFAULT_EXPIRATION_MS,
-    INTENT_FILE,
     STAGED_PREFIX,
 )
-from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
-from kafkalog.streaming.store.guard import let_brokers_in
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity, staging_hash
 
 if TYPE_CHECKING:
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["WrittenEnd", "clear_away", "sweep", "write_ends"]
+__all__ = ["WrittenEnd", "sweep", "write_ends"]
 
 
 class WrittenEnd(NamedTuple):
@@ -51,20 +48,6 @@ def write_ends(ends: Iterable[WrittenEnd], *, durable: bool) -> None:
         if durable:
             write_offset_checkpoint(folder, RECOVERY_POINT, offsets)
         write_offset_checkpoint(folder, HIGH_WATERMARK, offsets, fsync=durable)
-
-
-def clear_away(log_set: LogSet, *, durable: bool) -> None:
-    """Remove the intent, which no longer says anything, and let a broker in again.
-
-    ``durable``: it must not come back with a loss of power, since what it names was taken back, and
-    its sequence number is given to another commit.
-    """
-    for folder in log_set.directories:
-        (folder / INTENT_FILE).unlink(missing_ok=True)
-        if durable:
-            fsync_directory(folder)
-    for folder in log_set.directories:
-        let_brokers_in(folder)
 
 
 def sweep(log_set: LogSet, identity: BatchIdentity) -> None:

@@ -7,20 +7,19 @@ where an empty folder in its place would start all of its partitions again at of
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkalog.checkpoints.commit_stamp import load_stamp
-from kafkalog.checkpoints.commit_state import load_intent
 from kafkalog.errors import DurabilityError
-from kafkalog.streaming.store.publishing import lost_locks, write_state
+from kafkalog.streaming.store.publishing import lost_locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, Intent
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.intent import Intent
+    from kafkalog.streaming.store.nodes import Node
 
 __all__ = ["LogSet"]
 
@@ -29,28 +28,26 @@ __all__ = ["LogSet"]
 class LogSet:
     """An opened set; whoever has it holds the locks of all its directories.
 
-    ``state`` is the newest state of any directory, ``members`` the directories by member id.
-    ``verify_locks`` raises if the locks are lost.
+    ``state`` is the newest state of any directory. ``verify_locks`` raises if the locks are lost.
     """
 
     state: CommitState
-    members: Mapping[str, Path]
+    node: Node
     verify_locks: Callable[[], None] = lambda: None  # of a look, which has none
+
+    @property
+    def members(self) -> Mapping[str, Path]:
+        """The log directories by member id."""
+        return self.node.members
 
     @property
     def directories(self) -> list[Path]:
         """The log directories."""
-        return list(self.members.values())
-
-    def member_of(self, folder: Path) -> str:
-        """Give the member id of a log directory."""
-        known = {path: member for member, path in self.members.items()}
-        return known.get(folder) or known[Path(os.path.realpath(folder))]
+        return self.node.directories
 
     def unfinished(self) -> list[Intent]:
         """List the intents that no state has published; more than one only after a crash in one."""
-        found = (load_intent(folder) for folder in self.directories)
-        pending = [i for i in found if i is not None and i.sequence > self.state.sequence]
+        pending = [each for each in self.node.intents() if each.sequence > self.state.sequence]
         return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
 
     def is_outdated(self) -> bool:
@@ -60,8 +57,7 @@ class LogSet:
             OSError, CheckpointError: that cannot be read.
         """
         known = self.state.stamp
-        stamps = (load_stamp(folder) for folder in self.directories)
-        return any(s is not None and s != known and s.sequence >= known.sequence for s in stamps)
+        return any(s != known and s.sequence >= known.sequence for s in self.node.stamps())
 
     def check_current(self) -> None:
         """See that the locks are held, and that nobody has published since this was opened.
@@ -93,7 +89,7 @@ class LogSet:
             for condition in conditions:
                 condition(self)
 
-        failed = write_state(state, self.members, check=check)
+        failed = self.node.publish(state, check)
         self.state = state
         if failed is not None:
             raise DurabilityError(
@@ -112,6 +108,6 @@ class LogSet:
             OSError: it may not survive.
             CommitError: another writer has published meanwhile.
         """
-        failed = write_state(self.state, self.members, check=self.check_current)
+        failed = self.node.publish(self.state, self.check_current)
         if failed is not None:
             raise failed

@@ -20,7 +20,7 @@ from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.publishing import write_state
+from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 from kafkalog.streaming.store.take_back import take_back
 
@@ -133,15 +133,15 @@ def open_set(
     for folder in strangers:
         _check_may_join(folder, policy, joins=not starts)
     if starts:
-        return LogSet(*_start(folders, verify_locks), verify_locks)
+        return _start(folders, verify_locks)
     newest = _newest(known)
-    log_set = LogSet(newest, _members(known, newest), verify_locks)
+    log_set = LogSet(newest, Node(_members(known, newest)), verify_locks)
     if not strangers:
         return log_set
     # To name new members is a state of its own, and has the next sequence number: the one of an
     # unfinished commit, which would count as published from then on.
     take_back(log_set, durable=True)
-    return LogSet(*_join(newest, log_set, strangers), verify_locks)
+    return _join(newest, log_set, strangers)
 
 
 def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
@@ -158,22 +158,18 @@ def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     members = {} if not known else _members(known, _newest(known))
     members |= {f"new {folder}": folder for folder in strangers}
     state = _newest(known) if known else CommitState(0, "", "", ())
-    return LogSet(replace(state, member_ids=tuple(members)), members)
+    return LogSet(replace(state, member_ids=tuple(members)), Node(members))
 
 
-def _start(
-    folders: Sequence[Path], verify_locks: Callable[[], None]
-) -> tuple[CommitState, dict[str, Path]]:
+def _start(folders: Sequence[Path], verify_locks: Callable[[], None]) -> LogSet:
     """Start a set; what a start that was cut off has left is written over."""
     members = {_new_id(): folder for folder in folders}
     state = CommitState(0, _new_id(), "", tuple(members), commit_id=_new_id())
     _write(state, members, verify_locks)
-    return state, members
+    return LogSet(state, Node(members), verify_locks)
 
 
-def _join(
-    newest: CommitState, log_set: LogSet, folders: Sequence[Path]
-) -> tuple[CommitState, dict[str, Path]]:
+def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogSet:
     """Take empty directories into the set, as a broker's ``log.dirs`` may grow.
 
     They are invited first, by a copy of the present state that names them. They belong once a
@@ -189,7 +185,7 @@ def _join(
         _write(invitation, {member: folder}, log_set.verify_locks)
     state = invitation.following()
     _write(state, joined, log_set.check_current)
-    return state, joined
+    return LogSet(state, Node(joined), log_set.verify_locks)
 
 
 def _told_apart(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
@@ -216,7 +212,7 @@ def _is_only_invited(folder: Path, states: Mapping[Path, CommitState]) -> bool:
 
 def _write(state: CommitState, members: Mapping[str, Path], check: Callable[[], None]) -> None:
     """Write a state whose rename ``check`` has let pass."""
-    failed = write_state(state, members, check=check)
+    failed = Node(members).publish(state, check)
     if failed is not None:
         raise failed
 

@@ -22,7 +22,6 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
 )
 from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
-from kafkalog.checkpoints.intent import load_intent
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX
 from kafkalog.files.parallel import for_each
@@ -31,7 +30,7 @@ from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment, start_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
-from kafkalog.streaming.store.clearing import WrittenEnd, clear_away, write_ends
+from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
@@ -90,7 +89,7 @@ def take_back(
         log_set.check_current()
     else:
         _end_finished(log_set, durable=durable)
-    clear_away(log_set, durable=bool(unfinished))
+    log_set.node.withdraw(durable=bool(unfinished))
 
 
 def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
@@ -122,8 +121,7 @@ def _check_belongs(log_set: LogSet, intent: Intent) -> None:
 
 def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     """Do what a commit had still to do that was cut off after it was published."""
-    intents = (load_intent(folder) for folder in log_set.directories)
-    intent = next((found for found in intents if found is not None), None)
+    intent = next(log_set.node.intents(), None)
     if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:
         return
     log_set.check_current()

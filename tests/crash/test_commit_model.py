@@ -16,9 +16,10 @@ from kafkalog.checkpoints.intent import load_intent
 from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.foreign_tail import _ForeignLog
-from kafkalog.streaming.store.clearing import clear_away
+from kafkalog.streaming.store import nodes, session
 from kafkalog.streaming.store.identity import Verdict
 from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,21 +111,22 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
         case "no intent":
             patch.setattr(Committer, "_declare", nothing)
         case "no recovery":
+            patch.setattr(session, "take_back", nothing)
             patch.setattr(committer, "take_back", nothing)
         case "finished intents are acted on":
             patch.setattr(LogSet, "unfinished", all_intents)
-            patch.setattr(committer, "clear_away", nothing)
+            patch.setattr(Node, "withdraw", nothing)
         case "no guard":
-            patch.setattr(committer, "keep_brokers_out", nothing)
+            patch.setattr(nodes, "keep_brokers_out", nothing)
         case "what is interrupted forgets its intent":
             patch.setattr(Committer, "_try_to_take_back", forget_intent)
         case "the mark of a clean shutdown stays":
-            patch.setattr(committer, "remove_clean_shutdown_marker", nothing)
+            patch.setattr(nodes, "remove_clean_shutdown_marker", nothing)
 
 
 def forget_intent(_: Committer, log_set: LogSet) -> None:
     """Take nothing back, and take away what tells that there is something to take back."""
-    clear_away(log_set, durable=False)
+    log_set.node.withdraw(durable=False)
 
 
 def all_intents(self: LogSet) -> list[Any]:

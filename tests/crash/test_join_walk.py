@@ -13,6 +13,8 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.streaming.store import open_set
+from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from tests.support.disk import Disk
 
     from kafkalog.checkpoints.commit_state import CommitState
-    from kafkalog.streaming.store.log_set import LogSet
 
 pytestmark = pytest.mark.crash
 
@@ -147,7 +148,7 @@ def test_to_name_new_members_in_themselves_first_is_found_out(
         joined = {**{f"new-{folder.name}": folder for folder in folders}, **log_set.members}
         state = replace(newest, sequence=newest.sequence + 1, member_ids=tuple(joined))
         open_set._write(state, joined, log_set.check_current)
-        return state, joined
+        return LogSet(state, Node(joined), log_set.verify_locks)
 
     monkeypatch.setattr(open_set, "_join", join)
     with pytest.raises((AssertionError, KafkaLogError)):

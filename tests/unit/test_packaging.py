@@ -224,14 +224,22 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(imports).prepare()  # or CycleError, which names the modules
 
 
-def test_locks_are_taken_by_a_session_and_nowhere_else() -> None:
-    """So that nobody changes a set without what belongs to it: see ``store/session.py``."""
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        # The module of the locks takes them too, for a moment, to see whether a broker is there.
+        ("DirectoryLocks", {"streaming/store/locks.py", "streaming/store/session.py"}),
+        ("write_state", {"streaming/store/publishing.py", "streaming/store/nodes.py"}),
+    ],
+    ids=["locks are taken by a session", "a state is published on a node"],
+)
+def test_a_set_is_changed_in_one_way(name: str, places: set[str]) -> None:
+    """Whoever changes a set goes through ``store/session.py``, and what belongs to it is done."""
     package = Path(kafkalog.__path__[0])
     naming = {
         path.relative_to(package).as_posix()
         for folder in ("streaming", "jobs", "checkpoints", "files")
         for path in (package / folder).rglob("*.py")
-        if "DirectoryLocks" in path.read_text()
+        if name in path.read_text()
     }
-    # The module of the locks takes them too, for a moment, to see whether a broker is there.
-    assert naming == {"streaming/store/locks.py", "streaming/store/session.py"}
+    assert naming == places

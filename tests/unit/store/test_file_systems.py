@@ -22,6 +22,7 @@ from kafkalog.streaming.store.file_systems import (
 )
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.nodes import Node
 
 MOUNTINFO = r"""
 22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -234,7 +235,7 @@ def test_a_recovery_that_started_a_new_segment_may_be_cut_off_and_done_again(
         with pytest.raises(PowerCutError):
             writer.write(1, rows(["b"]))
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.take_back.clear_away", cut)
+        patch.setattr(Node, "withdraw", cut)
         with pytest.raises(PowerCutError):
             writer.write(1, rows(["b"]))
     writer.write(1, rows(["b"]))

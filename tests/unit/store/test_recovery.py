@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, batch_bytes
@@ -22,6 +22,7 @@ from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.store.clearing import write_ends
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.log_set import LogSet
 
@@ -126,8 +127,13 @@ def test_what_was_acknowledged_is_not_taken_back_with_an_older_state(
     writer = Writer(tmp_path, topic="t")
     writer.write(0, rows(["a"]))
     older = (tmp_path / STATE_FILE).read_bytes()
+
+    def write_and_cut_off(*arguments: Any, **named: Any) -> None:
+        write_ends(*arguments, **named)
+        raise PowerCutError
+
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.committer.clear_away", _cut_off)
+        patch.setattr("kafkalog.streaming.commit.committer.write_ends", write_and_cut_off)
         with pytest.raises(PowerCutError):
             writer.write(1, rows(["b"]))
     (tmp_path / STATE_FILE).write_bytes(older)
