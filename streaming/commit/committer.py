@@ -223,12 +223,9 @@ class Committer:
         return [run for run in runs if run.topic_partition.topic in left]
 
     def _append(
-        self,
-        log_set: LogSet,
-        runs: Sequence[StagedRun],
-        tails: TailsOfSet,
+        self, log_set: LogSet, runs: Sequence[StagedRun], tails: TailsOfSet
     ) -> list[PartitionAppend]:
-        """Steps 4 to 6; what fails is taken back at once where that can be done."""
+        """Decide what the batch does to each partition, and do it: steps 4 to 6."""
         for check in self._conditions:
             check(log_set)
         now_ms = system.time_ns() // 1_000_000
@@ -252,19 +249,28 @@ class Committer:
             boot_id=boot_of(log_set.directories),
         )
         if appends:
-            log_set.verify_locks()
-            try:
-                self._declare(log_set, state, appends)
-                # Whoever began after that has seen the intent; who had begun before is seen now.
-                log_set.check_current()
-                self._apply(appends)
-                self._publish(log_set, state, *self._conditions)
-            except (Exception, Interrupted):
-                self._try_to_take_back(log_set)
-                raise
+            self._write(log_set, state, appends)
         elif self._identity.is_remembered:
             self._publish(log_set, state, *self._conditions)
         return appends
+
+    def _write(
+        self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
+    ) -> None:
+        """Steps 4 to 6; what fails is taken back at once where that can be done.
+
+        REQUIRES: the locks are held, and nothing is unfinished.
+        """
+        log_set.verify_locks()
+        try:
+            self._declare(log_set, state, appends)
+            # Whoever began after that has seen the intent; who had begun before is seen now.
+            log_set.check_current()
+            self._apply(appends)
+            self._publish(log_set, state, *self._conditions)
+        except (Exception, Interrupted):
+            self._try_to_take_back(log_set)
+            raise
 
     def _declare(
         self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.ends.rule import Said
 
-__all__ = ["look_at_end", "open_appender", "telling_a_way_out"]
+__all__ = ["ForeignLog", "telling_a_way_out"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
 
@@ -61,136 +62,113 @@ def telling_a_way_out() -> Iterator[None]:
         raise CorruptRecordError(f"{error}. Nothing was changed there. {_WAY_OUT}") from error
 
 
-def open_appender(
-    folder: Path,
-    key: TopicPartition,
-    config: LogConfig,
-    *,
-    now_ms: int,
-    topic_id: str | None,
-    committed_end: int | None,
-    marks: BrokerMarks,
-    takes_over: bool = False,
-    first_offset: int = 0,
-    advice: str = "",
-) -> PartitionAppender:
-    """Open the end of a partition's log, after cutting a torn tail off it.
+@dataclass(frozen=True, kw_only=True)
+class ForeignLog:
+    """A partition's log that may be another than we left, and what is known about its end.
 
-    Args:
+    Attributes:
         folder: of the partition.
         key: the partition.
         config: its topic's settings.
-        now_ms: the wall clock.
-        topic_id: for a partition that is yet to be made.
         committed_end: what the commit state knows; None if it does not know the partition.
         marks: what brokers left in the log directories.
         takes_over: whether the log counts as it is, even above what is committed, and even if it
             ends below a broker's high watermark.
-        first_offset: where a log begins that is yet to be made.
         advice: what else to say where a log ends below what is committed.
-
-    Raises:
-        CommitError: the log ends below what is committed or acknowledged, above what is committed
-            though no broker lived there, or with an open transaction; or records are damaged that
-            are not to be lost.
-        LogDirectoryError: damage in the middle of the log.
-        CheckpointError: a broker's checkpoint files cannot be read.
     """
 
-    def opened() -> PartitionAppender:
-        return PartitionAppender(
-            folder, key, config, now_ms=now_ms, topic_id=topic_id, first_offset=first_offset
-        )
+    folder: Path
+    key: TopicPartition
+    config: LogConfig
+    committed_end: int | None
+    marks: BrokerMarks
+    takes_over: bool = False
+    advice: str = ""
 
-    if not folder.is_dir():
-        return opened()
-    log = _ForeignLog(folder, key, committed_end, marks, advice)
-    try:
-        appender = opened()
-    except CorruptRecordError:
-        log.cut_torn_tail(config.index_interval_bytes, takes_over=takes_over)
-        appender = opened()
-    end = appender.log_end_offset
-    log.check_has_all(end, takes_over=takes_over)
-    if not takes_over:
-        log.check_has_no_more(end)
-    if end != committed_end:
-        _check_no_open_transaction(folder, key, end)
-    return appender
+    def open(
+        self, *, now_ms: int, topic_id: str | None, first_offset: int = 0
+    ) -> PartitionAppender:
+        """Open the end of the log at the time ``now_ms``, after cutting a torn tail off it.
 
+        REQUIRES: the locks are held, and nothing is unfinished. A log that is yet to be made gets
+        ``topic_id``, and begins at ``first_offset``.
 
-def look_at_end(
-    folder: Path,
-    key: TopicPartition,
-    config: LogConfig,
-    *,
-    committed_end: int | None,
-    marks: BrokerMarks,
-    takes_over: bool = False,
-    ends_open: bool = False,
-) -> tuple[int, str | None]:
-    """Return the end that :func:`open_appender` would find, and what it would cut off for it.
+        Raises:
+            CommitError: the log ends below what is committed or acknowledged, above what is
+                committed though no broker lived there, or with an open transaction; or records are
+                damaged that are not to be lost.
+            LogDirectoryError: damage in the middle of the log.
+            CheckpointError: a broker's checkpoint files cannot be read.
+        """
 
-    Changes nothing. With ``ends_open`` open transactions are no reason to refuse.
+        def opened() -> PartitionAppender:
+            return PartitionAppender(
+                self.folder,
+                self.key,
+                self.config,
+                now_ms=now_ms,
+                topic_id=topic_id,
+                first_offset=first_offset,
+            )
 
-    Raises:
-        CommitError, LogDirectoryError, CheckpointError: as :func:`open_appender`.
-    """
-    log, cut = _ForeignLog(folder, key, committed_end, marks, ""), None
-    try:
-        end = PartitionAppender(folder, key, config, now_ms=0).log_end_offset
-    except CorruptRecordError:
-        base = list_base_offsets(folder)[-1]
-        with LogSegment(folder, base) as segment:
-            valid = log.torn_end(segment, takes_over=takes_over)
-            end = segment.base_offset if valid is None else valid.next_offset
-            cut = valid and log.cut_text(segment, valid)
-    log.check_has_all(end, takes_over=takes_over)
-    if not takes_over:
-        log.check_has_no_more(end)
-    if end != committed_end and not ends_open:
-        _check_no_open_transaction(folder, key, end)
-    return end, cut
+        if not self.folder.is_dir():
+            return opened()
+        try:
+            appender = opened()
+        except CorruptRecordError:
+            self.cut_torn_tail()
+            appender = opened()
+        self._check_end(appender.log_end_offset)
+        return appender
 
+    def look(self, *, ends_open: bool = False) -> tuple[int, str | None]:
+        """Return the end that :meth:`open` would find, and what it would cut off for it.
 
-class _ForeignLog:
-    """A log that may be another than we left, and what is known about its end."""
+        Changes nothing. With ``ends_open`` open transactions are no reason to refuse.
 
-    def __init__(
-        self,
-        folder: Path,
-        key: TopicPartition,
-        committed_end: int | None,
-        marks: BrokerMarks,
-        advice: str,
-    ) -> None:
-        self._folder = folder
-        self._key = key
-        self._committed_end = committed_end
-        self._marks = marks
-        self._advice = advice
+        Raises:
+            CommitError, LogDirectoryError, CheckpointError: as :meth:`open`.
+        """
+        cut = None
+        try:
+            end = PartitionAppender(self.folder, self.key, self.config, now_ms=0).log_end_offset
+        except CorruptRecordError:
+            base = list_base_offsets(self.folder)[-1]
+            with LogSegment(self.folder, base) as segment:
+                valid = self.torn_end(segment)
+                end = segment.base_offset if valid is None else valid.next_offset
+                cut = valid and self.cut_text(segment, valid)
+        self._check_end(end, ends_open=ends_open)
+        return end, cut
+
+    def _check_end(self, end: int, *, ends_open: bool = False) -> None:
+        self.check_has_all(end)
+        if not self.takes_over:
+            self.check_has_no_more(end)
+        if end != self.committed_end and not ends_open:
+            _check_no_open_transaction(self.folder, self.key, end)
 
     @cached_property
     def _said(self) -> Said:
-        return self._marks.said(self._folder, self._key, self._committed_end)
+        return self.marks.said(self.folder, self.key, self.committed_end)
 
-    def check_has_all(self, end: int, *, takes_over: bool) -> None:
+    def check_has_all(self, end: int) -> None:
         """Refuse a log that ends below what was committed or acknowledged."""
         found = end_of(self._said, SeenEnd(0, end))
         if found.lost is not None:
             raise CommitError(
-                f"{self._folder}: the log of {self._key} ends at offset {end}, yet everything "
+                f"{self.folder}: the log of {self.key} ends at offset {end}, yet everything "
                 f"below {found.lost.end} is committed. Restore it: appended records would get "
                 f"offsets that readers have seen already. {_ACCEPT_LOSS}. Or move the kafkalog.* "
                 "files of all log directories away, and run `kafkalog takeover`: it forgets what "
-                f"was committed, and by whom{self._advice}"
+                f"was committed, and by whom{self.advice}"
             )
         if found.missing is None:
             return
         acknowledged = found.missing.end
-        if not takes_over:
+        if not self.takes_over:
             raise CommitError(
-                f"{self._folder}: the log of {self._key} ends at offset {end}, yet the high "
+                f"{self.folder}: the log of {self.key} ends at offset {end}, yet the high "
                 f"watermark in {HIGH_WATERMARK} is {acknowledged}: the log is older than what was "
                 "acknowledged, and appended records would get offsets that readers may have seen. "
                 f"Restore it. {_ACCEPT_LOSS}. Or run `kafkalog takeover`, which accepts that "
@@ -199,8 +177,8 @@ class _ForeignLog:
         _LOG.warning(
             "%s: the log of %s ends at offset %d, below its high watermark %d: offsets %d to %d "
             "were acknowledged and are lost",
-            self._folder,
-            self._key,
+            self.folder,
+            self.key,
             end,
             acknowledged,
             end,
@@ -209,14 +187,14 @@ class _ForeignLog:
 
     def check_has_no_more(self, end: int) -> None:
         """Refuse records above what is committed that nobody can have appended."""
-        if end == self._committed_end or self._marks.broker_lived(self._folder):
+        if end == self.committed_end or self.marks.broker_lived(self.folder):
             return
-        bases = list_base_offsets(self._folder)
+        bases = list_base_offsets(self.folder)
         start = bases[0] if bases else end
-        committed = start if self._committed_end is None else self._committed_end
+        committed = start if self.committed_end is None else self.committed_end
         if end > committed:
             raise CommitError(
-                f"{self._folder}: the log of {self._key} holds offsets {committed} to {end - 1}, "
+                f"{self.folder}: the log of {self.key} holds offsets {committed} to {end - 1}, "
                 "which are not committed. No unfinished commit names them, and no broker lived "
                 f"here (there is no {META_PROPERTIES}): the directory was copied while a query "
                 "wrote to it, or others put the log here. A query that continues here would append "
@@ -225,23 +203,24 @@ class _ForeignLog:
                 "batch that a query then repeats is there twice"
             )
 
-    def cut_torn_tail(self, index_interval_bytes: int, *, takes_over: bool) -> None:
+    def cut_torn_tail(self) -> None:
         """Cut what follows the last valid batch, if that may go."""
-        base = list_base_offsets(self._folder)[-1]
-        with LogSegment(self._folder, base) as segment:
-            end = self.torn_end(segment, takes_over=takes_over)
+        base = list_base_offsets(self.folder)[-1]
+        with LogSegment(self.folder, base) as segment:
+            end = self.torn_end(segment)
             if end is None:
                 return
             _LOG.warning("%s", self.cut_text(segment, end))
-        recover_segment(self._folder, base, index_interval_bytes=index_interval_bytes)
+        interval = self.config.index_interval_bytes
+        recover_segment(self.folder, base, index_interval_bytes=interval)
 
-    def torn_end(self, segment: LogSegment, *, takes_over: bool) -> ValidEnd | None:
+    def torn_end(self, segment: LogSegment) -> ValidEnd | None:
         """Find where the last segment is to be cut off; None if it need not be."""
         end = find_valid_end(segment, 0)
         if end.problem is None:
             return None
         self._check_may_go(segment, end)
-        if not takes_over:
+        if not self.takes_over:
             self.check_has_no_more(end.next_offset)
         return end
 
@@ -260,7 +239,7 @@ class _ForeignLog:
             raise CommitError(
                 f"{segment.path}: committed records are damaged: the log is whole up to offset "
                 f"{end.next_offset} only, and {mark.text} {mark.offset}: {end.problem}. Nothing "
-                f"was cut off. {_WAY_OUT}{self._advice}"
+                f"was cut off. {_WAY_OUT}{self.advice}"
             ) from end.problem
         behind = find_valid_batch(segment.path, end.position, end.next_offset)
         if behind is not None:

@@ -12,7 +12,7 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.foreign_tail import open_appender
+from kafkalog.streaming.commit.foreign_tail import ForeignLog
 from kafkalog.streaming.commit.kept_offsets import in_offset_order
 from kafkalog.streaming.commit.riders import Riders
 from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait
@@ -65,7 +65,7 @@ def plan_appends(
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
         RecordTooLargeError: a record that exceeds ``max.message.bytes``, of those encoded now.
         CommitError, LogDirectoryError: a log that cannot be appended to, see
-            ``foreign_tail.open_appender``; a run that no task of ours made; rows that go to a
+            ``foreign_tail.ForeignLog``; a run that no task of ours made; rows that go to a
             rider's topic.
     """
     for run in runs:
@@ -79,15 +79,19 @@ def plan_appends(
             for rider in riders:
                 aboard.add(rider, planner.topic(rider.topic))
             runs = [*runs, *aboard.finish()]
-        by_partition: dict[TopicPartition, list[StagedRun]] = {}
-        for run in runs:
-            by_partition.setdefault(run.topic_partition, []).append(run)
-        opened = list(planner.open(by_partition))
+        opened = list(planner.open(_by_partition(runs)))
         late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
         undo.callback(late.discard)
         planned = _planned(opened, files, late, durable=durable)
         undo.pop_all()
         return planned
+
+
+def _by_partition(runs: Sequence[StagedRun]) -> dict[TopicPartition, list[StagedRun]]:
+    found: dict[TopicPartition, list[StagedRun]] = {}
+    for run in runs:
+        found.setdefault(run.topic_partition, []).append(run)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,16 +228,17 @@ class _Planner:
         if appender is not None and appender.log_end_offset == committed_end:
             appender.resume(topic.config, now_ms=self._now_ms)
         else:
-            appender = open_appender(
-                folder,
-                key,
-                topic.config,
-                now_ms=self._now_ms,
-                topic_id=topic.topic_id,
+            log = ForeignLog(
+                folder=folder,
+                key=key,
+                config=topic.config,
                 committed_end=committed_end,
                 marks=self._marks,
-                first_offset=min((run.first_offset for run in kept), default=0),
                 advice=advice(state.topics.get(topic.key), key.partition),
+            )
+            first_offset = min((run.first_offset for run in kept), default=0)
+            appender = log.open(
+                now_ms=self._now_ms, topic_id=topic.topic_id, first_offset=first_offset
             )
             if found is not None:
                 check_log_start(found, self._marks.log_start(found), appender.log_end_offset)

@@ -97,25 +97,30 @@ def hand_over(
     check_written(directories)
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
     begun = Upkeep()
-
-    def check_identity_there(log_set: LogSet) -> None:
-        refuse_another_identity(log_set.directories, cluster_id, node_id)
-
-    conditions = (check_identity_there, begun.look(mends=not dry_run))
+    conditions = (
+        lambda log_set: refuse_another_identity(log_set.directories, cluster_id, node_id),
+        begun.look(mends=not dry_run),
+    )
     with opened_set(
         directories, policy, *conditions, holder="kafkalog handover", dry_run=dry_run
     ) as log_set:
         done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
         report_lost(log_set, done)
         _check_numbers(done)
-        if done.problems:
-            return done
-        if not dry_run:
-            _make_durable(log_set, done.partitions)
-        done.partitions = _renamed(log_set, done, topic_ids or {}, dry_run=dry_run)
-        for folder in log_set.directories:
-            _give(folder, done, cluster_id, node_id, dry_run=dry_run)
-    return done
+        if not done.problems:
+            done.partitions = _ready(log_set, done, topic_ids or {}, dry_run=dry_run)
+            for folder in log_set.directories:
+                _give(folder, done, cluster_id, node_id, dry_run=dry_run)
+        return done
+
+
+def _ready(
+    log_set: LogSet, done: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
+) -> list[PartitionEnd]:
+    """Make logs durable, and give topics their ids. REQUIRES: nothing is unfinished."""
+    if not dry_run:
+        _make_durable(log_set, done.partitions)
+    return _renamed(log_set, done, topic_ids, dry_run=dry_run)
 
 
 def _give(

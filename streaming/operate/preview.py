@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.streaming.commit.foreign_tail import look_at_end, telling_a_way_out
+from kafkalog.streaming.commit.foreign_tail import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.segment_files import list_base_offsets
@@ -76,15 +76,15 @@ class Preview:
         if touched is not None:
             return Expected(touched.start_offset, _corrected_after(touched, found.path, config))
         topic_id = read_topic_id(found.path)
-        end, cut = look_at_end(
-            found.path,
-            key,
-            config,
+        log = ForeignLog(
+            folder=found.path,
+            key=key,
+            config=config,
             committed_end=self._log_set.state.high_watermark(key.topic, topic_id, key.partition),
             marks=marks,
             takes_over=self._takes_over,
-            ends_open=self._aborts_open,
         )
+        end, cut = log.look(ends_open=self._aborts_open)
         if cut is not None:
             _LOG.warning("%s", cut)
         aborted = tuple(aborted_by(key, found.path, end)) if self._aborts_open else ()

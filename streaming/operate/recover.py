@@ -17,7 +17,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS
-from kafkalog.streaming.commit.foreign_tail import open_appender, telling_a_way_out
+from kafkalog.streaming.commit.foreign_tail import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -142,7 +142,7 @@ def put_in_order(
     which nothing is changed.
 
     ``takes_over``: the logs are the truth as they are, see
-    :func:`~kafkalog.streaming.commit.foreign_tail.open_appender`.
+    :class:`~kafkalog.streaming.commit.foreign_tail.ForeignLog`.
     """
     done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
@@ -228,17 +228,16 @@ class _Order:
         state = self._log_set.state
         known = state.topic(key.topic, topic_id)
         config = LogConfig.from_mapping(known.settings if known else {})
-        appender = open_appender(
-            found.path,
-            key,
-            config,
-            now_ms=system.time_ns() // 1_000_000,
-            topic_id=topic_id,
+        foreign = ForeignLog(
+            folder=found.path,
+            key=key,
+            config=config,
             committed_end=state.high_watermark(key.topic, topic_id, key.partition),
             marks=self._marks,
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
         )
+        appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)
         corrected: list[Path] = []
         with PartitionLog(found.path, key) as log:
             start = log.log_start_offset

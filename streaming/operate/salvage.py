@@ -152,7 +152,10 @@ def _without(
     directories: Sequence[Path],
     log_set: LogSet | None,
 ) -> Salvaged:
-    """Do away with the places that are named; a salvage that is cut off is noted meanwhile."""
+    """Do away with the places that are named; a salvage that is cut off is noted meanwhile.
+
+    REQUIRES: the locks are held, and nothing is unfinished.
+    """
     again = any(map(unfinished_salvage, directories))
     plans = [(log, *chosen_places(log.key, log.found, names, again=again)) for log in logs]
     done = Salvaged()

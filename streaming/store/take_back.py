@@ -58,7 +58,7 @@ def take_back(
 ) -> None:
     """Undo every unfinished commit, and end every finished one that left its intent behind.
 
-    The caller holds the locks. Costs nothing where the last commit came to its end. ``durable``:
+    REQUIRES: the locks are held. Costs nothing where the last commit came to its end. ``durable``:
     a finished one, which may have left its records to the system, is made durable too. After a loss
     of power, ``cut`` are partitions whose logs have been cut already, below where the commit began,
     and with ``staged_may_be_lost`` what no staged file can tell is taken for the commit's own.
@@ -73,23 +73,27 @@ def take_back(
     marks = BrokerMarks()
     for intent in unfinished:
         _check_belongs(log_set, intent)
-        whole = [each for each in intent.partitions if each.topic_partition not in cut]
         for_each(
             lambda each: _check_partition(
                 log_set, each, marks, staged_may_be_lost=staged_may_be_lost
             ),
-            whole,
+            [each for each in intent.partitions if each.topic_partition not in cut],
         )
-        for_each(
-            lambda each: _take_back_partition(log_set, each, is_cut=each.topic_partition in cut),
-            intent.partitions,
-        )
-        _sync_parents(log_set, intent)
+        _undo(log_set, intent, cut)
     if unfinished:
         log_set.check_current()
     else:
         _end_finished(log_set, durable=durable)
     log_set.node.withdraw(durable=bool(unfinished))
+
+
+def _undo(log_set: LogSet, intent: Intent, cut: Collection[TopicPartition]) -> None:
+    """Take back what is proved to be the intent's own."""
+    for_each(
+        lambda each: _take_back_partition(log_set, each, is_cut=each.topic_partition in cut),
+        intent.partitions,
+    )
+    _sync_parents(log_set, intent)
 
 
 def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:

@@ -15,7 +15,7 @@ from tests.support.reader_model import look_during_commits
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.foreign_tail import _ForeignLog
+from kafkalog.streaming.commit.foreign_tail import ForeignLog
 from kafkalog.streaming.store import nodes, session
 from kafkalog.streaming.store.identity import Verdict
 from kafkalog.streaming.store.log_set import LogSet
@@ -153,7 +153,7 @@ BUGS: Final = {
 def test_a_protocol_with_a_mistake_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     queries, bounds = BUGS[bug]
     if bug == ADOPTED:
-        monkeypatch.setattr(_ForeignLog, "check_has_no_more", nothing)
+        monkeypatch.setattr(ForeignLog, "check_has_no_more", nothing)
     else:
         plant(monkeypatch, bug)
     with pytest.raises(Broken):

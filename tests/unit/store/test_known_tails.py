@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes
@@ -14,7 +14,7 @@ from kafkalog.checkpoints.broker import (
     read_leader_epochs,
     write_leader_epochs,
 )
-from kafkalog.streaming.commit import planning
+from kafkalog.streaming.commit.foreign_tail import ForeignLog
 from kafkalog.streaming.store.known_tails import KnownTails
 from kafkalog.streaming.store.log_set import LogSet
 
@@ -28,13 +28,13 @@ STAMPS = [1_700_000_000_000]
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note the folders whose logs are read at their ends."""
     seen: list[str] = []
-    original = planning.open_appender
+    original = ForeignLog.open
 
-    def note(folder: Path, *arguments: object, **named: object) -> object:
-        seen.append(folder.name)
-        return original(folder, *arguments, **named)  # type: ignore[arg-type]
+    def note(log: ForeignLog, **named: Any) -> object:
+        seen.append(log.folder.name)
+        return original(log, **named)
 
-    monkeypatch.setattr(planning, "open_appender", note)
+    monkeypatch.setattr(ForeignLog, "open", note)
     return seen
 
 
