@@ -68,6 +68,7 @@ def plan_appends(
             ``foreign_tail.ForeignLog``; a run that no task of ours made; rows that go to a
             rider's topic.
     """
+    riders = [rider for rider in riders if rider.records]
     for run in runs:
         _check_run(run, plan, riders)
     planner = _Planner(log_set, plan, riders, now_ms, tails)

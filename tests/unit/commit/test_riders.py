@@ -67,7 +67,9 @@ def test_riders_are_published_with_their_batch_and_not_a_second_time(tmp_path: P
 
 def test_a_batch_without_rows_takes_riders_along(tmp_path: Path) -> None:
     writer = Writer(tmp_path, topic="t")
-    assert commit(writer, 0, riders=[rider("x")]).appended
+    commit(writer, 0, riders=[rider()])
+    assert values_of([tmp_path], GROUPS) == {}, "one without records makes no topic"
+    assert commit(writer, 1, riders=[rider("x")]).appended
     assert values_of([tmp_path], GROUPS) == {0: [], 1: [], 2: ["x"]}
     state = load_state(tmp_path)
     assert state is not None
