@@ -56,32 +56,29 @@ def plan_appends(
     """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
     REQUIRES: the locks are held, and nothing is unfinished.
-
     A topic that is new gets all of its partitions, those without rows too. The ends of logs that
     ``tails`` knows are not read. Riders, and what can only be compressed now, go into new staged
     files, whose names begin with ``staged_prefix``.
 
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
-        RecordTooLargeError: a record that exceeds ``max.message.bytes``, of those encoded now.
-        CommitError, LogDirectoryError: a log that cannot be appended to, see
-            ``foreign_tail.ForeignLog``; a run that no task of ours made; rows that go to a
-            rider's topic.
+        RecordTooLargeError: a record, of those encoded now, that exceeds its topic's limit.
+        CommitError, LogDirectoryError: a log that cannot be appended to, see ``ForeignLog``; a run
+            that no task of ours made; rows that go to a rider's topic.
     """
     riders = [rider for rider in riders if rider.records]
     for run in runs:
         _check_run(run, plan, riders)
     planner = _Planner(log_set, plan, riders, now_ms, tails)
-    durable = plan.policy.is_durable
-    with closing(StagedFiles(plan.directories)) as files, ExitStack() as undo:
-        if riders:
-            aboard = Riders(plan.directories, staged_prefix, durable=durable)
-            undo.callback(aboard.discard)
-            for rider in riders:
-                aboard.add(rider, planner.topic(rider.topic))
-            runs = [*runs, *aboard.finish()]
+    folders, durable = plan.directories, plan.policy.is_durable
+    with closing(StagedFiles(folders)) as files, ExitStack() as undo:
+        aboard = Riders(folders, staged_prefix, durable=durable)
+        undo.callback(aboard.discard)
+        for rider in riders:
+            aboard.add(rider, planner.topic(rider.topic))
+        runs = [*runs, *aboard.finish()]
         opened = list(planner.open(_by_partition(runs)))
-        late = LateEncoding(plan.directories, files, staged_prefix, durable=durable)
+        late = LateEncoding(folders, files, staged_prefix, durable=durable)
         undo.callback(late.discard)
         planned = _planned(opened, files, late, durable=durable)
         undo.pop_all()

@@ -52,10 +52,12 @@ from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.partition_end import PartitionEnd
+    from kafkalog.streaming.store.session import Condition
 
 __all__ = ["hand_over", "take_over"]
 
@@ -88,39 +90,49 @@ def hand_over(
 
     Raises:
         UnknownTopicOrPartitionError: ``topic_ids`` names a topic that is not there.
-        OptionError: it has an id that is none, or one id for two topics; no id of a cluster, or
-            a negative one of a node; or directories of another broker.
+        OptionError: an id that is none, or is given twice; or directories of another broker.
         KafkaLogError: see :func:`~kafkalog.streaming.operate.recover.recover`.
     """
     check_identity(cluster_id, node_id)
-    directories = existing(paths)
-    check_written(directories)
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
     begun = Upkeep()
-    conditions = (
-        lambda log_set: refuse_another_identity(log_set.directories, cluster_id, node_id),
-        begun.look(mends=not dry_run),
-    )
-    with opened_set(
-        directories, policy, *conditions, holder="kafkalog handover", dry_run=dry_run
-    ) as log_set:
-        done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
-        report_lost(log_set, done)
-        _check_numbers(done)
-        if not done.problems:
-            done.partitions = _ready(log_set, done, topic_ids or {}, dry_run=dry_run)
-            for folder in log_set.directories:
-                _give(folder, done, cluster_id, node_id, dry_run=dry_run)
+
+    def look(log_set: LogSet) -> None:
+        refuse_another_identity(log_set.directories, cluster_id, node_id)
+        begun.look(mends=not dry_run)(log_set)
+
+    with _written(paths, look, wait_ms, dry_run=dry_run) as log_set:
+        done = _ready(log_set, begun, topic_ids or {}, dry_run=dry_run)
+        for folder in () if done.problems else log_set.directories:
+            _give(folder, done, cluster_id, node_id, dry_run=dry_run)
         return done
 
 
+def _written(
+    paths: Sequence[str], look: Condition, wait_ms: int, *, dry_run: bool
+) -> AbstractContextManager[LogSet]:
+    """Open a set that our sink wrote."""
+    directories = existing(paths)
+    check_written(directories)
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    return opened_set(directories, policy, look, holder="kafkalog handover", dry_run=dry_run)
+
+
 def _ready(
-    log_set: LogSet, done: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
-) -> list[PartitionEnd]:
-    """Make logs durable, and give topics their ids. REQUIRES: nothing is unfinished."""
+    log_set: LogSet, begun: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
+) -> Upkeep:
+    """Put logs in order, make them durable, and give topics their ids.
+
+    REQUIRES: the locks are held and nothing is unfinished; not so for a ``dry_run``.
+    """
+    done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
+    report_lost(log_set, done)
+    _check_numbers(done)
+    if done.problems:
+        return done
     if not dry_run:
         _make_durable(log_set, done.partitions)
-    return _renamed(log_set, done, topic_ids, dry_run=dry_run)
+    done.partitions = _renamed(log_set, done, topic_ids, dry_run=dry_run)
+    return done
 
 
 def _give(

@@ -286,6 +286,7 @@ _UNDER_ITS_CALLERS = {
     "_copy_set",
     "_session",
     "_locked",
+    "_written",
 }
 
 
@@ -307,4 +308,4 @@ def test_nothing_takes_locks_but_in_a_shielded_thread() -> None:
 def _takes_locks(function: ast.FunctionDef) -> bool:
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
     names = {call.id if isinstance(call, ast.Name) else getattr(call, "attr", "") for call in calls}
-    return bool(names & {"DirectoryLocks", "Session", "opened_set", "_session"})
+    return bool(names & {"DirectoryLocks", "Session", "opened_set", "_session", "_written"})
