@@ -16,7 +16,7 @@ LOG = Annotated[
 ]
 TOPIC = Annotated[str, typer.Option(help="The topic.")]
 CHECKPOINT = Annotated[str, typer.Option(help="The query's checkpoint folder, of its own.")]
-FOLLOW = Annotated[bool, typer.Option("--follow", help="Go on with what comes later.")]
+FOLLOW = Annotated[bool, typer.Option("--follow", help="Continue with what comes later.")]
 SETTINGS = Annotated[
     list[str] | None,
     typer.Option(

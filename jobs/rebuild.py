@@ -1,4 +1,4 @@
-"""Make the indexes of log directories anew: ``python -m kafkalog.jobs.rebuild PATH``."""
+"""Rebuild the indexes of log directories: ``python -m kafkalog.jobs.rebuild PATH``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def command(
     ] = 4096,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON per segment.")] = False,
 ) -> None:
-    """Make offset and time indexes anew from the logs; exit 1 if a log ends in damage."""
+    """Rebuild offset and time indexes from the logs; exit 1 if a log ends in damage."""
     wanted = TopicPartition(topic, partition) if topic else None
     try:
         segments = rebuild(log, wanted, index_interval_bytes=index_interval_bytes)

@@ -241,10 +241,10 @@ class ForeignLog:
                 f"{end.next_offset} only, and {mark.text} {mark.offset}: {end.problem}. Nothing "
                 f"was cut off. {_WAY_OUT}{self.advice}"
             ) from end.problem
-        behind = find_valid_batch(segment.path, end.position, end.next_offset)
-        if behind is not None:
+        later = find_valid_batch(segment.path, end.position, end.next_offset)
+        if later is not None:
             raise LogDirectoryError(
-                f"{segment.path}: {end.problem}, but at byte {behind} there is a valid batch "
+                f"{segment.path}: {end.problem}, but at byte {later} there is a valid batch "
                 f"again: the log is damaged in its middle. Nothing was cut off. {_WAY_OUT}"
             )
 
@@ -255,7 +255,7 @@ def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> N
     if stable < end:
         raise CommitError(
             f"{folder}: a transaction that began at offset {stable} of {key} is still open at the "
-            f"end of the log, offset {end}: what is appended behind it, readers of committed "
+            f"end of the log, offset {end}: what is appended after it, readers of committed "
             "records would never come to. Let the broker end it first (it aborts it when "
             "transaction.timeout.ms is over). If none will start again, run `kafkalog takeover "
             "--abort-open-transactions`"

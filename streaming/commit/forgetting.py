@@ -59,7 +59,7 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
     if gone:
         _LOG.warning(
             "forgotten, since they were silent for twice their transactional.id.expiration.ms: %s. "
-            "A query that comes back is refused, a txnAppId begins anew",
+            "A query that comes back is refused, a txnAppId begins again",
             _listed(gone),
         )
     if expired:

@@ -26,7 +26,7 @@ def out_of_order(key: TopicPartition, before: int, offset: int) -> RowError:
     if offset < 0:
         return RowError(f"{key}: a row is to keep offset {offset}: offsets are not negative")
     return RowError(
-        f"{key}: a row is to keep offset {offset} and comes behind one with offset {before}. "
+        f"{key}: a row is to keep offset {offset} and comes after one with offset {before}. "
         f"{_WAY_OUT}"
     )
 

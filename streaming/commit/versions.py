@@ -1,8 +1,8 @@
 """Batch writes with an id: which topics of a write are still to be written.
 
 ``txnVersion`` counts for each ``txnAppId`` and topic, as Delta's counts for each table. So one
-``foreachBatch`` may write to several topics under one id and version, and goes on where it was cut
-off when its batch comes again. Of a topic's last version the digest of the rows is kept:
+``foreachBatch`` may write to several topics under one id and version, and continues where it was
+cut off when its batch comes again. Of a topic's last version the digest of the rows is kept:
 
 ==========================================  ======================================================
 in each topic of the write                  the write

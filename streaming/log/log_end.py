@@ -61,7 +61,7 @@ class ValidBatches:
         """Take them, and refuse bytes after them.
 
         Raises:
-            CorruptRecordError: the file goes on with bytes that are no valid batch.
+            CorruptRecordError: the file continues with bytes that are no valid batch.
         """
         yield from self
         if self.end.problem is not None:

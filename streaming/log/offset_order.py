@@ -36,22 +36,22 @@ def ends_with_gap(table: BatchTable, before: int) -> bool:
     return int(_first_offsets(table[-1:])[0]) != previous + 1 or not _has_all(table[-1:])[0]
 
 
-def misplaced(table: BatchTable, before: int, behind: int) -> npt.NDArray[np.bool_]:
+def misplaced(table: BatchTable, before: int, after: int) -> npt.NDArray[np.bool_]:
     """Return which batches have offsets that do not fit.
 
     Args:
         table: n > 0 batches.
         before: the last offset before them.
-        behind: the first offset after them; ``MAX_OFFSET`` if it is not known.
+        after: the first offset after them; ``MAX_OFFSET`` if it is not known.
 
     Returns:
         bool[n]
     """
     first, last = _first_offsets(table), table.last_offset
     wrong = np.zeros(len(table), np.bool_)
-    if last[-1] < behind and (first > np.concatenate(([before], last[:-1]))).all():
+    if last[-1] < after and (first > np.concatenate(([before], last[:-1]))).all():
         return wrong
-    following = np.concatenate((first[1:], [behind]))
+    following = np.concatenate((first[1:], [after]))
     has_all = _has_all(table)
     for row in range(len(table)):
         has_gap = first[row] != before + 1 or not has_all[row]

@@ -146,7 +146,7 @@ class PartitionLog:
         *,
         verify_from: int | None = None,
         committed_end: int | None = None,
-        behind_damage: bool = False,
+        past_damage: bool = False,
     ) -> LogEnd:
         """Walk to the end of the log, as a recovering broker would.
 
@@ -154,7 +154,7 @@ class PartitionLog:
         earlier, at the batch with offset ``verify_from``, and checks lengths and checksums. The
         first bytes that are no valid batch are the end of the log: a torn tail, the zeros of a
         preallocated segment, or damage, after which a recovering broker would keep nothing either.
-        With ``behind_damage`` the log does not end at a batch that has a valid one right after it:
+        With ``past_damage`` the log does not end at a batch that has a valid one right after it:
         that batch is damaged, and whoever reads it finds out.
 
         ``committed_end`` is the offset below which everything is known to have been whole.
@@ -163,12 +163,12 @@ class PartitionLog:
             CorruptRecordError: bytes below ``committed_end`` that are no valid batch.
         """
         return retrying(
-            lambda: self._walk_to_end(verify_from, committed_end, behind_damage=behind_damage),
+            lambda: self._walk_to_end(verify_from, committed_end, past_damage=past_damage),
             self.refresh,
         )
 
     def _walk_to_end(
-        self, verify_from: int | None, committed_end: int | None, *, behind_damage: bool
+        self, verify_from: int | None, committed_end: int | None, *, past_damage: bool
     ) -> LogEnd:
         offset, base, position = self.log_start_offset, -1, 0
         start = MAX_OFFSET if verify_from is None else verify_from
@@ -176,7 +176,7 @@ class PartitionLog:
             with segment:
                 base = segment.base_offset
                 end = find_valid_end(segment, segment.floor_position(start))
-                if behind_damage:
+                if past_damage:
                     end = pass_damage(segment, end)
                 offset, position = max(offset, end.next_offset), end.position
                 if end.problem is None:
@@ -227,31 +227,31 @@ class PartitionLog:
         done = start
         for segment in self.segments:
             with segment:
-                behind = self._behind(segment) if end > segment.base_offset else None
-                limit = end if behind is None else min(end, behind)
+                following = self._following(segment) if end > segment.base_offset else None
+                limit = end if following is None else min(end, following)
                 first = max(done, segment.base_offset)
                 if first >= limit:
                     continue
-                sealed = limit == behind
+                sealed = limit == following
                 if segment.size or not sealed:
                     found.append(slice_segment(segment, first, limit, sealed_end=sealed))
                 done = limit
         return found
 
-    def _behind(self, segment: LogSegment) -> int | None:
+    def _following(self, segment: LogSegment) -> int | None:
         """Return the first offset after those of a segment; None for the active one."""
         higher = self.segments.higher(segment.base_offset)
         if higher is None:
             return None
-        behind = higher.base_offset
+        following = higher.base_offset
         if self._may_overlap:
             headers = segment.headers(segment.floor_position(MAX_OFFSET))
             last = next(iter(deque(headers, maxlen=1)), None)
-            if last is not None and last.last_offset >= behind:
+            if last is not None and last.last_offset >= following:
                 with self.segments.from_floor(last.last_offset)[0] as other:
                     if other.holds(last.offset, last.last_offset):
                         return last.last_offset + 1
-        return behind
+        return following
 
     def split_slice(self, whole: SegmentSlice, pieces: int) -> list[SegmentSlice]:
         """Cut a slice at batch boundaries; see :mod:`kafkalog.streaming.log.read.slices`."""

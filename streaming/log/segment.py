@@ -348,10 +348,10 @@ class LogSegment:
 
         The batch at ``end_position`` is only asked where one leaps.
         """
-        behind = None
+        following = None
         if ends_with_gap(table, last_offset) and end_position < self.size:
-            behind = self.header_at(end_position)
-        wrong = misplaced(table, last_offset, MAX_OFFSET if behind is None else behind.offset)
+            following = self.header_at(end_position)
+        wrong = misplaced(table, last_offset, MAX_OFFSET if following is None else following.offset)
         return int(wrong.argmax()) if wrong.any() else len(table)
 
     def disorder(self, batch: BatchTable) -> CorruptRecordError:
@@ -359,7 +359,7 @@ class LogSegment:
         position, base = int(batch.position[0]), int(batch.base_offset[0])
         return CorruptRecordError(
             f"{self.path}: the batch at position {position} has offsets {base} to "
-            f"{batch.last_offset[0]}, which do not fit between those before it and those behind "
+            f"{batch.last_offset[0]}, which do not fit between those before it and those after "
             f"it in the segment with base offset {self.base_offset}",
             path=str(self.path),
             position=position,
@@ -372,5 +372,5 @@ class LogSegment:
 
 @once_per_process
 def _warn_once(message: str) -> None:
-    """Say the same about the same file once, though every query opens it anew."""
+    """Say the same about the same file once, though every query opens it again."""
     _LOGGER.warning("%s", message)

@@ -62,7 +62,7 @@ _FAULTS: Final = {
     kernels.BAD_KEY_LENGTH: "a key's length lies beyond its record",
     kernels.BAD_VALUE_LENGTH: "a value's length lies beyond its record",
     kernels.BAD_HEADER: "a header's length or count lies beyond its record",
-    kernels.LEFT_OVER_BYTES: "a record or batch has bytes behind its last field",
+    kernels.LEFT_OVER_BYTES: "a record or batch has bytes after its last field",
     kernels.BAD_SECTION: "its records lie outside of its bytes",
 } | message_set.FAULTS
 

@@ -170,15 +170,15 @@ class OpenPartition:
             return
         offsets = rows.records.offsets[members]
         before = np.concatenate(([self._last_offset], offsets[:-1]))
-        behind = np.flatnonzero(offsets <= before)
-        if len(behind):
+        too_low = np.flatnonzero(offsets <= before)
+        if len(too_low):
             raise out_of_order(
-                self.topic_partition, int(before[behind[0]]), int(offsets[behind[0]])
+                self.topic_partition, int(before[too_low[0]]), int(offsets[too_low[0]])
             )
         self._last_offset = int(offsets[-1])
         if self._last_offset == MAX_OFFSET:
             raise RowError(
-                f"{self.topic_partition}: a row is to keep offset {MAX_OFFSET}, behind which a log "
+                f"{self.topic_partition}: a row is to keep offset {MAX_OFFSET}, after which a log "
                 "has no end"
             )
 

@@ -42,7 +42,7 @@ def say_gaps(
     if damaged:
         _LOGGER.warning(
             "the logs of %d partitions end at a damaged batch, as for a broker that recovers them: "
-            "nothing tells that the batches behind it are committed, and they are not read "
+            "nothing tells that the batches after it are committed, and they are not read "
             "(kafkalog verify names the places): %s",
             len(damaged),
             ", ".join(damaged[:10]),

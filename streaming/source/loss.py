@@ -36,9 +36,9 @@ class LossPolicy:
         text = f"[KAFKA_DATA_LOSS.{condition}] {message}"
         if self.fails:
             raise DataLossError(
-                f"{text} To go on without these offsets, set failOnDataLoss to false."
+                f"{text} To continue without these offsets, set failOnDataLoss to false."
             )
-        _LOGGER.warning("%s The query goes on, as failOnDataLoss is false.", text)
+        _LOGGER.warning("%s The query continues, as failOnDataLoss is false.", text)
 
     def partitions_deleted(self, start: Mapping[TopicPartition, int]) -> None:
         """Partitions that a query has read are no longer there."""
@@ -65,7 +65,7 @@ class LossPolicy:
                 "PARTITION_OFFSET_CHANGED",
                 "The end of these partitions went back: "
                 f"{_listed(f'{key} from {start[key]} to {end[key]}' for key in shorter)}. "
-                "The topic was made anew, its log was truncated, or the start lies beyond its end.",
+                "The topic was recreated, its log was truncated, or the start lies beyond its end.",
             )
 
     def topics_recreated(
@@ -90,7 +90,7 @@ class LossPolicy:
             )
             self._lost(
                 "PARTITION_OFFSET_CHANGED",
-                f"The topics of these partitions were deleted and made anew: {shown}. What the old "
+                f"The topics of these partitions were deleted and recreated: {shown}. What the old "
                 f"topic held from there on is gone; the new one has to be read from its start."
                 f"{advice}",
             )
@@ -140,14 +140,14 @@ class LossPolicy:
 def refuse_lost_targets(
     end: Mapping[TopicPartition, int],
     available: Mapping[TopicPartition, int],
-    made_anew: Collection[TopicPartition],
+    recreated: Collection[TopicPartition],
 ) -> None:
     """Fail if the targets of ``Trigger.AvailableNow`` are not there, whatever ``failOnDataLoss``.
 
     Raises:
         DataLossError: partitions of ``end`` are gone or recreated, or end before.
     """
-    lost = [str(key) for key in end if key not in available or key in made_anew]
+    lost = [str(key) for key in end if key not in available or key in recreated]
     if lost:
         raise DataLossError(
             "[LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW] these partitions "

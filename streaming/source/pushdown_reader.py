@@ -80,5 +80,5 @@ def _warn_of_other_uses() -> None:
     _LOGGER.warning(
         "filterPushdown: Spark keeps what the filters of this query leave with the loaded "
         "DataFrame or view; another use of it, or a second one in the same query, may get that "
-        "instead of its own rows. Load anew for each query, and name the load once in it."
+        "instead of its own rows. Load again for each query, and name the load once in it."
     )

@@ -115,7 +115,7 @@ class ReadOptions(RangeOptions):
         default=False,
         doc="let a batch query's filters on topic, partition, offset and timestamp decide what is "
         "read. Spark's setting spark.sql.python.filterPushdown.enabled must be true as well. "
-        "Use a DataFrame only once then: load anew for each query",
+        "Use a DataFrame only once then: load again for each query",
     )
     max_timestamp_disorder_ms: int | None = option(
         "maxTimestampDisorder",

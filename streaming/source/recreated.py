@@ -68,7 +68,7 @@ class TopicIds:
         """Whether they outlast the run."""
         return self._folder is not None
 
-    def start_anew(self) -> None:
+    def start_again(self) -> None:
         """Forget all: the query starts without a checkpoint, in topics as they are now."""
         self._known = {}
         self._adopted = None

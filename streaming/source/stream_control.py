@@ -168,16 +168,16 @@ class StreamControl:
         if not self.phase.has_begun:
             self.phase = self._phase_of_questions
         if is_fresh:
-            self._ids.start_anew()
+            self._ids.start_again()
         ends = self._ends_after(start, is_fresh=is_fresh)
-        anew = {} if is_fresh else self._restarts(start, ends)
-        self._ids.adopt(start, self._tail.topic_ids(), but=anew)
+        recreated = {} if is_fresh else self._restarts(start, ends)
+        self._ids.adopt(start, self._tail.topic_ids(), but=recreated)
         if is_fresh and self._start.moves and not take_all:
             return start  # an empty batch keeps a start that may mean other offsets later
         if not ends:
             return start
-        ends = {**ends, **anew}
-        known = {**start, **anew}
+        ends = {**ends, **recreated}
+        known = {**start, **recreated}
         # a new partition that is gone already stays, for planning to say so
         begin = {
             key: known[key] if key in known else self._tail.log_start_if_there(key) or 0
@@ -207,7 +207,7 @@ class StreamControl:
         if is_replayed:
             self.phase = Phase.REPLAYING
         if is_replayed and start == self._initial:
-            # The first batch again, after a failure: the start is resolved anew and may lie
+            # The first batch again, after a failure: the start is resolved again and may lie
             # after the end that was kept, or name partitions that are new since.
             start = {key: min(offset, end[key]) for key, offset in start.items() if key in end}
         # REQUIRES: no targets are set while a batch is replayed, which is of an earlier run.
@@ -228,13 +228,13 @@ class StreamControl:
         planned = self._waiting(end, available)
         stable = {key: at for key, at in planned.items() if self._tail.is_stable(key, at)}
         available = {**available, **stable}
-        gone = self._made_anew(start, end)
+        gone = self._recreated_since(start, end)
         if is_target:
             absent = self._absent(start, available)
             due = {key: at for key, at in end.items() if absent.get(key) != at}
             refuse_lost_targets(due, available, gone)
         for key, offset in gone.items():
-            policy.range_not_readable(key, offset, end[key], "its topic was made anew")
+            policy.range_not_readable(key, offset, end[key], "its topic was recreated")
         start = {**start, **{key: end[key] for key in gone}}
         ranges = readable_ranges(start, end, available, self._tail, policy)
         return plan_splits(ranges, self._options, self._tail, policy)
@@ -242,7 +242,7 @@ class StreamControl:
     def _goes_on(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint continues, whatever the options say."""
         if self.phase is Phase.INITIAL:
-            _LOGGER.info("goes on as its checkpoint says at %s", json.dumps(to_json(start)))
+            _LOGGER.info("continues as its checkpoint says at %s", json.dumps(to_json(start)))
 
     def _without_latest(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Let partitions that start at ``latest`` end where they start, which keeps their start.
@@ -318,7 +318,7 @@ class StreamControl:
             self._end.forget(recreated)
         return log_starts
 
-    def _made_anew(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
+    def _recreated_since(self, start: PartitionOffsets, end: PartitionOffsets) -> PartitionOffsets:
         """Find offsets to read whose topic was recreated after the batch was decided on.
 
         Those of partitions that the batch adds count from 0.
@@ -345,8 +345,8 @@ class StreamControl:
         if waiting.keys() - self._held.keys():
             _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
         self._held = waiting
-        behind = {key: OffsetGap(self.latest[key], offset) for key, offset in waiting.items()}
-        self._stuck.look({**behind, **self._tail.ends.unread})
+        uncommitted = {key: OffsetGap(self.latest[key], offset) for key, offset in waiting.items()}
+        self._stuck.look({**uncommitted, **self._tail.ends.unread})
         return {**self.latest, **waiting} if waiting else self.latest
 
     def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:

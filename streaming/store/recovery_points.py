@@ -58,7 +58,7 @@ def sync_behind(logs: Iterable[LogReach], *, whole: bool = False) -> None:
         OSError: it is not durable.
     """
     points: dict[Path, dict[TopicPartition, int]] = {}
-    behind = []
+    unsynced = []
     for log in logs:
         log_dir = log.folder.parent
         if log_dir not in points:
@@ -67,8 +67,8 @@ def sync_behind(logs: Iterable[LogReach], *, whole: bool = False) -> None:
         if whole or point > log.end_offset:
             point = _NOTHING
         if point < log.end_offset:
-            behind.append((log, point))
-    for_each(lambda pair: _sync(*pair), behind)
+            unsynced.append((log, point))
+    for_each(lambda pair: _sync(*pair), unsynced)
 
 
 def _sync(log: LogReach, point: int) -> None:

@@ -364,7 +364,7 @@ def test_a_topic_that_was_made_anew_between_runs_is_read_from_its_start(
     log.delete("t-1")
     log.append("t-0", count)
     log.name_topic("t-0")
-    with pytest.raises(StreamingQueryException, match="were deleted and made anew: t-0 from 5 to"):
+    with pytest.raises(StreamingQueryException, match="were deleted and recreated: t-0 from 5 to"):
         finish(start(**given))
     run = finish(start(failOnDataLoss="false", **given))
     assert run.values == log.values("t-0")

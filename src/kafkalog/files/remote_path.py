@@ -73,7 +73,7 @@ class Store(Protocol):
         ...
 
     def forget_listing(self) -> None:
-        """Have the next look list anew."""
+        """Have the next look list again."""
         ...
 
     def status(self, key: str) -> RemoteStatus:

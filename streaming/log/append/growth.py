@@ -74,7 +74,7 @@ class SegmentState:
     indexed_timestamp: int = NO_TIMESTAMP
     """The timestamp in the last of these."""
     lost_index_entries: tuple[tuple[int, int], ...] = ()
-    """Entries counted above that the offset index lacks: it is written anew."""
+    """Entries counted above that the offset index lacks: it is written again."""
     lost_time_entries: tuple[tuple[int, int], ...] = ()
 
     @classmethod

@@ -32,7 +32,7 @@ def load_segment_state(segment: LogSegment, index_interval_bytes: int) -> Segmen
     try:
         return _load_indexed(segment, index_interval_bytes)
     except CorruptIndexError as error:
-        _LOGGER.warning("%s: the indexes are made anew: %s", segment.path, error)
+        _LOGGER.warning("%s: the indexes are recreated: %s", segment.path, error)
         return _load_by_scan(segment, index_interval_bytes)
 
 

@@ -1,7 +1,7 @@
 """Which batches belong to aborted transactions, for a reader that goes forward through a log.
 
 A reader of committed records needs, for a range of offsets, the transactions that overlap it and
-were aborted; their markers may lie far behind it. Three sources tell them:
+were aborted; their markers may lie far after it. Three sources tell them:
 
 - **The indexes of aborted transactions**, as a broker answers a fetch: those of the range's segment
   and of the following ones, up to an entry whose last stable offset is not below the range's end.

@@ -159,14 +159,14 @@ class Salvage:
 
     def _misplaced(self, segment: LogSegment, table: BatchTable, end: int) -> NDArray[np.bool_]:
         """Return which batches do not fit between their neighbours; the next one is at ``end``."""
-        behind = MAX_OFFSET
+        following = MAX_OFFSET
         if ends_with_gap(table, self._last_offset):
             if end < segment.size:
                 header = segment.header_at(end)
-                behind = MAX_OFFSET if header is None else header.offset
+                following = MAX_OFFSET if header is None else header.offset
             elif leaps_into_higher(segment, table[-1:]):
-                behind = int(table.last_offset[-1])
-        return misplaced(table, self._last_offset, behind)
+                following = int(table.last_offset[-1])
+        return misplaced(table, self._last_offset, following)
 
     def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
         self._count(segment, int(table.position[row]), int(table.size[row]))
@@ -213,7 +213,7 @@ class Salvage:
         try:
             entries = None if index is None else index.between(position, segment.size)
         except CorruptIndexError as error:
-            self._warn("%s: %s is of no help behind damage: %s", segment.path, error)
+            self._warn("%s: %s is of no help after damage: %s", segment.path, error)
             entries = None
         return [] if entries is None else entries[:, 1].tolist()
 

@@ -142,8 +142,8 @@ class OpenTransactions:
             bad = int(np.searchsorted(table.position, error.position))
             before = self._apply(segment, chunk._replace(table=table[:bad]))
             doubtful = self.doubt(_offset_of(table, bad) + 1, segment)
-            behind = self._apply(segment, chunk._replace(table=table[bad + 1 :]))
-            return before + doubtful + behind
+            after = self._apply(segment, chunk._replace(table=table[bad + 1 :]))
+            return before + doubtful + after
         return self._go_over(table, types)
 
     def _go_over(self, table: BatchTable, types: Integers) -> list[Aborted]:

@@ -139,8 +139,8 @@ class _OffsetCheck(_Check):
     _ended = -1
 
     def _count(self, table: BatchTable, first: int) -> int:
-        behind = int(table.end_position[-1])
-        return int(np.searchsorted(self._entries.others[first:], behind))
+        end = int(table.end_position[-1])
+        return int(np.searchsorted(self._entries.others[first:], end))
 
     def _fit(
         self,

@@ -160,7 +160,7 @@ def _usable_directory() -> Path | None:
         else:
             return directory
     _logger.warning(
-        "Each process compiles the kernels anew, because no folder can keep them: %s. "
+        "Each process compiles the kernels again, because no folder can keep them: %s. "
         "Set KAFKALOG_KERNEL_CACHE to a folder that only this user can write to.",
         "; ".join(reasons),
     )

@@ -133,7 +133,7 @@ def _check_pair(
         if starts[key] > ends[key] >= 0:
             raise OptionError(
                 f"[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: option "
-                f"{start.option!r} ({starts[key]}) lies behind option {end.option!r} ({ends[key]})"
+                f"{start.option!r} ({starts[key]}) lies after option {end.option!r} ({ends[key]})"
             )
 
 

@@ -92,5 +92,5 @@ def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
         if offset > end[key]:
             raise OptionError(
                 f"[RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: the query would start at "
-                f"offset {offset}, behind its end {end[key]}"
+                f"offset {offset}, after its end {end[key]}"
             )

@@ -80,6 +80,6 @@ def _may_hold(
     wanted = Intervals(tuple(ranges))
     if disorder_ms is not None and not times.is_open:
         latest = times.last + disorder_ms
-        behind = log.offset_for_timestamp(latest + 1, end_offset=hull.last + 1)
-        wanted &= Intervals.between(None, None if behind is None else behind.offset)
+        later = log.offset_for_timestamp(latest + 1, end_offset=hull.last + 1)
+        wanted &= Intervals.between(None, None if later is None else later.offset)
     return wanted

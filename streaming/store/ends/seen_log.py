@@ -122,7 +122,7 @@ class SeenLog:
             if self.last_stable(offset, around_damage=around_damage) >= offset:
                 return True
             with PartitionLog(self.where.path, self.where.topic_partition) as log:
-                end = log.log_end(behind_damage=True).offset
+                end = log.log_end(past_damage=True).offset
             return StableOffset(self.where.path, around_damage=around_damage).find(end) >= offset
         except UnknownTopicOrPartitionError:  # deleted or moved since the last look
             return False
@@ -173,5 +173,5 @@ class SeenLog:
             if unverified is not None:
                 # what an earlier look has verified need not be walked over again
                 unverified = max(unverified, self.seen.end)
-            end = log.log_end(verify_from=unverified, behind_damage=not self._as_recovered)
+            end = log.log_end(verify_from=unverified, past_damage=not self._as_recovered)
             self.seen = SeenEnd(log.log_start_offset, end.offset, end.is_damage, end.is_torn)

@@ -115,7 +115,7 @@ def test_rows_of_a_task_that_do_not_ascend_are_refused_with_the_way_out(tmp_path
     for offsets in ([5, 3], [5, 5]):
         message = refused(keeping(tmp_path), 0, at([1, *offsets]))
         assert message.startswith(
-            f"t-0: a row is to keep offset {offsets[1]} and comes behind one with offset 5."
+            f"t-0: a row is to keep offset {offsets[1]} and comes after one with offset 5."
         )
         assert "sortWithinPartitions" in message
     assert not list(tmp_path.glob(f"{STAGED_PREFIX}*"))
@@ -124,7 +124,7 @@ def test_rows_of_a_task_that_do_not_ascend_are_refused_with_the_way_out(tmp_path
 def test_order_is_held_from_batch_to_batch_of_a_task(tmp_path: Path) -> None:
     writer = keeping(tmp_path, max__message__bytes="200")
     message = refused(writer, 0, at([*range(500), 100]))
-    assert "keep offset 100 and comes behind one with offset 499" in message
+    assert "keep offset 100 and comes after one with offset 499" in message
 
 
 def test_offsets_below_the_end_of_the_log_are_refused(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_an_index_tells_what_a_damaged_marker_does_not(tmp_path: Path) -> None:
     assert committed(tmp_path, 8) == [0, 1, 6, 7]
 
 
-def test_a_snapshot_lets_the_end_lie_behind_damage(tmp_path: Path) -> None:
+def test_a_snapshot_lets_the_end_lie_past_damage(tmp_path: Path) -> None:
     steps = [("send", 7), ("commit", 7), ("roll", 0), ("plain", 8), ("send", 9)]
     BrokerLog(tmp_path).play(steps)
     damage(tmp_path, 1, IN_RECORDS)

@@ -80,7 +80,7 @@ OF_MAGIC_2: Final = {
     "leaping offsets": (changed(0, struct.pack(">q", 200)), "do not fit between"),
     "negative count": (changed(57, int32(-1)), "claims to have -1 records"),
     "count too large": (changed(57, int32(6)), "number does not end.*record 5 of it"),
-    "count too small": (changed(57, int32(4)), "bytes behind its last field.*record 4 of it"),
+    "count too small": (changed(57, int32(4)), "bytes after its last field.*record 4 of it"),
     "no codec": (changed(21, b"\0\7"), "compression bits 7 name no codec of magic 2"),
     "no gzip": (changed(21, b"\0\1"), "no valid gzip data"),
     "no snappy": (changed(21, b"\0\2"), "no valid snappy data"),
@@ -100,7 +100,7 @@ OF_MAGIC_2: Final = {
     "key length": (one_record(varint(50) + b"x"), "a key's length lies beyond its record"),
     "value length": (one_record(varint(-1) + varint(77)), "a value's length lies beyond"),
     "header count": (one_record(varint(-1) + varint(-1) + varint(9)), "a header's length or count"),
-    "left over": (one_record(varint(-1) + varint(-1) + varint(0) + b"z"), "bytes behind its last"),
+    "left over": (one_record(varint(-1) + varint(-1) + varint(0) + b"z"), "bytes after its last"),
 }
 OF_OLD_MAGIC: Final = {
     "size in v0": (PLAIN[0][:8] + int32(13) + PLAIN[0][12:], "a size of 13 is too small"),

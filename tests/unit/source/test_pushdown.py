@@ -279,7 +279,7 @@ def test_a_warning_says_once_that_a_load_is_for_one_use(
     monkeypatch.setattr(system, "memory", {})
     for _ in range(2):
         pushed(tmp_path, [EqualTo(("topic",), "a")])
-    assert caplog.text.count("Load anew for each query") == 1
+    assert caplog.text.count("Load again for each query") == 1
 
 
 # What is not read

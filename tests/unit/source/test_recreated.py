@@ -80,7 +80,7 @@ def test_a_topic_made_anew_while_the_query_runs_is_read_from_its_start(
     make(log, *counts)
     read, offsets = drain(stream, offsets)
     assert read == [{"t-0": (0, counts[0]), "t-1": (0, counts[1])}]
-    assert caplog.text.count("were deleted and made anew: t-0 from 10 to") == 1
+    assert caplog.text.count("were deleted and recreated: t-0 from 10 to") == 1
     append_batch(log / "t-0" / f"{0:020d}.log", batch_bytes(counts[0], [Row()]))
     read, _ = drain(stream, offsets)
     assert read == [{"t-0": (counts[0], counts[0] + 1)}]
@@ -90,7 +90,7 @@ def test_with_fail_on_data_loss_the_query_says_what_is_gone_and_how_to_go_on(log
     stream = control(log, fails=True)
     _, offsets = drain(stream, stream.initial())
     make(log, 50, 60)
-    with pytest.raises(DataLossError, match=r"made anew: t-0 from 10 to 50 \(topic id") as caught:
+    with pytest.raises(DataLossError, match=r"recreated: t-0 from 10 to 50 \(topic id") as caught:
         stream.next_end(offsets, take_all=False)
     assert "new checkpoint" in str(caught.value)
     stream = control(log, fails=True, **kept(log))
@@ -108,7 +108,7 @@ def test_a_topic_made_anew_while_the_query_was_stopped_is_told_by_what_is_kept(
     stream = control(log, **kept(log))
     _, offsets = drain(stream, stream.initial())
     make(log, *counts)
-    with pytest.raises(DataLossError, match="deleted and made anew"):
+    with pytest.raises(DataLossError, match="deleted and recreated"):
         control(log, fails=True, **kept(log)).next_end(offsets, take_all=False)
     new = {TopicPartition("t", number): count for number, count in enumerate(counts[2:], 2)}
     again = control(log, **kept(log))
@@ -146,7 +146,7 @@ def test_a_batch_that_was_logged_of_the_old_topic_is_not_read_from_the_new_one(l
     start = stream.initial()
     end = stream.next_end(start, take_all=False)
     make(log, 50, 60)
-    with pytest.raises(DataLossError, match=r"t-0: the 4 offsets \[0, 4\) .* made anew"):
+    with pytest.raises(DataLossError, match=r"t-0: the 4 offsets \[0, 4\) .* recreated"):
         control(log, fails=True, **kept(log)).plan(start, end)
     again = control(log, **kept(log))
     assert again.plan(start, end) == []
@@ -254,5 +254,5 @@ def test_a_topic_that_gets_another_id_and_keeps_its_records_is_the_same(
     for after in (stream, control(directory, fails=True, **kept(log))):
         assert after.next_end(offsets, take_all=False) == offsets == {T0: 2}
     make(directory, 5)
-    with pytest.raises(DataLossError, match="were deleted and made anew"):
+    with pytest.raises(DataLossError, match="were deleted and recreated"):
         stream.next_end(offsets, take_all=False)

@@ -167,7 +167,7 @@ def test_it_is_said_once_where_a_query_starts_or_goes_on(
     stream.next_end(end, take_all=False)
     assert caplog.messages == ['startingOffsets starts at {"t": {"0": 0, "1": 0}}']
     caplog.clear()
-    goes_on = 'goes on as its checkpoint says at {"t": {"0": 10, "1": 4}}'
+    goes_on = 'continues as its checkpoint says at {"t": {"0": 10, "1": 4}}'
     control(log, startingOffsets="earliest").next_end(end, take_all=False)
     again = control(log)  # a batch was not done
     again.plan(end, end)

@@ -292,7 +292,7 @@ def test_an_end_that_goes_back_with_another_topic_is_that_of_a_topic_made_anew(l
     end = stream.next_end(stream.initial(), take_all=False)
     make_topic(log, 50, 60)
     write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6, "t-1": 4})
-    with pytest.raises(DataLossError, match="deleted and made anew: t-0 from 10"):
+    with pytest.raises(DataLossError, match="deleted and recreated: t-0 from 10"):
         stream.next_end(end, take_all=False)
 
 
@@ -341,7 +341,7 @@ def test_a_batch_that_adds_a_partition_reads_nothing_of_a_topic_made_again_since
     u0 = TopicPartition("u", 0)
     assert end == {**start, u0: 7}
     make_topic(log, 50, name="u")
-    with pytest.raises(DataLossError, match=r"u-0: the 7 offsets \[0, 7\) .* made anew"):
+    with pytest.raises(DataLossError, match=r"u-0: the 7 offsets \[0, 7\) .* recreated"):
         control(log, **kept(log)).plan(start, end)
     for planning in (stream, control(log, **given)):  # at once, or when the query starts again
         assert planning.plan(start, end) == []

@@ -119,4 +119,4 @@ def test_without_any_folder_a_warning_says_what_to_set(tmp_path: Path) -> None:
     output = _output(_start(KAFKALOG_KERNEL_CACHE="/dev/null/kernels", TMPDIR=tmp_path))
     assert _SAVED not in output
     assert "Set KAFKALOG_KERNEL_CACHE" in output
-    assert output.count("compiles the kernels anew") == 1
+    assert output.count("compiles the kernels again") == 1
