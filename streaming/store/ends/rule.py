@@ -73,7 +73,7 @@ class End(NamedTuple):
     committed: int | None
     """How far it is committed; None where no file says, and the log alone tells."""
     start: int
-    """The first offset that readers see."""
+    """The first offset that readers see: of the first segment, or the checkpointed log start."""
     offset: int
     """Where readers stop."""
     reach: int
@@ -95,23 +95,9 @@ class End(NamedTuple):
 
 
 def committed_end(said: Said) -> int | None:
-    """Return how far a partition is committed; None where no file says. See :func:`end_of`."""
-    ours, brokers, begun = said.committed, said.high_watermark, said.begun
-    if begun is not None:
-        if brokers is not None:
-            # What a broker has appended since our last commit stays seen while the next one runs.
-            brokers = min(brokers, begun)
-        elif ours is None:
-            return begun
-    if ours is None:
-        return 0 if brokers is None and said.has_state else brokers
-    return ours if brokers is None else max(ours, brokers)
+    """Return how far a partition is committed; None where no file says.
 
-
-def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
-    """Return where a partition ends, of what files say and its log holds.
-
-    First, how far it is committed. ``-`` stands for a file that is not there, or says nothing:
+    ``-`` stands for a file that is not there, or says nothing:
 
     ============  ======  ==============  =============  ==========================================
     commit state  intent  high watermark  committed end  because
@@ -130,8 +116,23 @@ def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
     -             7       -               7              the first commit to a bare copy
     -             0       9               0              the unfinished commit makes the partition
     ============  ======  ==============  =============  ==========================================
+    """
+    ours, brokers, begun = said.committed, said.high_watermark, said.begun
+    if begun is not None:
+        if brokers is not None:
+            # What a broker has appended since our last commit stays seen while the next one runs.
+            brokers = min(brokers, begun)
+        elif ours is None:
+            return begun
+    if ours is None:
+        return 0 if brokers is None and said.has_state else brokers
+    return ours if brokers is None else max(ours, brokers)
 
-    Then, where readers stop, with a log of the offsets 0 to 9:
+
+def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
+    """Return where a partition ends, of what files say and its log holds.
+
+    With a log of the offsets 0 to 9, committed to where :func:`committed_end` says:
 
     =============  ==========  ===  ========  ========  ========  =================================
     committed end  log         end  unread    missing   lost      because
@@ -147,29 +148,22 @@ def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
     -              whole       10   -         -         -
     =============  ==========  ===  ========  ========  ========  =================================
 
-    No end lies below the start, which is the larger of where the first segment begins and of the
-    checkpointed log start. With ``to_log_end`` readers stop at the log end wherever the log has
-    what is committed.
+    No end lies below the start. With ``to_log_end`` readers stop at the log end wherever the log
+    has what is committed.
     """
     committed = committed_end(said)
     start = max(log.start, said.log_start)
     is_told = committed is not None and not to_log_end
     is_short = committed is not None and committed > log.end
     missing, lost = _lacking(said, log, committed) if is_short else (None, None)
-    if committed is None or missing is not None or (to_log_end and not is_short):
-        offset = log.end
-    else:
-        offset = committed
+    ends_there = missing is not None or (to_log_end and not is_short)
+    offset = log.end if committed is None or ends_there else committed
     stop = max(offset, start)
     is_hidden = max(offset, log.end) < start
+    reach = log.end if said.begun is None else min(log.end, said.begun)
+    unread = OffsetGap(stop, log.end) if is_told and stop < log.end else None
     return End(
-        committed,
-        start,
-        stop,
-        reach=log.end if said.begun is None else min(log.end, said.begun),
-        unread=OffsetGap(stop, log.end) if is_told and stop < log.end else None,
-        missing=missing,
-        lost=lost,
+        *(committed, start, stop, reach, unread, missing, lost),
         is_damaged=log.is_damaged and not is_told and stop <= log.end,
         is_confirmed=is_told and not is_short and not is_hidden,
         is_short=is_short,

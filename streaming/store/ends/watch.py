@@ -97,8 +97,7 @@ class EndsWatch:
             selects: which of the existing partitions are meant; new ones are found at every look.
             to_log_end: whether logs end where their whole batches do, committed or not.
             committed_only: whether they end at the last stable offset.
-            every_batch: whether they start where their first segment does, though a broker has
-                moved the log start offset since.
+            every_batch: whether they start with their first segment, below the log start offset.
             around_damage: whether damage does not keep the last stable offset, or records by their
                 timestamps, from being found.
         """

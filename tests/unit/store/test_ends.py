@@ -23,7 +23,7 @@ from kafkalog.streaming.store.ends.rule import (
 from kafkalog.streaming.store.ends.watch import Ends, EndsWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 WHOLE = SeenEnd(0, 10)
@@ -224,11 +224,10 @@ def test_what_one_look_has_found_stays_as_it_is_when_the_next_finds_other_ends(
     assert found == before
 
 
-def rows_of_table(number: int) -> Iterator[list[str]]:
-    """Read a table in the rule's docstring; the last column says why and is left out."""
-    lines = [line.strip() for line in (end_of.__doc__ or "").splitlines()]
-    rulers = [at for at, line in enumerate(lines) if line.startswith("===")]
-    _, head, end = rulers[3 * number : 3 * number + 3]
+def rows_of_table(rule: Callable[..., object]) -> Iterator[list[str]]:
+    """Read the table in a rule's docstring; the last column says why and is left out."""
+    lines = [line.strip() for line in (rule.__doc__ or "").splitlines()]
+    _, head, end = [at for at, line in enumerate(lines) if line.startswith("===")]
     starts = [at for at, sign in enumerate(lines[head]) if lines[head][at - 1 : at + 1] != "=="]
     edges = sorted({0, *(at for at in starts if lines[head][at] == "=")})
     for line in lines[head + 1 : end]:
@@ -241,10 +240,10 @@ def shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def test_the_table_in_the_docstring_has_just_these_lines() -> None:
-    assert list(rows_of_table(0)) == [[*map(shown, line)] for line in COMMITTED]
+def test_the_tables_in_the_docstrings_have_just_these_lines() -> None:
+    assert list(rows_of_table(committed_end)) == [[*map(shown, line)] for line in COMMITTED]
     kinds = {WHOLE: "whole", TORN: "torn", DAMAGED: "damaged"}
-    for row, (said, log, *expected) in zip(rows_of_table(1), SEEN, strict=True):
+    for row, (said, log, *expected) in zip(rows_of_table(end_of), SEEN, strict=True):
         committed = shown(committed_end(said))
         if said.committed is not None and said.committed > 10:
             partly = f", {said.committed}" if said.high_watermark else ""
