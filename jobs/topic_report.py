@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 from rich.table import Table
 
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import DataFrame
 
-__all__ = ["PartitionReport", "render", "report_partitions", "topic_tail"]
+__all__ = ["PartitionReport", "render", "report_partitions", "topic_logs"]
 
 _HEADINGS: Final = ("partition", "records", "segments", "bytes", "compression", "end offset", "lag")
 
@@ -40,9 +40,9 @@ class PartitionReport:
         return self.end_offset - self.copied_to
 
 
-def topic_tail(log: str, topic: str) -> LogTail:
+def topic_logs(log: str, topic: str) -> FollowedLogs:
     """Follow the committed ends of a topic's partitions."""
-    return LogTail(log.split(","), lambda partition: partition.topic == topic)
+    return FollowedLogs(log.split(","), lambda partition: partition.topic == topic)
 
 
 def report_partitions(log: str, topic: str, copy: DataFrame) -> list[PartitionReport]:
@@ -56,10 +56,10 @@ def report_partitions(log: str, topic: str, copy: DataFrame) -> list[PartitionRe
     payload = sf.sum(sf.octet_length("value") + sf.coalesce(sf.octet_length("key"), sf.lit(0)))
     per_partition = copy.groupBy("partition").agg(payload, sf.max("offset") + 1)
     copied = {partition: (size, end) for partition, size, end in per_partition.collect()}
-    tail = topic_tail(log, topic)
+    logs = topic_logs(log, topic)
     reports = []
-    for topic_partition, end in tail.look().items():
-        with tail.open(topic_partition) as partition_log:
+    for topic_partition, end in logs.look().items():
+        with logs.open(topic_partition) as partition_log:
             payload_bytes, copied_to = copied.get(topic_partition.partition, (0, 0))
             reports.append(
                 PartitionReport(

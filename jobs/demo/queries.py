@@ -12,7 +12,7 @@ from kafkalog.jobs.archive import start_archive
 from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
 from kafkalog.jobs.demo.flights import ID, NULL, SCHEMA, write_flights
 from kafkalog.jobs.ingest import InputFormat, read_files, start_ingest, to_records
-from kafkalog.jobs.topic_report import topic_tail
+from kafkalog.jobs.topic_report import topic_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,14 +72,14 @@ class Demo:
         """
         write_flights(Path(self.input), flights=self.flights, files=FILES)
         Path(self.log).mkdir(exist_ok=True)
-        tail = topic_tail(self.log, TOPIC)
-        counts = not any(tail.look().values())  # what was there before would be no rate
+        logs = topic_logs(self.log, TOPIC)
+        counts = not any(logs.look().values())  # what was there before would be no rate
         appended = progress.add_task("flights → log", total=self.flights, counts=counts)
         archived = progress.add_task("log → Delta", total=self.flights, counts=counts)
         queries = {appended: self._start_ingest()}
         while True:
             ends_here = not queries[appended].isActive  # asked first: nothing is appended later
-            end = sum(tail.look().values())
+            end = sum(logs.look().values())
             # A query that names a topic wants to find it, and the first micro-batch makes it.
             if end > 0 and archived not in queries:
                 queries[archived] = self._start_archive()

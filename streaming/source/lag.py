@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import CheckpointError
 from kafkalog.streaming.options import READABLE_PATHS
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.offsets import from_json_text
-from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,8 +75,8 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
     """
     read = from_json_text(offsets)
     topics = {key.topic for key in read}
-    tail = LogTail(READABLE_PATHS.read(path), lambda key: key.topic in topics)
+    logs = FollowedLogs(READABLE_PATHS.read(path), lambda key: key.topic in topics)
     return {
-        key: max(0, end - (read[key] if key in read else tail.log_start(key)))
-        for key, end in tail.look().items()
+        key: max(0, end - (read[key] if key in read else logs.log_start(key)))
+        for key, end in logs.look().items()
     }

@@ -29,6 +29,7 @@ from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
 from kafkalog.streaming.source.bounds.stream_end import StreamEnd
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.gaps import StuckEnds
 from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
 from kafkalog.streaming.source.offsets import LATEST, to_json
@@ -37,7 +38,6 @@ from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readab
 from kafkalog.streaming.source.recreated import TopicIds
 from kafkalog.streaming.source.stream_phase import Phase
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.source.whole_look import WholeLook
 from kafkalog.streaming.store.ends.rule import OffsetGap
 
@@ -66,10 +66,10 @@ class StreamControl:
         self._start = starting_bound(options, default=LATEST)
         self._subscription = Subscription.of(options)
         self._end = StreamEnd.of(options, self._subscription)
-        self._tail = LogTail.of(options, self._subscription.selects)
-        self._ids = TopicIds(options.state_location, self._tail.is_changed_id)
+        self._logs = FollowedLogs.of(options, self._subscription.selects)
+        self._ids = TopicIds(options.state_location, self._logs.is_changed_id)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
-        self._whole = WholeLook(self._tail, options, self._policy)
+        self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
         self._gate = (
             None
@@ -103,7 +103,7 @@ class StreamControl:
         """
         if self._initial is None:
             ends = self._whole.look(lambda: self._look({}))
-            self._subscription.require_topics(self._tail.existing(), self._options.paths)
+            self._subscription.require_topics(self._logs.existing(), self._options.paths)
             for _ in range(self._options.fetch_retries - 1):
                 try:
                     self._initial = self._resolved(ends)
@@ -120,7 +120,7 @@ class StreamControl:
         return resolve_start(
             self._start,
             ends,
-            self._tail,
+            self._logs,
             when_none=self._options.starting_timestamp_strategy,
             positions=starting_positions(self._options, self._start.group, ends),
         )
@@ -145,7 +145,7 @@ class StreamControl:
         end: PartitionOffsets | None = None
         while True:
             self._pacer.before_look()
-            if end is None or self._gate is not None or self._tail.look() is not self.latest:
+            if end is None or self._gate is not None or self._logs.look() is not self.latest:
                 end = self._next_end(start, take_all=take_all)
             if self.phase is Phase.AVAILABLE_NOW and end == start == self._targets:
                 self.phase = Phase.ENDED
@@ -171,7 +171,7 @@ class StreamControl:
             self._ids.start_again()
         ends = self._ends_after(start, is_fresh=is_fresh)
         recreated = {} if is_fresh else self._restarts(start, ends)
-        self._ids.adopt(start, self._tail.topic_ids(), but=recreated)
+        self._ids.adopt(start, self._logs.topic_ids(), but=recreated)
         if is_fresh and self._start.moves and not take_all:
             return start  # an empty batch keeps a start that may mean other offsets later
         if not ends:
@@ -180,7 +180,7 @@ class StreamControl:
         known = {**start, **recreated}
         # a new partition that is gone already stays, for planning to say so
         begin = {
-            key: known[key] if key in known else self._tail.log_start_if_there(key) or 0
+            key: known[key] if key in known else self._logs.log_start_if_there(key) or 0
             for key in ends
         }
         if take_all:
@@ -191,7 +191,7 @@ class StreamControl:
         limit = self._options.max_offsets_per_trigger
         if limit is not None:
             ends = limit_offsets(begin, ends, limit)
-        return ends if self._byte_limit is None else self._byte_limit.cut(begin, ends, self._tail)
+        return ends if self._byte_limit is None else self._byte_limit.cut(begin, ends, self._logs)
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
         """Cut a batch into splits. May be called more than once for the same batch.
@@ -224,9 +224,9 @@ class StreamControl:
     ) -> list[LogSplit]:
         # Offsets were decided by an earlier look, perhaps of an earlier run. They are held against
         # the logs as they are now; topic ids and log starts are those of this one look.
-        available = self._tail.look(end)
+        available = self._logs.look(end)
         planned = self._waiting(end, available)
-        stable = {key: at for key, at in planned.items() if self._tail.is_stable(key, at)}
+        stable = {key: at for key, at in planned.items() if self._logs.is_stable(key, at)}
         available = {**available, **stable}
         gone = self._recreated_since(start, end)
         if is_target:
@@ -236,8 +236,8 @@ class StreamControl:
         for key, offset in gone.items():
             policy.range_not_readable(key, offset, end[key], "its topic was recreated")
         start = {**start, **{key: end[key] for key in gone}}
-        ranges = readable_ranges(start, end, available, self._tail, policy)
-        return plan_splits(ranges, self._options, self._tail, policy)
+        ranges = readable_ranges(start, end, available, self._logs, policy)
+        return plan_splits(ranges, self._options, self._logs, policy)
 
     def _goes_on(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint continues, whatever the options say."""
@@ -265,7 +265,7 @@ class StreamControl:
         ends = self._whole.look(lambda: self._look(start))
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
-            if is_whole and (not self._tail.ends.lost or self._tail.ends.lost == self._cut):
+            if is_whole and (not self._logs.ends.lost or self._logs.ends.lost == self._cut):
                 break
             self._rest()
             ends = self._look(start)
@@ -278,7 +278,7 @@ class StreamControl:
             self._policy.ends_before_start(start, ends)
         self._say_cut_logs()
         if self._end is not None:
-            ends = self._end.clip(start, ends, self._tail)
+            ends = self._end.clip(start, ends, self._logs)
         if self.phase is Phase.AVAILABLE_NOW:
             self._targets = ends
         return ends
@@ -291,14 +291,14 @@ class StreamControl:
         """
         if start.keys() <= ends.keys():
             return {}
-        known = self._tail.missing_parts().partitions
+        known = self._logs.missing_parts().partitions
         return {key: start[key] for key in start if key not in ends and key in known}
 
     def _say_cut_logs(self) -> None:
         """Fail, or say it once, where the log lacks what was committed."""
-        if self._policy.fails or self._tail.ends.lost != self._cut:
-            self._cut = dict(self._tail.ends.lost)
-            self._policy.logs_cut(self._tail.ends.lost)
+        if self._policy.fails or self._logs.ends.lost != self._cut:
+            self._cut = dict(self._logs.ends.lost)
+            self._policy.logs_cut(self._logs.ends.lost)
 
     def _restarts(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Return where partitions start whose topics were recreated, of those not there yet.
@@ -307,8 +307,8 @@ class StreamControl:
         is, notes that the offsets are those of the new topic from then on.
         """
         # The ids are of the last look. The ends may be targets, which are of an earlier one.
-        recreated = self._ids.find_recreated(start, ends, self._tail.topic_ids())
-        found = {key: self._tail.log_start_if_there(key) for key in recreated}
+        recreated = self._ids.find_recreated(start, ends, self._logs.topic_ids())
+        found = {key: self._logs.log_start_if_there(key) for key in recreated}
         log_starts = {key: first for key, first in found.items() if first not in {None, start[key]}}
         recreated = {key: recreated[key] for key in log_starts}
         if recreated != self._recreated:  # said once, not at each look
@@ -323,7 +323,7 @@ class StreamControl:
 
         Those of partitions that the batch adds count from 0.
         """
-        ids = self._tail.topic_ids()
+        ids = self._logs.topic_ids()
         return {
             key: start.get(key, 0)
             for key, offset in end.items()
@@ -333,20 +333,20 @@ class StreamControl:
     def _rest(self) -> None:
         """Wait before what seems lost is looked at again; the next look asks stores again, too."""
         system.sleep(self._options.fetch_retry_interval_ms / 1000)
-        self._tail.ask_stores_again()
+        self._logs.ask_stores_again()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:
         """Return the ends as of now, or ``start`` where the query waits for its end to come up."""
         first = not self.latest
-        self.latest = self._tail.look(start)
+        self.latest = self._logs.look(start)
         if first:
-            self._tail.report()
+            self._logs.report()
         waiting = self._waiting(start, self.latest)
         if waiting.keys() - self._held.keys():
             _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
         self._held = waiting
         uncommitted = {key: OffsetGap(self.latest[key], offset) for key, offset in waiting.items()}
-        self._stuck.look({**uncommitted, **self._tail.ends.unread})
+        self._stuck.look({**uncommitted, **self._logs.ends.unread})
         return {**self.latest, **waiting} if waiting else self.latest
 
     def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
@@ -358,9 +358,9 @@ class StreamControl:
         (``readUpTo``).
         """
         short = [key for key, offset in reached.items() if ends.get(key, offset) < offset]
-        ids = self._tail.topic_ids() if short else {}
+        ids = self._logs.topic_ids() if short else {}
         return {
             key: reached[key]
             for key in short
-            if self._tail.reaches(key, reached[key]) and not self._ids.is_other(key, ids.get(key))
+            if self._logs.reaches(key, reached[key]) and not self._ids.is_other(key, ids.get(key))
         }

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.tail import LogTail
     from kafkalog.streaming.store.ends.missing_parts import MissingParts
 
 __all__ = ["WholeLook"]
@@ -26,8 +26,8 @@ _LOGGER: Final = logging.getLogger("kafkalog.source")
 class WholeLook:
     """Looks at log directories until all seems to be there, and says what is not."""
 
-    def __init__(self, tail: LogTail, options: ReadOptions, policy: LossPolicy) -> None:
-        self._tail = tail
+    def __init__(self, logs: FollowedLogs, options: ReadOptions, policy: LossPolicy) -> None:
+        self._logs = logs
         self._options = options
         self._policy = policy
         self._said = NOTHING
@@ -52,13 +52,13 @@ class WholeLook:
             if is_whole() and (parts == self._said or not parts.is_loss):
                 break
             system.sleep(self._options.fetch_retry_interval_ms / 1000)
-            self._tail.ask_stores_again()
+            self._logs.ask_stores_again()
             ends = look()
         self._say(self._parts(concerns))
         return ends
 
     def _parts(self, concerns: Callable[[TopicPartition], bool]) -> MissingParts:
-        parts = self._tail.missing_parts()
+        parts = self._logs.missing_parts()
         concerned = {key: end for key, end in parts.partitions.items() if concerns(key)}
         return parts._replace(partitions=concerned)
 

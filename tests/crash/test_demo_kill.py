@@ -19,7 +19,7 @@ from tests.support.foreign import read_partition
 from tests.support.killed_query import processes_of
 
 from kafkalog.jobs.demo.queries import TOPIC
-from kafkalog.jobs.topic_report import topic_tail
+from kafkalog.jobs.topic_report import topic_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +62,7 @@ def kill_when(job: subprocess.Popen[bytes], reached: Callable[[], bool]) -> None
 
 def log_end(work: Path) -> int:
     log = work / "log"
-    return sum(topic_tail(str(log), TOPIC).look().values()) if log.is_dir() else 0
+    return sum(topic_logs(str(log), TOPIC).look().values()) if log.is_dir() else 0
 
 
 def delta_versions(work: Path) -> int:

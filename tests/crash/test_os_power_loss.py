@@ -28,7 +28,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files import atomic as atomic_file
 from kafkalog.files.system import system
 from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -135,7 +135,7 @@ def check(case: Case, disk: Disk, kept: int, process: int) -> int:
         gone = sum(each.end - each.start for each in done.lost)
         assert gone == len(scene.expected(batches)) - len(values)
         assert recover([str(f) for f in scene.directories], accept_os_loss=True).lost == []
-        LogTail([str(folder) for folder in scene.directories], lambda _: True).look()
+        FollowedLogs([str(folder) for folder in scene.directories], lambda _: True).look()
         scene.write(batches, "run-2")
         following = set(scene.expected(batches + 1)) - set(scene.expected(batches))
         assert set(scene.values()) == set(values) | following

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.read.backlog import Backlog, Cut
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.offsets import PartitionOffsets
-    from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["ByteLimit"]
 
@@ -39,13 +39,13 @@ class ByteLimit:
         self,
         start: Mapping[TopicPartition, int],
         end: Mapping[TopicPartition, int],
-        tail: LogTail,
+        logs: FollowedLogs,
     ) -> PartitionOffsets:
         """Return the ends of a batch from ``start``, which has every partition, up to ``end``."""
         backlogs = {
             key: backlog
             for key, offset in end.items()
-            if offset > start[key] and (backlog := _backlog(tail, key, start[key], offset))
+            if offset > start[key] and (backlog := _backlog(logs, key, start[key], offset))
         }
         if sum(backlog.size for backlog in backlogs.values()) <= self._limit:
             return dict(end)
@@ -77,9 +77,9 @@ class ByteLimit:
         return cuts
 
 
-def _backlog(tail: LogTail, key: TopicPartition, start: int, end: int) -> Backlog | None:
+def _backlog(logs: FollowedLogs, key: TopicPartition, start: int, end: int) -> Backlog | None:
     try:
-        with tail.open(key) as log:
+        with logs.open(key) as log:
             return find_backlog(log, start, end)
     except UnknownTopicOrPartitionError:  # deleted since: planning says what is lost
         return None

@@ -16,7 +16,7 @@ from kafkalog.streaming.coordinator.group_positions import (
     partition_for_group,
 )
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,15 +70,15 @@ def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> Par
         CorruptRecordError: its partition of that topic cannot be read.
     """
     directories = list(paths)
-    tail = LogTail(directories, lambda key: key.topic == _OFFSETS_TOPIC, to_log_end=to_log_end)
-    ends = tail.look()
+    logs = FollowedLogs(directories, lambda key: key.topic == _OFFSETS_TOPIC, to_log_end=to_log_end)
+    ends = logs.look()
     partition = TopicPartition(_OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
     if partition not in ends:
         raise OptionError(
             f"positions of group {group!r} are kept in {partition}, which is not in "
             f"{', '.join(directories)}"
         )
-    with tail.open(partition) as log:
+    with logs.open(partition) as log:
         positions = read_group_positions(log, ends[partition], group=group)
     if group not in positions:
         raise OptionError(

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.offsets import PartitionOffsets, TopicOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["Bound", "batch_bounds", "resolve_end", "resolve_start", "starting_bound"]
 
@@ -140,7 +140,7 @@ def _check_pair(
 def resolve_start(
     bound: Bound,
     ends: PartitionOffsets,
-    tail: LogTail,
+    logs: FollowedLogs,
     *,
     when_none: str,
     positions: Mapping[TopicPartition, int] = MappingProxyType({}),
@@ -157,7 +157,7 @@ def resolve_start(
     _check_named(bound, ends, "START")
     found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
-        offset = positions[key] if key in positions else _resolve(bound, key, end, tail)
+        offset = positions[key] if key in positions else _resolve(bound, key, end, logs)
         if offset is None and when_none == "error":
             raise OptionError(
                 f"{key} has no record with timestamp {bound.of(key)} ms or a later one (option "
@@ -168,7 +168,7 @@ def resolve_start(
     return found
 
 
-def resolve_end(bound: Bound, ends: PartitionOffsets, tail: LogTail) -> PartitionOffsets:
+def resolve_end(bound: Bound, ends: PartitionOffsets, logs: FollowedLogs) -> PartitionOffsets:
     """Turn an end into offsets of the partitions in ``ends``; without such a record, their end.
 
     Raises:
@@ -177,20 +177,20 @@ def resolve_end(bound: Bound, ends: PartitionOffsets, tail: LogTail) -> Partitio
     _check_named(bound, ends, "END")
     found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
-        offset = _resolve(bound, key, end, tail)
+        offset = _resolve(bound, key, end, logs)
         found[key] = end if offset is None else offset
     return found
 
 
-def _resolve(bound: Bound, key: TopicPartition, end: int, tail: LogTail) -> int | None:
+def _resolve(bound: Bound, key: TopicPartition, end: int, logs: FollowedLogs) -> int | None:
     number = bound.of(key)
     if bound.timestamps:
-        with tail.open(key) as log:
+        with logs.open(key) as log:
             found = log.offset_for_timestamp(number, end_offset=end)
         return found.offset if found is not None and found.offset < end else None
     if number == LATEST:
         return end
-    return tail.log_start(key) if number == EARLIEST else number
+    return logs.log_start(key) if number == EARLIEST else number
 
 
 def _check_named(bound: Bound, ends: PartitionOffsets, position: str) -> None:

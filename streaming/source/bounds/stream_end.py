@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.subscription import Subscription
-    from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["StreamEnd"]
 
@@ -64,10 +64,10 @@ class StreamEnd:
         return cls(options.ending_timestamp, offsets)
 
     def clip(
-        self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, tail: LogTail
+        self, start: Mapping[TopicPartition, int], ends: PartitionOffsets, logs: FollowedLogs
     ) -> PartitionOffsets:
         """Return the ends to read up to, none of them below ``start``."""
-        bounds = {key: self._bound(key, end, tail) for key, end in ends.items()}
+        bounds = {key: self._bound(key, end, logs) for key, end in ends.items()}
         clipped = {
             key: max(min(end, bounds[key]), min(end, start.get(key, 0)))
             for key, end in ends.items()
@@ -86,23 +86,23 @@ class StreamEnd:
             self._found.pop(key, None)
             self._searched.pop(key, None)
 
-    def _bound(self, key: TopicPartition, end: int, tail: LogTail) -> int:
+    def _bound(self, key: TopicPartition, end: int, logs: FollowedLogs) -> int:
         by_offset = self._offsets.get(key, end + 1)
-        return min(by_offset, self._by_timestamp(key, end, tail))
+        return min(by_offset, self._by_timestamp(key, end, logs))
 
-    def _by_timestamp(self, key: TopicPartition, end: int, tail: LogTail) -> int:
+    def _by_timestamp(self, key: TopicPartition, end: int, logs: FollowedLogs) -> int:
         """Return the first offset that is not read any more; one beyond the end if unknown."""
         if self._timestamp is None:
             return end + 1
         if end < max(self._found.get(key, 0), self._searched.get(key, 0)):  # recreated, or cut
             self.forget([key])
         if key not in self._found and end != self._searched.get(key):
-            self._search(key, end, self._timestamp, tail)
+            self._search(key, end, self._timestamp, logs)
         return self._found.get(key, end + 1)
 
-    def _search(self, key: TopicPartition, end: int, timestamp: int, tail: LogTail) -> None:
+    def _search(self, key: TopicPartition, end: int, timestamp: int, logs: FollowedLogs) -> None:
         try:
-            with tail.open(key) as log:
+            with logs.open(key) as log:
                 record = log.offset_for_timestamp(timestamp, end_offset=end)
         except UnknownTopicOrPartitionError:  # deleted since: planning says what is lost
             return

@@ -9,12 +9,12 @@ from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionE
 from kafkalog.files.system import system
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.plan.byte_splits import split_target
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.plan.pruning import join_splits, prune_ranges
 from kafkalog.streaming.source.subscription import Subscription
-from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.source.whole_look import WholeLook
 
 if TYPE_CHECKING:
@@ -37,32 +37,32 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     options.refuse_for_batch()
     bounds = batch_bounds(options)
     subscription = Subscription.of(options)
-    tail = LogTail.of(options, subscription.selects)
+    logs = FollowedLogs.of(options, subscription.selects)
     policy = LossPolicy(fail=options.fail_on_data_loss)
     look = partial(
-        WholeLook(tail, options, policy).look,
-        tail.look,
-        is_whole=lambda: not tail.ends.lost,
+        WholeLook(logs, options, policy).look,
+        logs.look,
+        is_whole=lambda: not logs.ends.lost,
         concerns=lambda key: selection is None or selection.selects(key),
     )
     available = look()
-    tail.report()
-    subscription.require_topics(tail.existing(), options.paths)
+    logs.report()
+    subscription.require_topics(logs.existing(), options.paths)
     for _ in range(options.fetch_retries - 1):
         try:
-            return _plan(options, bounds, selection, tail, available, LossPolicy(fail=True))
+            return _plan(options, bounds, selection, logs, available, LossPolicy(fail=True))
         except (DataLossError, UnknownTopicOrPartitionError):  # perhaps a replica that moves
             system.sleep(options.fetch_retry_interval_ms / 1000)
-            tail.ask_stores_again()
+            logs.ask_stores_again()
             available = look()
-    return _plan(options, bounds, selection, tail, available, policy)
+    return _plan(options, bounds, selection, logs, available, policy)
 
 
 def _plan(
     options: ReadOptions,
     bounds: tuple[Bound, Bound],
     selection: Selection | None,
-    tail: LogTail,
+    logs: FollowedLogs,
     available: PartitionOffsets,
     policy: LossPolicy,
 ) -> list[LogSplit]:
@@ -70,17 +70,17 @@ def _plan(
     starting, ending = bounds
     strategy = options.starting_timestamp_strategy
     positions = starting_positions(options, starting.group, available)
-    start = resolve_start(starting, available, tail, when_none=strategy, positions=positions)
-    end = resolve_end(ending, available, tail)
+    start = resolve_start(starting, available, logs, when_none=strategy, positions=positions)
+    end = resolve_end(ending, available, logs)
     _check_order(start, end)
     policy.logs_cut(
-        {k: gap for k, gap in tail.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
+        {k: gap for k, gap in logs.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
     )
-    ranges = readable_ranges(start, end, available, tail, policy)
+    ranges = readable_ranges(start, end, available, logs, policy)
     if selection is None:
-        return plan_splits(ranges, options, tail, policy)
-    ranges = prune_ranges(ranges, selection, tail, disorder_ms=options.max_timestamp_disorder_ms)
-    splits = plan_splits(ranges, options, tail, policy)
+        return plan_splits(ranges, options, logs, policy)
+    ranges = prune_ranges(ranges, selection, logs, disorder_ms=options.max_timestamp_disorder_ms)
+    splits = plan_splits(ranges, options, logs, policy)
     if options.cuts_by_offsets:
         return splits
     total = sum(split.size for split in splits)

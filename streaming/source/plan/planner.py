@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.loss import LossPolicy
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["LogSplit", "plan_splits", "readable_ranges"]
 
@@ -51,7 +51,7 @@ def readable_ranges(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
     available: PartitionOffsets,
-    tail: LogTail,
+    logs: FollowedLogs,
     policy: LossPolicy,
 ) -> list[OffsetRange]:
     """Find what there is to read from ``start`` to ``end``, in order of the partitions.
@@ -67,28 +67,28 @@ def readable_ranges(
     policy.ends_before_start(start, end)
     begins = dict(start)
     added = [key for key in end if key not in start]
-    starts = {key: tail.log_start_if_there(key) for key in added if key in available}
+    starts = {key: logs.log_start_if_there(key) for key in added if key in available}
     begins |= {key: start for key, start in starts.items() if start is not None}
     policy.initial_offsets_not_found(key for key in added if key not in begins)
     policy.added_partitions_start_late({key: begins[key] for key in added if key in begins})
     wanted = (OffsetRange(key, begins[key], end[key]) for key in sorted(end) if key in begins)
-    clipped = (_clip(entry, available, tail, policy) for entry in wanted if entry.start < entry.end)
+    clipped = (_clip(entry, available, logs, policy) for entry in wanted if entry.start < entry.end)
     return [entry for entry in clipped if entry.start < entry.end]
 
 
 def _clip(
-    wanted: OffsetRange, available: PartitionOffsets, tail: LogTail, policy: LossPolicy
+    wanted: OffsetRange, available: PartitionOffsets, logs: FollowedLogs, policy: LossPolicy
 ) -> OffsetRange:
     """Take off what lies below the log start or beyond the end."""
     key, start, end = wanted
-    log_start = tail.log_start_if_there(key) if key in available else None
+    log_start = logs.log_start_if_there(key) if key in available else None
     if log_start is None:
         policy.partitions_deleted({key: start})
         return OffsetRange(key, end, end)
     if start < log_start:
         gone = min(log_start, end)
         policy.range_not_readable(
-            key, start, gone, f"the log starts at {log_start} now{_first_time(tail, key)}"
+            key, start, gone, f"the log starts at {log_start} now{_first_time(logs, key)}"
         )
         start = gone
     if end > available[key]:
@@ -98,10 +98,10 @@ def _clip(
     return OffsetRange(key, start, end)
 
 
-def _first_time(tail: LogTail, key: TopicPartition) -> str:
+def _first_time(logs: FollowedLogs, key: TopicPartition) -> str:
     """Return since when a log has records, for a message: those that are gone are older."""
     try:
-        with tail.open(key) as log:
+        with logs.open(key) as log:
             first = log.read(log.log_start_offset, MAX_OFFSET, 0)
     except (KafkaLogError, OSError):  # reading will say it
         return ""
@@ -112,7 +112,7 @@ def _first_time(tail: LogTail, key: TopicPartition) -> str:
 
 
 def plan_splits(
-    ranges: list[OffsetRange], options: ReadOptions, tail: LogTail, policy: LossPolicy
+    ranges: list[OffsetRange], options: ReadOptions, logs: FollowedLogs, policy: LossPolicy
 ) -> list[LogSplit]:
     """Cut ranges into the splits of a batch, and find the bytes of each.
 
@@ -124,7 +124,7 @@ def plan_splits(
     found: list[tuple[TopicPartition, list[SegmentSlice]]] = []
     for entry in ranges:
         try:
-            with tail.open(entry.topic_partition) as log:
+            with logs.open(entry.topic_partition) as log:
                 found.append((entry.topic_partition, _slices(log, entry, policy)))
         except UnknownTopicOrPartitionError:
             policy.partitions_deleted({entry.topic_partition: entry.start})
@@ -132,7 +132,7 @@ def plan_splits(
         options.split_bytes, sum(piece.size for _, part in found for piece in part)
     )
     return [
-        LogSplit(key, tuple(group), tail.topic_id(key))
+        LogSplit(key, tuple(group), logs.topic_id(key))
         for key, slices in found
         for group in ([slices] if options.cuts_by_offsets else by_bytes(slices, target))
         if group

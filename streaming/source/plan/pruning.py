@@ -14,15 +14,19 @@ if TYPE_CHECKING:
 
     from kafkalog.model import OffsetRange
     from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.plan.selection import Selection
-    from kafkalog.streaming.source.tail import LogTail
 
 __all__ = ["join_splits", "prune_ranges"]
 
 
 def prune_ranges(
-    ranges: Iterable[OffsetRange], selection: Selection, tail: LogTail, *, disorder_ms: int | None
+    ranges: Iterable[OffsetRange],
+    selection: Selection,
+    logs: FollowedLogs,
+    *,
+    disorder_ms: int | None,
 ) -> list[OffsetRange]:
     """Take from ranges what cannot hold a row of the selection, by listings and time indexes.
 
@@ -33,17 +37,17 @@ def prune_ranges(
     for entry in ranges:
         wanted = selection.offsets & Intervals.between(entry.start, entry.end)
         if wanted and selection.timestamps and selection.selects(entry.topic_partition):
-            wanted &= _of_times(entry, selection.timestamps, tail, disorder_ms)
+            wanted &= _of_times(entry, selection.timestamps, logs, disorder_ms)
             found.extend(entry._replace(start=start, end=end) for start, end in wanted.ranges)
     return found
 
 
 def _of_times(
-    entry: OffsetRange, times: Intervals, tail: LogTail, disorder_ms: int | None
+    entry: OffsetRange, times: Intervals, logs: FollowedLogs, disorder_ms: int | None
 ) -> Intervals:
     if times == EVERYTHING:
         return EVERYTHING
-    with suppress(FileNotFoundError), tail.open(entry.topic_partition) as log:
+    with suppress(FileNotFoundError), logs.open(entry.topic_partition) as log:
         return _may_hold(log, Intervals.between(entry.start, entry.end), times, disorder_ms)
     return EVERYTHING  # a segment was deleted meanwhile: who plans to read it finds out
 

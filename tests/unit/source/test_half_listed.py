@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.sinking import Writer, rows
 
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def test_a_batch_that_is_committed_during_the_listing_is_seen_in_all_partitions(
     whole, halfway = tmp_path / "whole", tmp_path / "halfway"
     Writer(whole, topic="t", numPartitions="2").write(0, rows(["a", "b"], partitions=[0, 1]))
     shutil.copytree(whole, halfway, ignore=shutil.ignore_patterns("t-1", "kafkalog.commit"))
-    tail = LogTail([str(halfway)], lambda _: True)
+    tail = FollowedLogs([str(halfway)], lambda _: True)
     original = EndsWatch._take_listing
 
     def listed(self: EndsWatch, found: Mapping[TopicPartition, PartitionDirectory]) -> None:

@@ -11,11 +11,11 @@ from tests.support.logs import Row, batch_bytes, write_segment
 from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRangeError
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
 from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,7 +29,7 @@ def options(**given: str) -> ReadOptions:
 
 
 def split_of(log: Path, start: int, end: int) -> LogSplit:
-    tail = LogTail([str(log)], lambda _: True)
+    tail = FollowedLogs([str(log)], lambda _: True)
     tail.look()
     ranges = [OffsetRange(T0, start, end)]
     (split,) = plan_splits(ranges, options(), tail, LossPolicy(fail=True))

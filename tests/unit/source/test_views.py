@@ -13,11 +13,11 @@ from tests.support.logs import Row, batch_bytes, write_segment
 from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.model import OffsetRange, TopicPartition
 from kafkalog.streaming.datasource import KafkaLogDataSource
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.source.views import view_schema
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def source(**given: str) -> KafkaLogDataSource:
 
 
 def splits(log: Path, *ranges: OffsetRange, **given: str) -> list[LogSplit]:
-    tail = LogTail([str(log)], lambda _: True)
+    tail = FollowedLogs([str(log)], lambda _: True)
     tail.look()
     return plan_splits(list(ranges), options(**given), tail, LossPolicy(fail=True))
 

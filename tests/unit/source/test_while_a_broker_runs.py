@@ -17,12 +17,12 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.gaps import StuckEnds
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.source.tail import LogTail
 from kafkalog.streaming.store.ends import seen_log
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def rows_of(partition: int, count: int, topic_id: str) -> list[tuple[int, int, b
 
 
 def ends(*logs: Path, to_log_end: bool = False) -> dict[str, int]:
-    tail = LogTail(map(str, logs), lambda _: True, to_log_end=to_log_end)
+    tail = FollowedLogs(map(str, logs), lambda _: True, to_log_end=to_log_end)
     return {str(key): end for key, end in tail.look().items()}
 
 
@@ -125,7 +125,7 @@ def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_
     write_checkpoint(log, HIGH_WATERMARK, {"t-1": 4})
     assert ends(log) == {"t-0": 0, "t-1": 4}
     assert ends(log, to_log_end=True) == {"t-0": 10, "t-1": 4}
-    tail = LogTail([str(log)], lambda _: True)
+    tail = FollowedLogs([str(log)], lambda _: True)
     tail.look()
     tail.report()
     assert "t-0 [0, 10)" in caplog.text
@@ -135,7 +135,7 @@ def test_of_a_partition_that_its_directorys_checkpoint_does_not_name_nothing_is_
 
 def test_krafts_own_log_is_named_in_no_checkpoint_and_read_when_it_is_named(log: Path) -> None:
     make_topic(log, 3, name="__cluster_metadata")
-    tail = LogTail([str(log / "__cluster_metadata-0")], lambda _: True)
+    tail = FollowedLogs([str(log / "__cluster_metadata-0")], lambda _: True)
     assert tail.look() == {TopicPartition("__cluster_metadata", 0): 3}
 
 
@@ -457,9 +457,9 @@ def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
     bound: dict[str, str],
 ) -> None:
     write_checkpoint(other, HIGH_WATERMARK, {"t-0": 10})
-    look, places = LogTail.look, [log, other]
+    look, places = FollowedLogs.look, [log, other]
 
-    def moving(self: LogTail, *given: Any) -> Any:
+    def moving(self: FollowedLogs, *given: Any) -> Any:
         """Let each look be followed by a move."""
         found = look(self, *given)
         before, after = places
@@ -468,7 +468,7 @@ def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
         places.reverse()
         return found
 
-    monkeypatch.setattr(LogTail, "look", moving)
+    monkeypatch.setattr(FollowedLogs, "look", moving)
     given = {"failOnDataLoss": fail, **bound}
     assert spans(plan_batch(options(log, other, **given))) == {"t-0": (0, 10), "t-1": (0, 4)}
     stream = control(log, other, **given)
@@ -480,9 +480,9 @@ def test_a_partition_that_moves_after_the_look_is_planned_where_it_is_now(
 def test_what_seems_lost_to_a_batch_query_is_looked_at_again(
     log: Path, fail: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    away, look = log.parent / "away", LogTail.look
+    away, look = log.parent / "away", FollowedLogs.look
 
-    def losing(self: LogTail) -> Any:
+    def losing(self: FollowedLogs) -> Any:
         """Let the folder be away after the first look, and back at the next."""
         if away.exists():
             away.rename(log / "t-0")
@@ -491,11 +491,11 @@ def test_what_seems_lost_to_a_batch_query_is_looked_at_again(
         (log / "t-0").rename(away)
         return found
 
-    monkeypatch.setattr(LogTail, "look", losing)
+    monkeypatch.setattr(FollowedLogs, "look", losing)
     splits = plan_batch(options(log, failOnDataLoss=fail))
     assert spans(splits) == {"t-0": (0, 10), "t-1": (0, 4)}
     stream = control(log, failOnDataLoss=fail)
-    monkeypatch.setattr(LogTail, "look", lambda self, _=None: losing(self))
+    monkeypatch.setattr(FollowedLogs, "look", lambda self, _=None: losing(self))
     assert stream.initial() == {T0: 0, T1: 0}
 
 

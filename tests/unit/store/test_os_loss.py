@@ -17,7 +17,7 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def zero(path: Path, start: int, size: int) -> None:
 
 
 def look(folder: Path) -> dict[TopicPartition, int]:
-    return LogTail([str(folder)], lambda _: True).look()
+    return FollowedLogs([str(folder)], lambda _: True).look()
 
 
 def test_the_state_keeps_how_far_logs_are_durable(tmp_path: Path, boots: list[str]) -> None:

@@ -8,9 +8,9 @@ from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +27,8 @@ def put(log: Path, partition: int, batches: int, *, base: int = 0, index: bool =
     write_segment(log / f"t-{partition}", base, b"".join(data), index=index)
 
 
-def follow(log: Path) -> LogTail:
-    tail = LogTail([str(log)], lambda _: True)
+def follow(log: Path) -> FollowedLogs:
+    tail = FollowedLogs([str(log)], lambda _: True)
     tail.look()
     return tail
 

@@ -13,9 +13,9 @@ from kafkalog.streaming.source.bounds.start import (
     resolve_start,
     starting_bound,
 )
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.offsets import EARLIEST, LATEST
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,63 +28,65 @@ def options(**given: str) -> ReadOptions:
 
 
 @pytest.fixture
-def tail(tmp_path: Path) -> LogTail:
+def logs(tmp_path: Path) -> FollowedLogs:
     """Follow t-0 [2, 10) with timestamps 1000 + 10 * offset, and t-1 [0, 3) with timestamp 5."""
     for offset in (0, 5):
         rows = [Row(timestamp=1000 + 10 * (offset + n)) for n in range(5)]
         write_segment(tmp_path / "t-0", offset, batch_bytes(offset, rows))
     write_segment(tmp_path / "t-1", 0, batch_bytes(0, [Row(timestamp=5)] * 3))
     write_checkpoint(tmp_path, "log-start-offset-checkpoint", {"t-0": 2})
-    return LogTail([str(tmp_path)], lambda _: True)
+    return FollowedLogs([str(tmp_path)], lambda _: True)
 
 
-def started(tail: LogTail, default: int = LATEST, /, **given: str) -> dict[TopicPartition, int]:
+def started(
+    logs: FollowedLogs, default: int = LATEST, /, **given: str
+) -> dict[TopicPartition, int]:
     chosen = options(**given)
     return resolve_start(
         starting_bound(chosen, default=default),
-        tail.look(),
-        tail,
+        logs.look(),
+        logs,
         when_none=chosen.starting_timestamp_strategy,
     )
 
 
-def test_words_are_read_in_any_case(tail: LogTail) -> None:
-    assert started(tail, startingOffsets="earLiEst") == {T0: 2, T1: 0}
-    assert started(tail, startingOffsets=" laTest") == {T0: 10, T1: 3}
-    assert started(tail, EARLIEST) == {T0: 2, T1: 0}
+def test_words_are_read_in_any_case(logs: FollowedLogs) -> None:
+    assert started(logs, startingOffsets="earLiEst") == {T0: 2, T1: 0}
+    assert started(logs, startingOffsets=" laTest") == {T0: 10, T1: 3}
+    assert started(logs, EARLIEST) == {T0: 2, T1: 0}
 
 
-def test_numbers_stand_for_offsets_and_symbols(tail: LogTail) -> None:
-    assert started(tail, startingOffsets='{"t":{"0":-2,"1":-1}}') == {T0: 2, T1: 3}
-    assert started(tail, startingOffsets='{"t":{"0":7,"1":0}}') == {T0: 7, T1: 0}
+def test_numbers_stand_for_offsets_and_symbols(logs: FollowedLogs) -> None:
+    assert started(logs, startingOffsets='{"t":{"0":-2,"1":-1}}') == {T0: 2, T1: 3}
+    assert started(logs, startingOffsets='{"t":{"0":7,"1":0}}') == {T0: 7, T1: 0}
 
 
-def test_a_topic_may_have_one_word_for_all_its_partitions(tail: LogTail) -> None:
-    assert started(tail, startingOffsets='{"t":"earliest"}') == {T0: 2, T1: 0}
-    assert started(tail, startingOffsets='{"t":" laTest"}') == {T0: 10, T1: 3}
+def test_a_topic_may_have_one_word_for_all_its_partitions(logs: FollowedLogs) -> None:
+    assert started(logs, startingOffsets='{"t":"earliest"}') == {T0: 2, T1: 0}
+    assert started(logs, startingOffsets='{"t":" laTest"}') == {T0: 10, T1: 3}
 
 
 def test_words_of_topics_stand_beside_numbers_of_partitions(tmp_path: Path) -> None:
     for folder in ("a-0", "a-1", "b-0"):
         write_segment(tmp_path / folder, 0, batch_bytes(0, [Row()] * 4))
-    tail = LogTail([str(tmp_path)], lambda _: True)
+    logs = FollowedLogs([str(tmp_path)], lambda _: True)
     b0 = TopicPartition("b", 0)
-    assert started(tail, startingOffsets='{"a":"latest","b":{"0":3}}') == {
+    assert started(logs, startingOffsets='{"a":"latest","b":{"0":3}}') == {
         TopicPartition("a", 0): 4,
         TopicPartition("a", 1): 4,
         b0: 3,
     }
     for text in ('{"a":"latest"}', '{"a":"latest","b":{"0":3},"c":"latest"}', '{"a":"first"}'):
         with pytest.raises(OptionError, match=r"START_OFFSET_DOES_NOT_MATCH|accepts JSON such as"):
-            started(tail, startingOffsets=text)
+            started(logs, startingOffsets=text)
     ends = resolve_end(
-        batch_bounds(options(endingOffsets='{"a":"latest","b":{"0":3}}'))[1], *looked(tail)
+        batch_bounds(options(endingOffsets='{"a":"latest","b":{"0":3}}'))[1], *looked(logs)
     )
     assert ends[b0] == 3
 
 
-def looked(tail: LogTail) -> tuple[dict[TopicPartition, int], LogTail]:
-    return tail.look(), tail
+def looked(logs: FollowedLogs) -> tuple[dict[TopicPartition, int], FollowedLogs]:
+    return logs.look(), logs
 
 
 def test_words_of_topics_are_held_to_the_rules_of_batches() -> None:
@@ -98,35 +100,37 @@ def test_words_of_topics_are_held_to_the_rules_of_batches() -> None:
 @pytest.mark.parametrize(
     "text", ['{"t":{"0":1}}', '{"t":{"0":1,"1":1,"2":1}}', '{"u":{"0":1,"1":1}}']
 )
-def test_offsets_name_exactly_the_partitions_that_are_read(tail: LogTail, text: str) -> None:
+def test_offsets_name_exactly_the_partitions_that_are_read(logs: FollowedLogs, text: str) -> None:
     with pytest.raises(OptionError, match="KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
-        started(tail, startingOffsets=text)
+        started(logs, startingOffsets=text)
     with pytest.raises(OptionError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
-        started(tail, startingOffsetsByTimestamp=text)
+        started(logs, startingOffsetsByTimestamp=text)
 
 
-def test_a_timestamp_is_the_first_record_at_or_after_it(tail: LogTail) -> None:
+def test_a_timestamp_is_the_first_record_at_or_after_it(logs: FollowedLogs) -> None:
     by_partition = '{"t":{"0":1055,"1":0}}'
-    assert started(tail, startingOffsetsByTimestamp=by_partition) == {T0: 6, T1: 0}
+    assert started(logs, startingOffsetsByTimestamp=by_partition) == {T0: 6, T1: 0}
     with pytest.raises(OptionError, match=r"t-1 has no record with timestamp 1000 ms"):
-        started(tail, startingTimestamp="1000")
+        started(logs, startingTimestamp="1000")
     latest = {"startingTimestamp": "1000", "startingOffsetsByTimestampStrategy": "LATEST"}
-    assert started(tail, **latest) == {T0: 2, T1: 3}
+    assert started(logs, **latest) == {T0: 2, T1: 3}
 
 
-def test_the_more_precise_option_counts_and_the_others_are_not_looked_at(tail: LogTail) -> None:
+def test_the_more_precise_option_counts_and_the_others_are_not_looked_at(
+    logs: FollowedLogs,
+) -> None:
     given = {"startingTimestamp": "5", "startingOffsetsByTimestamp": "x", "startingOffsets": "x"}
-    assert started(tail, **given) == {T0: 2, T1: 0}
+    assert started(logs, **given) == {T0: 2, T1: 0}
     del given["startingTimestamp"]
     with pytest.raises(OptionError, match="startingOffsetsByTimestamp"):
-        started(tail, **given)
+        started(logs, **given)
 
 
-def test_an_end_falls_back_to_the_latest(tail: LogTail) -> None:
+def test_an_end_falls_back_to_the_latest(logs: FollowedLogs) -> None:
     _, end = batch_bounds(options(endingTimestamp="1070"))
-    assert resolve_end(end, tail.look(), tail) == {T0: 7, T1: 3}
+    assert resolve_end(end, logs.look(), logs) == {T0: 7, T1: 3}
     _, end = batch_bounds(options(endingOffsets='{"t":{"0":4,"1":-1}}'))
-    assert resolve_end(end, tail.look(), tail) == {T0: 4, T1: 3}
+    assert resolve_end(end, logs.look(), logs) == {T0: 4, T1: 3}
 
 
 def test_what_may_mean_other_offsets_later_is_known() -> None:

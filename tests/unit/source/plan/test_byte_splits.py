@@ -7,6 +7,7 @@ from tests.support.counted_reads import counted_reads
 from tests.support.logs import Row, batch_bytes, write_segment
 
 from kafkalog.model import OffsetRange, TopicPartition
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.plan.byte_splits import (
     LARGEST_BYTES,
@@ -16,7 +17,6 @@ from kafkalog.streaming.source.plan.byte_splits import (
 )
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.tail import LogTail
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,13 +50,13 @@ def sizes(splits: list[LogSplit]) -> dict[TopicPartition, list[int]]:
     return found
 
 
-def follow(log: Path) -> LogTail:
-    tail = LogTail([str(log)], lambda _: True)
+def follow(log: Path) -> FollowedLogs:
+    tail = FollowedLogs([str(log)], lambda _: True)
     tail.look()
     return tail
 
 
-def plan(tail: LogTail, ends: dict[TopicPartition, int], **given: str) -> list[LogSplit]:
+def plan(tail: FollowedLogs, ends: dict[TopicPartition, int], **given: str) -> list[LogSplit]:
     options = ReadOptions.parse({"path": "/logs", "subscribe": "t"} | given)
     ranges = [OffsetRange(key, 0, end) for key, end in ends.items()]
     return plan_splits(ranges, options, tail, LossPolicy(fail=True))

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.missing_parts import MissingParts
     from kafkalog.streaming.store.ends.watch import Ends
 
-__all__ = ["LogTail"]
+__all__ = ["FollowedLogs"]
 
 
-class LogTail:
+class FollowedLogs:
     """Follows the ends of the partitions that a query has chosen. Not thread safe, not picklable.
 
     The options are those of :class:`~kafkalog.streaming.store.ends.watch.EndsWatch`.
@@ -56,7 +56,7 @@ class LogTail:
         """As of the last look."""
 
     @classmethod
-    def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> LogTail:
+    def of(cls, options: ReadOptions, selects: Callable[[TopicPartition], bool]) -> FollowedLogs:
         """Follow what a query reads."""
         return cls(
             options.paths,
