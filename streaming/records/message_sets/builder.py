@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MessageSetBuilder", "wrap_messages"]
 
-# offset, size, crc, magic, attributes, (timestamp,) key length, value length: see `message_set`.
+# offset, size, crc, magic, attributes, (timestamp,) key length, value length: see `layout`.
 _WRAPPER_V0: Final = struct.Struct(">qiIbbii")
 _WRAPPER_V1: Final = struct.Struct(">qiIbbqii")
 _CRC: Final = struct.Struct(">I")
