@@ -98,14 +98,14 @@ def make_with_parents(folder: Path) -> None:
 
 
 def known_set(folders: Sequence[Path]) -> CommitState | None:
-    """Return the newest state of the set that all of ``folders`` belong to; None if one does not.
+    """Return the newest state of the set that all of ``folders`` belong to; None if they are none.
 
     Raises:
         LogDirectoryError: one of the set is missing, or belongs to another set or was copied.
         CheckpointError: a state is damaged or newer.
     """
     known, strangers = _told_apart(folders)
-    if strangers:
+    if strangers or _starts(known, strangers):
         return None
     newest = _newest(known)
     _members(known, newest)
@@ -128,8 +128,7 @@ def open_set(
     for folder in folders:
         check_no_broker_lived(folder, policy)
     known, strangers = _told_apart(folders)
-    begun = any((folder / INTENT_FILE).exists() for folder in known)
-    starts = not known or (_newest(known).sequence == 0 and bool(strangers) and not begun)
+    starts = _starts(known, strangers)
     for folder in strangers:
         _check_may_join(folder, policy, joins=not starts)
     if starts:
@@ -144,6 +143,18 @@ def open_set(
     return _join(newest, log_set, strangers)
 
 
+def _starts(known: Mapping[Path, CommitState], strangers: Sequence[Path]) -> bool:
+    """Tell whether directories are to become a set: nothing was ever committed in any of them.
+
+    A start that was cut off, or for which one of them was not mounted, has left them of no one set.
+    """
+    if not known:
+        return True
+    is_one_set = not strangers and len({state.set_id for state in known.values()}) == 1
+    begun = any((folder / INTENT_FILE).exists() for folder in known)
+    return _newest(known).sequence == 0 and not is_one_set and not begun
+
+
 def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     """Give the set that :func:`open_set` would give, and change nothing; no lock is needed.
 
@@ -153,11 +164,12 @@ def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     for folder in folders:
         check_no_broker_lived(folder, policy)
     known, strangers = _told_apart(folders)
+    starts = _starts(known, strangers)
     for folder in strangers:
-        _check_may_join(folder, policy, joins=bool(known))
-    members = {} if not known else _members(known, _newest(known))
-    members |= {f"new {folder}": folder for folder in strangers}
-    state = _newest(known) if known else CommitState(0, "", "", ())
+        _check_may_join(folder, policy, joins=not starts)
+    members = {} if starts else _members(known, _newest(known))
+    members |= {f"new {folder}": folder for folder in (folders if starts else strangers)}
+    state = CommitState(0, "", "", ()) if starts else _newest(known)
     return LogSet(replace(state, member_ids=tuple(members)), Node(members))
 
 

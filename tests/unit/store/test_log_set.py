@@ -174,6 +174,21 @@ def test_an_empty_folder_where_a_member_was_mounted_is_refused_and_stays_empty(
     assert load_state(folders[gone]) is None
 
 
+def test_a_set_that_began_without_one_of_its_directories_begins_again_with_all(
+    tmp_path: Path,
+) -> None:
+    """As long as nothing is committed: one was not mounted when the query started again."""
+    folders = [tmp_path / "1", tmp_path / "2"]
+    writer = Writer(*folders, topic="t", numPartitions="2")
+    writer.plan()
+    (tmp_path / "1").rename(tmp_path / "elsewhere")
+    writer.plan()
+    shutil.rmtree(tmp_path / "1")
+    (tmp_path / "elsewhere").rename(tmp_path / "1")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    assert values_of(folders, "t") == {0: ["a"], 1: ["b"]}
+
+
 def test_a_member_is_known_by_what_it_says_and_not_by_its_path(tmp_path: Path) -> None:
     first, second, third = (tmp_path / name for name in "123")
     Writer(first, second, topic="t", numPartitions="2").write(0, rows(["a"], partitions=[1]))
