@@ -1,0 +1,98 @@
+"""Search what comes of a log directory that is away at times, and see that mistakes are found.
+
+CI searches within small bounds, ``make model`` within larger ones: ``docs/protocol.md``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from tests.support.commit_model import Broken
+from tests.support.missing_member_model import Bounds, search_missing_members
+
+from kafkalog.streaming.commit import committer
+from kafkalog.streaming.commit.foreign_tail import ForeignLog
+from kafkalog.streaming.store import open_set
+from kafkalog.streaming.store.ends import rule, watch
+from kafkalog.streaming.store.ends.missing_parts import NOTHING
+from kafkalog.streaming.store.identity import Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kafkalog.streaming.store.ends.rule import Said, SeenEnd
+
+pytestmark = pytest.mark.crash
+
+LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
+
+SMALL_SEARCHES: Final = (
+    Bounds(batches=3, moves=2),
+    Bounds(batches=2, moves=2, single=True),
+    Bounds(batches=1, moves=1, kills=1),
+)
+LARGE_SEARCHES: Final = (
+    Bounds(batches=3, moves=2, single=True),
+    Bounds(batches=3, moves=3),
+    Bounds(batches=2, moves=1, kills=1, single=True),
+)
+
+
+@pytest.mark.parametrize("bounds", SMALL_SEARCHES + (LARGE_SEARCHES if LARGE else ()), ids=str)
+def test_no_order_of_unmounts_and_copies_loses_a_row_silently_or_doubles_one(
+    bounds: Bounds,
+) -> None:
+    assert search_missing_members(bounds) > 300
+
+
+def those_there(states: Mapping[Path, Any], newest: Any) -> dict[str, Path]:
+    """Take the directories that are there for the whole set."""
+    return {state.member_id: folder for folder, state in states.items()}
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Forget a step."""
+
+
+def always_next(*_: object, **__: object) -> Verdict:
+    """Take every batch for a new one."""
+    return Verdict.APPEND
+
+
+def missing_and_not_lost(_: Said, log: SeenEnd, committed: int | None) -> tuple[Any, None]:
+    """Stop where the log ends, as at a broker's claim."""
+    return (log.end, committed), None
+
+
+def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
+    match bug:
+        case "a commit asks for no member":
+            patch.setattr(open_set, "_members", those_there)
+            patch.setattr(open_set, "_check_may_join", nothing)
+        case "a commit appends to a log that ends too early":
+            patch.setattr(ForeignLog, "check_has_all", nothing)
+        case "every batch is the next":
+            patch.setattr(committer, "judge", always_next)
+        case "a reader asks for no member":
+            patch.setattr(watch, "find_missing_parts", lambda *_: NOTHING)
+        case "a reader takes a log that ends too early as it is":
+            patch.setattr(rule, "_lacking", missing_and_not_lost)
+
+
+BUGS: Final = {
+    "a commit asks for no member": Bounds(batches=2, moves=2),
+    "a commit appends to a log that ends too early": Bounds(batches=3, moves=1),
+    "every batch is the next": Bounds(batches=2, moves=2),
+    "a reader asks for no member": Bounds(batches=1, moves=1),
+    "a reader takes a log that ends too early as it is": Bounds(batches=2, moves=1),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_protocol_with_a_mistake_is_found_out(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, bug)
+    with pytest.raises(Broken):
+        search_missing_members(BUGS[bug])
