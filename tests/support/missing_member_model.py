@@ -31,7 +31,7 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.commit_state import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.source.tail import LogTail
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -301,13 +301,13 @@ def _current(world: _World, known: int, *, sees_all: bool) -> tuple[str, ...]:
 
 def _seen() -> _Seen | None:
     """Read as a query does; None if it is told of a loss."""
-    tail = LogTail([str(folder) for folder in _FOLDERS], lambda _: True)
-    ends = tail.look()
-    if tail.missing_parts().is_loss or tail.ends.lost:
+    logs = FollowedLogs([str(folder) for folder in _FOLDERS], lambda _: True)
+    ends = logs.look()
+    if logs.missing_parts().is_loss or logs.ends.lost:
         return None
     found = {}
     for key, end in ends.items():
-        with tail.open(key) as log:
+        with logs.open(key) as log:
             found[key.partition] = _values(log, end)
     return found
 
