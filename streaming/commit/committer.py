@@ -137,6 +137,7 @@ class Committer:
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
             return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
 
+    @shielded
     def commit_or_abort(self, runs: Sequence[StagedRun]) -> Outcome:
         """Commit; if that fails, drop what was staged: nobody else will call :meth:`abort`.
 

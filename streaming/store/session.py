@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.local_paths import split_paths
-from kafkalog.files.shield import shielded
+from kafkalog.files.shield import shielded_part
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
 from kafkalog.streaming.store.log_set import LogSet
@@ -163,7 +163,7 @@ def opened_set(
     yield log_set
 
 
-@shielded
+@shielded_part
 def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
     """Return the id of the set that the log directories are; an empty directory starts one.
 

@@ -21,7 +21,7 @@ from kafkalog.files.system import system
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Interrupted", "Shielded", "check_interrupt", "current", "shielded"]
+__all__ = ["Interrupted", "Shielded", "check_interrupt", "current", "shielded", "shielded_part"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -53,6 +53,21 @@ def shielded(function: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+def shielded_part(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Do as :func:`shielded`, for what is only the beginning of what the caller wants.
+
+    An interrupt has stopped that before it was done, though the beginning came to its end.
+    """
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if _HERE.running is not None:
+            return function(*args, **kwargs)
+        return Shielded(functools.partial(function, *args, **kwargs), is_all=False).result()
+
+    return call
+
+
 def check_interrupt() -> None:
     """Stop here if the caller was interrupted; do nothing in a thread that is not shielded.
 
@@ -78,10 +93,11 @@ _HERE: Final = _Here()
 
 
 class Shielded(Generic[_T]):
-    """One action, in a thread of its own."""
+    """One action, in a thread of its own; ``is_all`` if it is all that its caller wants."""
 
-    def __init__(self, action: Callable[[], _T]) -> None:
+    def __init__(self, action: Callable[[], _T], *, is_all: bool = True) -> None:
         self.is_asked_to_stop = False
+        self._is_all = is_all
         self._action = action
         self._values: list[_T] = []
         self._error: BaseException | None = None
@@ -161,7 +177,7 @@ class Shielded(Generic[_T]):
         self._end.release()
 
     def _outcome(self) -> str:
-        if self._values:
+        if self._values and self._is_all:
             return "kafkalog: this came too late to stop anything: it is done"
         if self._error is None or isinstance(self._error, Interrupted):
             return "kafkalog: it was stopped before it was done"
