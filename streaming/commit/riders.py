@@ -1,8 +1,8 @@
 """Records of internal topics that ride along with a batch, such as the positions of a group.
 
 The driver encodes them itself, once the commit holds the locks and knows the topic. They are staged
-beside the batch, so that its intent names them and whoever takes it back knows them too, and are
-published by the same rename. What they say is not known here.
+beside the batch. So its intent names them, whoever takes it back knows them, and the same rename
+publishes them. What they say is not known here.
 """
 
 from __future__ import annotations

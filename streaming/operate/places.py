@@ -67,7 +67,7 @@ def place_name(key: TopicPartition, damage: Damage) -> str:
 def chosen_places(
     key: TopicPartition, found: LogDamage, names: Sequence[PlaceName], *, again: bool = False
 ) -> tuple[dict[Damage, Choice | None], list[str]]:
-    """Find out what is to become of each damaged place of a partition.
+    """Find out what to do with each damaged place of a partition.
 
     ``again``: a salvage was cut off, which may have done some of what is named.
 

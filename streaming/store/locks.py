@@ -3,19 +3,20 @@
 Two files in each directory, both locked with record locks (``fcntl``):
 
 ``kafkalog.lock``
-    keeps our own writers apart. It is waited for, and holds the name of its holder as text.
+    keeps our own writers apart. A writer waits for it. Its text names the holder.
 ``.lock``
     Kafka's. A running broker holds it through Java's ``FileChannel.lock``, which is the same kind
-    of lock; it is not waited for, but for the moment that a killed writer of ours takes to die.
+    of lock. A writer does not wait for it, except for the moment that a killed writer of ours
+    takes to die.
 
-POSIX locks belong to the process and fall with the first close of *any* descriptor of the file: it
-is enough that another thread copies the directory. So the locks are those of an open file (Linux:
-``F_OFD_SETLK``), which keep out POSIX locks, Java's too, and are kept out by them. Where there are
-none, :meth:`DirectoryLocks.verify` locks again, and who publishes looks whether somebody else has.
-Threads of one process are kept apart by a mutex beside them.
+POSIX locks belong to the process, and are lost with the first close of *any* descriptor of the
+file: a thread that copies the directory is enough. So the locks are those of an open file (Linux:
+``F_OFD_SETLK``). They keep out POSIX locks, Java's too, and are kept out by them. On systems
+without them, :meth:`DirectoryLocks.verify` locks again, and a writer that publishes looks if
+somebody else has published. A mutex beside the locks keeps threads of one process apart.
 
-Kafka deletes its file when it stops: a lock on a file that is no longer the one on the disk
-protects nothing, which is checked when it is taken and by :meth:`DirectoryLocks.verify`.
+Kafka deletes its file when it stops. A lock on a file that is no longer the one on the disk
+protects nothing. This is checked when the lock is taken, and by :meth:`DirectoryLocks.verify`.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class DirectoryLocks:
                 self._prove(held)
 
     def _check_links(self) -> None:
-        """See that the paths lead where the locks are: else what is published lies elsewhere."""
+        """Check that the paths lead where the locks are: else a commit would publish elsewhere."""
         for given, folder in self._given.items():
             if Path(os.path.realpath(given)) != folder:
                 raise LogDirectoryError(
@@ -183,7 +184,7 @@ class DirectoryLocks:
             system.sleep(_FIRST_PAUSE_S)
 
     def _take(self, path: Path, undo: ExitStack) -> str | None:
-        """Lock one file; if another process holds it, give what it says about itself."""
+        """Lock one file; if another process holds it, return what that says about itself."""
         while True:
             held = _Held(path, _open(path))
             remembered(_Descriptors).add(held.descriptor)
@@ -285,12 +286,12 @@ class _Mutexes:
         self.begin()
 
     def begin(self) -> None:
-        """Begin without any: in a forked child, the threads that held some do not exist."""
+        """Begin without any: a forked child does not have the threads that held some."""
         self._guard = system.lock()
         self._found: dict[tuple[int, int], Lock] = {}
 
     def of(self, folder: Path) -> Lock:
-        """Give the one of a directory."""
+        """Return the mutex of a directory."""
         found = folder.stat()
         with self._guard:
             return self._found.setdefault((found.st_dev, found.st_ino), system.lock())

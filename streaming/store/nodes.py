@@ -93,10 +93,10 @@ class Node:
         return write_state(state, self.members, check=check)
 
     def withdraw(self, *, durable: bool) -> None:
-        """Remove the intent, which no longer says anything, and let a broker in again.
+        """Remove the intent, which is over, and let a broker in again.
 
-        ``durable``: it must not come back with a loss of power, since what it names was taken
-        back, and its sequence number is given to another commit.
+        ``durable``: the intent must not come back with a loss of power, since what it names was
+        taken back, and another commit gets its sequence number.
         """
         for folder in self.directories:
             (folder / INTENT_FILE).unlink(missing_ok=True)
