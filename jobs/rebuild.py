@@ -52,10 +52,11 @@ def rebuild(
         found = {topic_partition: found[topic_partition]}
     directories = {where.log_dir for where in found.values()}
     policy = SetPolicy(allows_broker=True, wait_ms=timeout_ms)
-    with Session(directories, policy, holder="kafkalog rebuild"):
+    with Session(directories, policy, holder="kafkalog rebuild") as session:
         segments = []
         for where in found.values():
             check_interrupt()
+            session.verify()
             segments += rebuild_partition(where.path, index_interval_bytes=index_interval_bytes)
         return segments
 

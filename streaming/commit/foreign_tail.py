@@ -30,7 +30,7 @@ from kafkalog.streaming.store.batch_search import find_valid_batch, reach_of
 from kafkalog.streaming.store.ends.rule import SeenEnd, end_of, marks_above
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
@@ -75,6 +75,8 @@ class ForeignLog:
         takes_over: whether the log counts as it is, even above what is committed, and even if it
             ends below a broker's high watermark.
         advice: what else to say where a log ends below what is committed.
+        check_locks: raises if the locks were lost: a torn tail may be what their new holder has
+            written of a batch by now. Nobody asks where nothing is cut off.
     """
 
     folder: Path
@@ -84,6 +86,7 @@ class ForeignLog:
     marks: BrokerMarks
     takes_over: bool = False
     advice: str = ""
+    check_locks: Callable[[], None] = lambda: None
 
     def open(
         self, *, now_ms: int, topic_id: str | None, first_offset: int = 0
@@ -210,6 +213,7 @@ class ForeignLog:
             end = self.torn_end(segment)
             if end is None:
                 return
+            self.check_locks()
             _LOG.warning("%s", self.cut_text(segment, end))
         interval = self.config.index_interval_bytes
         recover_segment(self.folder, base, index_interval_bytes=interval)

@@ -233,6 +233,7 @@ class _Planner:
                 committed_end=committed_end,
                 marks=self._marks,
                 advice=advice(state.topics.get(topic.key), key.partition),
+                check_locks=self._log_set.check_current,
             )
             first_offset = min((run.first_offset for run in kept), default=0)
             appender = log.open(

@@ -120,16 +120,14 @@ def _written(
 def _ready(
     log_set: LogSet, begun: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
 ) -> Upkeep:
-    """Put logs in order, make them durable, and give topics their ids.
-
-    REQUIRES: the locks are held and nothing is unfinished; not so for a ``dry_run``.
-    """
+    """Put logs in order, make them durable, and give topics their ids. REQUIRES: the locks."""
     done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
     report_lost(log_set, done)
     _check_numbers(done)
     if done.problems:
         return done
     if not dry_run:
+        log_set.check_current()
         _make_durable(log_set, done.partitions)
     done.partitions = _renamed(log_set, done, topic_ids, dry_run=dry_run)
     return done
@@ -196,6 +194,7 @@ def take_over(
 
 def _take(log_set: LogSet, done: Upkeep) -> None:
     """Make durable what the logs hold, and publish the state that says so."""
+    log_set.check_current()
     sync_behind(_reach(log_set, each) for each in done.partitions)
     advanced = all_durable(_advanced(log_set.state, done.partitions), done.partitions)
     state = _without_lost(advanced, log_set)

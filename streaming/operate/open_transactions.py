@@ -76,6 +76,7 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
             now_ms = system.time_ns() // 1_000_000
             appender = PartitionAppender(found.path, key, config, now_ms=now_ms, topic_id=topic_id)
             opened = _opened(found.path, appender.log_end_offset)
+            log_set.check_current()
             done += _abort(appender, found, opened, now_ms)
     return done
 

@@ -236,12 +236,14 @@ class _Order:
             marks=self._marks,
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
+            check_locks=self._log_set.check_current,
         )
         appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)
         corrected: list[Path] = []
         with PartitionLog(found.path, key) as log:
             start = log.log_start_offset
             if log.segments:
+                self._log_set.verify_locks()
                 with telling_a_way_out():
                     corrected = correct_indexes(
                         found.path,

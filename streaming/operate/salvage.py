@@ -19,7 +19,7 @@ whoever writes or recovers meanwhile: one would cut off all that follows damage.
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -61,7 +61,7 @@ from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import Session, existing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
@@ -139,47 +139,43 @@ def salvage(
     if not names:
         state = load_committed(directories).state
         return _shown(_looked_at(directories, wanted, state))
-    with _locked(directories, policy) as log_set:
+    with Session(directories, policy, holder="kafkalog salvage") as session:
+        is_ours = any(load_state(folder) is not None for folder in directories)
+        log_set = session.open() if is_ours else None
         for where in _chosen(directories, wanted).values():
             finish_swaps(where.path)
         logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
-        return _without(names, logs, directories, log_set)
+        return _without(names, logs, session, log_set)
 
 
 def _without(
     names: Sequence[PlaceName],
     logs: Sequence[_Log],
-    directories: Sequence[Path],
+    session: Session,
     log_set: LogSet | None,
 ) -> Salvaged:
     """Do away with the places that are named; a salvage that is cut off is noted meanwhile.
 
     REQUIRES: the locks are held, and nothing is unfinished.
     """
-    again = any(map(unfinished_salvage, directories))
+    again = any(map(unfinished_salvage, session.directories))
     plans = [(log, *chosen_places(log.key, log.found, names, again=again)) for log in logs]
     done = Salvaged()
+    session.verify()
     for folder in {log.where.log_dir for log, choices, _ in plans if any(choices.values())}:
         note_salvage(folder, _arguments(names))
     for log, choices, notes in plans:
+        session.verify()
         done.notes += notes
         done.places += _Salvage(log, log_set).act(choices)
         done.notes += _open_transactions(log)
-    for folder in directories:
+    for folder in session.directories:
         salvage_is_over(folder)
     return done
 
 
 def _arguments(names: Sequence[PlaceName]) -> str:
     return " ".join(f"--{name.choice} {name.text}" for name in names)
-
-
-@contextmanager
-def _locked(directories: Sequence[Path], policy: SetPolicy) -> Iterator[LogSet | None]:
-    """Lock the directories, and open the set that they are, if our sink ever wrote there."""
-    with Session(directories, policy, holder="kafkalog salvage") as session:
-        is_ours = any(load_state(folder) is not None for folder in directories)
-        yield session.open() if is_ours else None
 
 
 def _chosen(

@@ -127,6 +127,11 @@ class Session:
             take_back(log_set, durable=self._policy.is_durable)
         return log_set
 
+    @property
+    def directories(self) -> list[Path]:
+        """The real paths of the directories, in the order in which they were given."""
+        return self._locks.directories
+
     def verify(self) -> None:
         """See that the locks are still held.
 

@@ -309,7 +309,6 @@ _UNDER_ITS_CALLERS = {
     "_commit",
     "_copy_set",
     "_session",
-    "_locked",
     "_written",
 }
 
