@@ -8,8 +8,9 @@
 6. make them durable, and publish the new commit state: the first rename is the commit;
 7. bring Kafka's checkpoint files up to date, and clear away.
 
-Whatever ends a commit before 6, the log directories are as they were once the next one has come to
-3. After 6 nothing is taken back: what fails then is said in the log and done by the next commit.
+If a commit ends before step 6, the next one takes it back in its step 3, and the log directories
+are as they were. After step 6 nothing is taken back: a failure is logged, and the next commit does
+what is missing.
 
 ``docs/guarantees.md`` says what each step is for.
 """
@@ -77,10 +78,10 @@ class Outcome:
 class Committer:
     """Commits or drops one batch. Knows no Spark; used once, by one thread.
 
-    ``checkpoint`` is that of the query, where it can be read. ``tails`` is what the process knows
-    from the commits before. ``conditions`` must hold before the intent and, once more, right before
-    the rename: one that raises ends the commit, which is taken back. ``riders`` are records of
-    internal topics that are published with the batch.
+    ``checkpoint`` is that of the query, if it can be read. ``tails`` is what the process knows from
+    earlier commits. ``conditions`` must hold before the intent, and again right before the rename.
+    If one raises, the commit is taken back. ``riders`` are records of internal topics that are
+    published with the batch.
     """
 
     def __init__(
@@ -176,9 +177,9 @@ class Committer:
         self._verdict = judge(self._identity, last, allows_unknown=self._plan.allows_unknown)
 
     def _skip(self, log_set: LogSet) -> Outcome:
-        """Leave a batch that is committed; its writer's run may be a new one all the same.
+        """Leave a batch that is committed; note the run, if it is a new one of the writer.
 
-        A run that had planned the batch before it was committed is no new one: it was replaced, and
+        A run that had planned the batch before it was committed is not new: it was replaced, and
         wakes up late. It must not push out the run that has replaced it.
         """
         state = log_set.state
@@ -194,7 +195,7 @@ class Committer:
         return self._leave(log_set, state)
 
     def _leave(self, log_set: LogSet, state: CommitState) -> Outcome:
-        """Let what is committed be so durably: who committed it may have ended before that."""
+        """Make durable what is committed: its writer may have ended before that."""
         _LOG.info("%s is committed already", self._identity)
         self._publish(log_set, state)
         sweep(log_set, self._identity)
@@ -203,10 +204,10 @@ class Committer:
     def _still_to_write(
         self, log_set: LogSet, runs: Sequence[StagedRun]
     ) -> Sequence[StagedRun] | None:
-        """Leave out the topics that a write with ``txnAppId`` is in already; None if that is all.
+        """Leave out topics that have this write with ``txnAppId`` already; None if all have it.
 
         Raises:
-            BatchIdentityError: it is not the write that is there.
+            BatchIdentityError: other rows are there under this version.
         """
         given = self._identity
         if not given.is_versioned:
@@ -258,7 +259,7 @@ class Committer:
     def _write(
         self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
     ) -> None:
-        """Steps 4 to 6; what fails is taken back at once where that can be done.
+        """Steps 4 to 6; a failure is taken back at once, if that can be done.
 
         REQUIRES: the locks are held, and nothing is unfinished.
         """
@@ -278,8 +279,8 @@ class Committer:
     ) -> None:
         """Step 4: say what is about to happen, in every directory, before the first byte.
 
-        Durably, also with ``flush=os``, which spares the records only: torn, it would make all that
-        was committed before unreadable.
+        Durably, also with ``flush=os``, which leaves only records to the system: a torn intent
+        would make everything that was committed before unreadable.
         """
         members = [log_set.node.member_of(folder) for folder in self._plan.directories]
         intent = Intent(
@@ -326,7 +327,7 @@ class Committer:
         log_set.publish(state, *conditions)
 
     def _try_to_take_back(self, log_set: LogSet) -> None:
-        """Take the batch back, unless its state came to be published all the same."""
+        """Take the batch back, unless its state was published after all."""
         try:
             log_set.verify_locks()
             if log_set.is_outdated():

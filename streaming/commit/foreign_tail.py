@@ -64,7 +64,7 @@ def telling_a_way_out() -> Iterator[None]:
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignLog:
-    """A partition's log that may be another than we left, and what is known about its end.
+    """A partition's log that may not be as we left it, and what is known about its end.
 
     Attributes:
         folder: of the partition.
@@ -75,8 +75,8 @@ class ForeignLog:
         takes_over: whether the log counts as it is, even above what is committed, and even if it
             ends below a broker's high watermark.
         advice: what else to say where a log ends below what is committed.
-        check_locks: raises if the locks were lost: a torn tail may be what their new holder has
-            written of a batch by now. Nobody asks where nothing is cut off.
+        check_locks: raises if the locks were lost: their new holder may be writing the batch that
+            looks like a torn tail. It is called only before something is cut off.
     """
 
     folder: Path

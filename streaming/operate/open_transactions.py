@@ -58,7 +58,7 @@ class _OpenTransaction(NamedTuple):
 
 
 def abort_open_transactions(log_set: LogSet) -> list[str]:
-    """Abort all open transactions of a set; the caller holds the locks, and has cut torn tails off.
+    """Abort all open transactions of a set, whose locks are held and whose torn tails are cut.
 
     Logs that do not end with a valid batch are left alone, and so are a broker's own topics.
 
