@@ -1,13 +1,13 @@
 """Topic ids that outlast a run: those that a streaming query knows, and those that were changed.
 
-A query's checkpoint holds offsets only. A topic that is deleted and made anew under its old name
+A query's checkpoint holds offsets only. A topic that is deleted and recreated under its old name
 has another id, and the offsets of the old one mean nothing in it. The file, in a folder that
 belongs to one query, is sealed (:mod:`kafkalog.checkpoints.sealed_file`); its one line is
 
     {"topics":{"flights":{"0":"2nKGh3uGQ0a2qXfWc1kKTA","1":"2nKGh3uGQ0a2qXfWc1kKTA"}}}
 
 A topic that keeps its records and gets another id, as for a broker that is to own it, is no topic
-made anew. Whoever changes ids notes it before, in a sealed file in each log directory, one line for
+recreated. Whoever changes ids notes it before, in a sealed file in each log directory, one line for
 each change:
 
     {"topic":"flights","from":"2nKGh3uGQ0a2qXfWc1kKTA","to":"hpYgM1pPTfKkq0oFhDYc0w"}
@@ -42,7 +42,7 @@ _CHANGED_FORMAT: Final = "kafkalog.changed-ids"
 _VERSION: Final = 1
 
 _GO_WITHOUT: Final = (
-    "Restore it from the backup that the query's checkpoint is of; or move it away, to go on by "
+    "Restore it from the backup that the query's checkpoint is of; or move it away, to continue by "
     "what the offsets show, as without stateLocation"
 )
 

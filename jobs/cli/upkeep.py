@@ -31,7 +31,7 @@ def recover(
         bool,
         typer.Option(
             "--accept-os-loss",
-            help="Go on without records of flush=os that a loss of power took.",
+            help="Continue without records of flush=os that a loss of power took.",
         ),
     ] = False,
     dry_run: DryRun = False,

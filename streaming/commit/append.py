@@ -158,7 +158,7 @@ class PartitionAppend:
             fsync_directory(self.plan.directory)
 
     @property
-    def lies_behind(self) -> LogReach:
+    def held_before(self) -> LogReach:
         """What the log held before, which others may have left to the system to write."""
         return LogReach(
             self.plan.directory,

@@ -303,7 +303,7 @@ class Committer:
         for folder in sorted(parents):
             fsync_directory(folder)
         sync_behind(
-            each.lies_behind
+            each.held_before
             for each in appends
             if each.is_durable and not each.plan.creates_directory
         )

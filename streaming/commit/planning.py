@@ -260,7 +260,7 @@ def _check_room(key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: 
     records = sum(run.records for run in runs)
     if log_end_offset + records > MAX_OFFSET:
         raise CommitError(
-            f"{key}: {records} records do not fit behind the end of the log, offset "
+            f"{key}: {records} records do not fit after the end of the log, offset "
             f"{log_end_offset}: the last possible offset is {MAX_OFFSET - 1}"
         )
 

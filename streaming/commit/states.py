@@ -106,5 +106,5 @@ def _topics(
         elif each.plan.end_offset > each.plan.start_offset:
             durable[topic.key].setdefault(partition, each.plan.start_offset)
     written = {each.topic.name: each.topic.key for each in appends}
-    # A topic that was deleted and made anew has another key; the old one's offsets mean nothing.
+    # A topic that was deleted and recreated has another key; the old one's offsets mean nothing.
     return {key: topic for key, topic in topics.items() if written.get(topic.name, key) == key}

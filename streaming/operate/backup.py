@@ -2,8 +2,8 @@
 
 A set that our sink writes
     is copied in passes. Under the locks it is only noted how far each log goes: nothing below that
-    changes any more. So much is copied while writers go on. The last pass runs under the locks and
-    copies what has come since, then the commit state. The copy is the set at that moment.
+    changes any more. So much is copied while writers continue. The last pass runs under the locks
+    and copies what has come since, then the commit state. The copy is the set at that moment.
 
 A directory that a broker has, or had
     is only read. Its checkpoint files are read first, and written last: every log reaches at least

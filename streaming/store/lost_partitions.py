@@ -2,7 +2,7 @@
 
 A topic whose folders are all gone was deleted, as Kafka's topics are. One that lacks some of them
 has lost what was committed there: a folder was restored from an older copy, moved away, or deleted
-by hand. For a writer, to go on would place keys among fewer partitions, and hide the loss; for a
+by hand. For a writer, to continue would place keys among fewer partitions, and hide the loss; for a
 reader, rows would be missing. Only a broker may have moved or removed single partitions, and
 `kafkalog takeover` says that one had the directories.
 
@@ -130,7 +130,7 @@ def lost_id_text(folder: Path, topic: str, key: str) -> str:
     return (
         f"{folder} has no {PARTITION_METADATA}, and what is committed of topic {topic!r} lies "
         f"under the topic id {key}: the folder was lost, or others have put it there. Restore it; "
-        "or go on from what it holds after `kafkalog takeover`"
+        "or continue from what it holds after `kafkalog takeover`"
     )
 
 

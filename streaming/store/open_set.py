@@ -104,7 +104,7 @@ def known_set(folders: Sequence[Path]) -> CommitState | None:
         LogDirectoryError: one of the set is missing, or belongs to another set or was copied.
         CheckpointError: a state is damaged or newer.
     """
-    known, strangers = _told_apart(folders)
+    known, strangers = _members_and_strangers(folders)
     if strangers or _starts(known, strangers):
         return None
     newest = _newest(known)
@@ -127,7 +127,7 @@ def open_set(
     """
     for folder in folders:
         check_no_broker_lived(folder, policy)
-    known, strangers = _told_apart(folders)
+    known, strangers = _members_and_strangers(folders)
     starts = _starts(known, strangers)
     for folder in strangers:
         _check_may_join(folder, policy, joins=not starts)
@@ -163,7 +163,7 @@ def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     """
     for folder in folders:
         check_no_broker_lived(folder, policy)
-    known, strangers = _told_apart(folders)
+    known, strangers = _members_and_strangers(folders)
     starts = _starts(known, strangers)
     for folder in strangers:
         _check_may_join(folder, policy, joins=not starts)
@@ -185,8 +185,8 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     """Take empty directories into the set, as a broker's ``log.dirs`` may grow.
 
     They are invited first, by a copy of the present state that names them. They belong once a
-    member names them: its rename is what counts, or the members could go on without them, and
-    have two states of one sequence number. See :func:`_told_apart`.
+    member names them: its rename is what counts, or the members could continue without them, and
+    have two states of one sequence number. See :func:`_members_and_strangers`.
     """
     for folder in folders:
         drop_lines_of_gone(folder)  # partitions that are moved here later are others
@@ -200,7 +200,7 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     return LogSet(state, Node(joined), log_set.verify_locks)
 
 
-def _told_apart(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
+def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
     """Read the states of those that belong to a set; the rest belongs to none.
 
     An empty directory that was only invited belongs to none: whoever took it in was cut off.

@@ -1,9 +1,9 @@
 """After a loss of power: what ``flush=os`` had left to the system, and what is done without it.
 
-Nobody goes on by himself. A person accepts the loss by ``kafkalog recover --accept-os-loss``: logs
-are cut where their whole batches end, never below what is durable, and the commit state moves back
-to these ends. Who wrote what is kept as it was: a batch of which rows are lost counts as written,
-and is not written again, since the rest of it is there.
+Nobody continues by himself. A person accepts the loss by ``kafkalog recover --accept-os-loss``:
+logs are cut where their whole batches end, never below what is durable, and the commit state moves
+back to these ends. Who wrote what is kept as it was: a batch of which rows are lost counts as
+written, and is not written again, since the rest of it is there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def boot_of(directories: Iterable[Path]) -> str | None:
 
 
 def refuse_os_loss(log_set: LogSet, *, mends: bool = True) -> None:
-    """Refuse to go on after records that flush=os had left to the system are lost.
+    """Refuse to continue after records that flush=os had left to the system are lost.
 
     Costs nothing unless the machine has started again since. Then all of them are read, once, and
     indexes that are torn are mended: those of sealed segments nobody looks at again. Not so unless

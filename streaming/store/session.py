@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 __all__ = ["Condition", "Session", "check_written", "ensure_set", "existing", "opened_set"]
 
 Condition = Callable[[LogSet], None]
-"""Looks at an opened set, and raises what forbids to go on."""
+"""Looks at an opened set, and raises what forbids to continue."""
 
 
 def existing(paths: Sequence[str]) -> list[Path]:

@@ -1,7 +1,7 @@
 """Take back an unfinished commit: exactly the bytes that its intent names, and nothing else.
 
 A commit that was cut off has left, in some order, parts of what its intent names: segments and
-folders that it made, bytes behind the former end of a log. They go. Before that they are compared,
+folders that it made, bytes after the former end of a log. They go. Before that they are compared,
 batch by batch, with the staged runs: bytes that are ours, or no valid batch at all (a torn write),
 may go; a valid batch that is not ours was written by somebody else since, and then nothing is
 touched. Every step may be cut off itself and done again.

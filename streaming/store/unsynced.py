@@ -109,7 +109,7 @@ def lost_text(lost: Iterable[LostOffsets]) -> str:
     return (
         "the machine has started again since flush=os left records to it, and these committed "
         f"offsets are not on the disk: {', '.join(shown)}{more}. Restore the log directories, or "
-        f"run `{_COMMAND}` to go on without them"
+        f"run `{_COMMAND}` to continue without them"
     )
 
 
@@ -119,8 +119,8 @@ def advice(topic: TopicState | None, partition: int) -> str:
         return ""
     return (
         f". If the machine lost power: from offset {topic.durable_ends[partition]} on the records "
-        f"had been left to it by flush=os, and `{_COMMAND}` lets the log go on without those that "
-        "are lost"
+        f"had been left to it by flush=os, and `{_COMMAND}` lets the log continue without those "
+        "that are lost"
     )
 
 

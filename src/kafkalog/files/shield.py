@@ -72,7 +72,7 @@ def check_interrupt() -> None:
     """Stop here if the caller was interrupted; do nothing in a thread that is not shielded.
 
     Raises:
-        Interrupted: it was, since this was last raised. So what clears up afterwards may go on.
+        Interrupted: it was, since this was last raised. So what clears up afterwards may continue.
     """
     running = _HERE.running
     if running is not None and running.is_asked_to_stop:

@@ -155,7 +155,7 @@ class SeenLog:
         self._read_log(folder, verify_from)
         if read_topic_id(folder) != self.topic_id:
             # the folder of another topic by now, or one that had its id after the first read
-            raise UnknownTopicOrPartitionError(f"{folder} was made again while it was read")
+            raise UnknownTopicOrPartitionError(f"{folder} was recreated while it was read")
         self._is_read = True
 
     def _take_id(self, topic_id: str | None) -> None:
