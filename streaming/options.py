@@ -56,7 +56,7 @@ __all__ = [
     "warn_ignored",
 ]
 
-_LOG = logging.getLogger("kafkalog.options")
+_LOGGER = logging.getLogger("kafkalog.options")
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
@@ -250,7 +250,7 @@ def warn_ignored(names: tuple[str, ...]) -> None:
     Only names are shown: values may be secrets (``kafka.sasl.jaas.config``).
     """
     if names:
-        _LOG.warning(
+        _LOGGER.warning(
             "kafkalog reads and writes log directories itself: these options of Kafka's clients "
             "are accepted and have no effect: %s",
             ", ".join(names),

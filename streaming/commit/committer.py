@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Committer", "Outcome"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ class Committer:
 
     def _leave(self, log_set: LogSet, state: CommitState) -> Outcome:
         """Make durable what is committed: its writer may have ended before that."""
-        _LOG.info("%s is committed already", self._identity)
+        _LOGGER.info("%s is committed already", self._identity)
         self._publish(log_set, state)
         sweep(log_set, self._identity)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
@@ -221,7 +221,7 @@ class Committer:
             return None
         for name, _ in given.digests:
             if name not in left:
-                _LOG.info("%s is in topic %r already", given, name)
+                _LOGGER.info("%s is in topic %r already", given, name)
         return [run for run in runs if run.topic_partition.topic in left]
 
     def _append(
@@ -334,7 +334,8 @@ class Committer:
                 return  # it is published, or another writer's commit is: neither is taken back
             take_back(log_set, durable=self._durable)
         except (OSError, KafkaLogError, Interrupted) as error:
-            _LOG.warning("%s is left for the next commit to take back: %s", self._identity, error)
+            text = "%s is left for the next commit to take back: %s"
+            _LOGGER.warning(text, self._identity, error)
 
     def _finish(
         self, log_set: LogSet, appends: Sequence[PartitionAppend], tails: TailsOfSet
@@ -347,7 +348,7 @@ class Committer:
                 log_set.node.withdraw(durable=False)
             sweep(log_set, self._identity)
         except (OSError, KafkaLogError) as error:
-            _LOG.warning("%s is committed, but clearing up failed: %s", self._identity, error)
+            _LOGGER.warning("%s is committed, but clearing up failed: %s", self._identity, error)
 
 
 def _written_end(plan: AppendPlan) -> WrittenEnd:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ForeignLog", "telling_a_way_out"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _ACCEPT_LOSS: Final = (
     "If what it holds is all that there is to be, let `kafkalog salvage` continue after the "
@@ -177,7 +177,7 @@ class ForeignLog:
                 f"Restore it. {_ACCEPT_LOSS}. Or run `kafkalog takeover`, which accepts that "
                 f"offsets {end} to {acknowledged - 1} are lost"
             )
-        _LOG.warning(
+        _LOGGER.warning(
             "%s: the log of %s ends at offset %d, below its high watermark %d: offsets %d to %d "
             "were acknowledged and are lost",
             self.folder,
@@ -214,7 +214,7 @@ class ForeignLog:
             if end is None:
                 return
             self.check_locks()
-            _LOG.warning("%s", self.cut_text(segment, end))
+            _LOGGER.warning("%s", self.cut_text(segment, end))
         interval = self.config.index_interval_bytes
         recover_segment(self.folder, base, index_interval_bytes=interval)
 

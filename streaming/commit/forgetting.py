@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["still_known", "tell_forgotten"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _SHOWN: Final = 20
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,13 +57,13 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
         if last.expired_ms is not None and name in then and then[name].expired_ms is None
     }
     if gone:
-        _LOG.warning(
+        _LOGGER.warning(
             "forgotten, since they were silent for twice their transactional.id.expiration.ms: %s. "
             "A query that comes back is refused, a txnAppId begins again",
             _listed(gone),
         )
     if expired:
-        _LOG.warning(
+        _LOGGER.warning(
             "silent for longer than their transactional.id.expiration.ms: %s. They will be "
             "forgotten once as much time again has gone by. It is %s by the clock of this machine: "
             "if that is wrong, set it right before",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tell_newcomer"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _SHOWN: Final = 20
 
@@ -34,7 +34,7 @@ def tell_newcomer(identity: BatchIdentity, before: CommitState, topics: Iterable
             others[topic.name] = known.last_query
     if others:
         shown = [f"{topic} ({query})" for topic, query in sorted(others.items())]
-        _LOG.warning(
+        _LOGGER.warning(
             "%s is the first of its query, and went to topics that another query wrote last: %s. "
             "If it is the same query after its checkpoint was deleted or moved, its rows are there "
             "twice from now on: stop it. A query with an option transactional.id is refused then",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Expected", "Preview"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _COPIED_BYTES: Final = 1 << 20
 
@@ -86,7 +86,7 @@ class Preview:
         )
         end, cut = log.look(ends_open=self._aborts_open)
         if cut is not None:
-            _LOG.warning("%s", cut)
+            _LOGGER.warning("%s", cut)
         aborted = tuple(aborted_by(key, found.path, end)) if self._aborts_open else ()
         bases = list_base_offsets(found.path)
         if not bases or cut is not None:

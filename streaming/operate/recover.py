@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Upkeep", "put_in_order", "recover", "report_lost"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 @dataclass(slots=True)
@@ -186,7 +186,7 @@ class _Order:
         if self._preview is not None and self._preview.goes_away(key):
             return False
         if not _is_partition(self._log_set, found):
-            _LOG.warning("%s has no .log file: it is not taken for a partition", found.path)
+            _LOGGER.warning("%s has no .log file: it is not taken for a partition", found.path)
             return False
         return True
 

@@ -50,7 +50,7 @@ __all__ = [
     "make_stream_writer",
 ]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -214,7 +214,7 @@ class LogBatchWriter(DataSourceArrowWriter):
 def _warn_of_unread_checkpoint(query_id: str, location: str | None) -> None:
     """Say it once for each query that a process commits for."""
     where = f"at {location}" if location else "whose option checkpointLocation is not set"
-    _LOG.warning(
+    _LOGGER.warning(
         "query %s: its checkpoint (%s) cannot be read from here. Should its last batch come again, "
         "it is told by its rows: if they differ from run to run, it will be refused",
         query_id,

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Mount", "check_file_system", "find_mount", "is_shared", "mount_of", "refusal"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _LOCAL: Final = frozenset(
     {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "jfs", "nilfs2"}
@@ -163,7 +163,7 @@ def check_file_system(folder: Path) -> None:
     if mount is None or mount.kind not in _LOCAL:
         _check_locks(folder)
     if mount is not None and mount.kind not in _LOCAL | _LOCAL_FUSE | _SHARED:
-        _LOG.warning(
+        _LOGGER.warning(
             "log directory %s is on a file system of type %s, and whether its locks keep out "
             "writers of other machines is not known: let only this machine write to it",
             folder,

@@ -39,7 +39,7 @@ DIGEST_OF_ROWS: Final = "rows "
 
 _FENCED_RUNS_KEPT: Final = 32
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 def staging_hash(writer: str) -> str:
@@ -157,7 +157,7 @@ def _judge_first(identity: BatchIdentity, *, allows_unknown: bool) -> Verdict:
     if identity.batch_id == 0:
         return Verdict.APPEND
     if allows_unknown:
-        _LOG.warning(
+        _LOGGER.warning(
             "%s is the first that these log directories know of: allowUnknownCheckpoint=true lets "
             "the query begin with it. Take the option away again, or a missing mount goes unseen",
             identity,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["lost_locks", "write_state"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 def write_state(
@@ -61,7 +61,7 @@ def write_state(
             publish(folder / STATE_FILE, fsync=False)
             renamed.append(folder)
         except OSError as error:
-            _LOG.warning("%s keeps its older copy of the commit state: %s", folder, error)
+            _LOGGER.warning("%s keeps its older copy of the commit state: %s", folder, error)
     return _sync(renamed)
 
 
@@ -71,7 +71,7 @@ def _sync(folders: Sequence[Path]) -> OSError | None:
         try:
             fsync_directory(folder)
         except OSError as error:
-            _LOG.warning("%s may lose its commit state with the power: %s", folder, error)
+            _LOGGER.warning("%s may lose its commit state with the power: %s", folder, error)
             failures.append(error)
     return failures[0] if len(failures) == len(folders) else None
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Topic", "TopicCatalog", "check_writable", "warn_of_partitions"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _RESERVED_PREFIX: Final = "__"
 
@@ -92,7 +92,7 @@ def check_writable(name: str, *, allow_internal: bool) -> None:
 @once_per_process
 def warn_of_partitions(name: str, wanted: int, partitions: int) -> None:
     """Say once per process that a topic exists with another number of partitions than is wanted."""
-    _LOG.warning(
+    _LOGGER.warning(
         "option numPartitions is %d, and topic %r has %d: a topic that exists keeps its partitions",
         wanted,
         name,
