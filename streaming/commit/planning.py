@@ -12,7 +12,7 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
-from kafkalog.streaming.commit.foreign_tail import ForeignLog
+from kafkalog.streaming.commit.foreign_log import ForeignLog
 from kafkalog.streaming.commit.kept_offsets import in_offset_order
 from kafkalog.streaming.commit.riders import Riders
 from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.streaming.commit.foreign_tail import ForeignLog, telling_a_way_out
+from kafkalog.streaming.commit.foreign_log import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.segment_files import list_base_offsets

@@ -17,7 +17,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS
-from kafkalog.streaming.commit.foreign_tail import ForeignLog, telling_a_way_out
+from kafkalog.streaming.commit.foreign_log import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -142,7 +142,7 @@ def put_in_order(
     which nothing is changed.
 
     ``takes_over``: the logs are the truth as they are, see
-    :class:`~kafkalog.streaming.commit.foreign_tail.ForeignLog`.
+    :class:`~kafkalog.streaming.commit.foreign_log.ForeignLog`.
     """
     done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))

@@ -13,7 +13,7 @@ from tests.support.commit_model import Broken
 from tests.support.missing_member_model import Bounds, search_missing_members
 
 from kafkalog.streaming.commit import committer
-from kafkalog.streaming.commit.foreign_tail import ForeignLog
+from kafkalog.streaming.commit.foreign_log import ForeignLog
 from kafkalog.streaming.store import open_set
 from kafkalog.streaming.store.ends import rule, watch
 from kafkalog.streaming.store.ends.missing_parts import NOTHING

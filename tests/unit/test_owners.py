@@ -28,7 +28,7 @@ READERS: Final = {
 
 NAMING: Final = {
     "checkpoints/broker.py": "has the format",
-    "streaming/commit/foreign_tail.py": "in messages",
+    "streaming/commit/foreign_log.py": "in messages",
     "streaming/log/log_start.py": "in messages",
     "streaming/operate/backup.py": "copies them",
     "streaming/operate/handover.py": "writes all of them",

@@ -13,7 +13,7 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.jobs import rebuild as rebuild_module
 from kafkalog.jobs.rebuild import rebuild
-from kafkalog.streaming.commit import foreign_tail
+from kafkalog.streaming.commit import foreign_log
 from kafkalog.streaming.operate import handover as handover_module
 from kafkalog.streaming.operate import salvage as salvage_module
 from kafkalog.streaming.operate.handover import hand_over, take_over
@@ -58,7 +58,7 @@ def test_a_tail_that_another_writer_may_be_writing_is_not_cut_off(
     with segment.open("ab") as file:
         file.write(b"the beginning of a batch")
     before = segment.read_bytes()
-    losing_locks(monkeypatch, foreign_tail, "find_valid_end", log)
+    losing_locks(monkeypatch, foreign_log, "find_valid_end", log)
     if act == "recover":
         assert "deleted or replaced" in recover([str(log)]).problems[0]
     else:

@@ -14,7 +14,7 @@ from kafkalog.checkpoints.broker import (
     read_leader_epochs,
     write_leader_epochs,
 )
-from kafkalog.streaming.commit.foreign_tail import ForeignLog
+from kafkalog.streaming.commit.foreign_log import ForeignLog
 from kafkalog.streaming.store.known_tails import KnownTails
 from kafkalog.streaming.store.log_set import LogSet
 
