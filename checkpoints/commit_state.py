@@ -37,6 +37,7 @@ How a reader finds the end of what is committed, see :class:`Committed`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -44,13 +45,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.checkpoints.commit_stamp import STATE_FILE, CommitStamp
 from kafkalog.checkpoints.intent import INTENT_FILE, Intent, load_intent
+from kafkalog.checkpoints.one_history import check_one_history
 from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
 from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -391,10 +393,17 @@ def load_committed(directories: Iterable[Path]) -> Committed:
 
     Raises:
         CheckpointError: a state or intent is damaged or from a newer release.
-        LogDirectoryError: the directories belong to different sets.
+        LogDirectoryError: the directories belong to different sets, or one was away while the
+            others committed.
     """
     folders = list(directories)
-    intents = [intent for folder in folders if (intent := load_intent(folder)) is not None]
+    with suppress(LogDirectoryError):
+        return _load_committed(folders)
+    return _load_committed(folders)  # a commit came between the files that were read
+
+
+def _load_committed(folders: Sequence[Path]) -> Committed:
+    intents = {folder: intent for folder in folders if (intent := load_intent(folder)) is not None}
     states: dict[Path, CommitState] = {
         folder: state for folder in folders if (state := load_state(folder)) is not None
     }
@@ -403,11 +412,12 @@ def load_committed(directories: Iterable[Path]) -> Committed:
             "these log directories belong to different sets, read them one set at a time: "
             + ", ".join(f"{folder} to set {state.set_id}" for folder, state in states.items())
         )
+    check_one_history({folder: state.stamp for folder, state in states.items()}, intents)
     # Of equal ones, one with more members is a copy that invites a directory into the set.
     state = max(
         states.values(), key=lambda state: (state.sequence, -len(state.member_ids)), default=None
     )
-    intent = max(intents, key=lambda intent: intent.sequence, default=None)
+    intent = max(intents.values(), key=lambda intent: intent.sequence, default=None)
     published = -1 if state is None else state.sequence
     unfinished = intent if intent is not None and intent.sequence > published else None
     return Committed(state, unfinished, {folder: s.member_id for folder, s in states.items()})

@@ -11,8 +11,10 @@ from kafkalog.checkpoints.commit_state import (
     STATE_FILE,
     UNFINISHED_FOLDER,
     CommitState,
+    load_intent,
     load_state,
 )
+from kafkalog.checkpoints.one_history import check_one_history
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
@@ -120,9 +122,9 @@ def open_set(
     REQUIRES: their locks are held, which ``verify_locks`` proves; the paths are real ones.
 
     Raises:
-        LogDirectoryError: a directory of the set is missing, one belongs to another set or was
-            copied, or a broker lived here and the policy does not allow that; or the locks are
-            lost.
+        LogDirectoryError: a directory of the set is missing; one belongs to another set, was
+            copied, or was away while the others committed; a broker lived here and the policy does
+            not allow that; or the locks are lost.
         CheckpointError: a state is damaged or newer; or there is none where there should be.
     """
     for folder in folders:
@@ -135,6 +137,8 @@ def open_set(
         return _start(folders, verify_locks)
     newest = _newest(known)
     log_set = LogSet(newest, Node(_members(known, newest)), verify_locks)
+    intents = {folder: found for folder in known if (found := load_intent(folder)) is not None}
+    check_one_history({folder: state.stamp for folder, state in known.items()}, intents)
     if not strangers:
         return log_set
     # To name new members is a state of its own, and has the next sequence number: the one of an

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from tests.support.commit_model import Broken
-from tests.support.missing_member_model import Bounds, search_missing_members
+from tests.support.missing_member_model import (
+    Bounds,
+    return_after_a_repeated_commit,
+    search_missing_members,
+)
 
 from kafkalog.streaming.commit import committer
 from kafkalog.streaming.commit.foreign_log import ForeignLog
@@ -38,6 +42,7 @@ LARGE_SEARCHES: Final = (
     Bounds(batches=3, moves=2, single=True),
     Bounds(batches=3, moves=3),
     Bounds(batches=2, moves=1, kills=1, single=True),
+    Bounds(batches=2, moves=2, kills=1),
 )
 
 
@@ -46,6 +51,11 @@ def test_no_order_of_unmounts_and_copies_loses_a_row_silently_or_doubles_one(
     bounds: Bounds,
 ) -> None:
     assert search_missing_members(bounds) > 300
+
+
+def test_a_directory_that_began_a_commit_which_was_made_without_it_is_refused() -> None:
+    """Else half of a batch is of one run and half of another; the search takes minutes for it."""
+    assert return_after_a_repeated_commit() > 10
 
 
 def those_there(states: Mapping[Path, Any], newest: Any) -> dict[str, Path]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.partition_log import PartitionLog
 
-__all__ = ["Bounds", "search_missing_members"]
+__all__ = ["Bounds", "return_after_a_repeated_commit", "search_missing_members"]
 
 _NAMES: Final = ("log0", "log1")
 _FOLDERS: Final = [MOUNT / name for name in _NAMES]
@@ -113,11 +113,7 @@ def search_missing_members(bounds: Bounds) -> int:
     Raises:
         Broken: something does not hold in one of them.
     """
-    disk = Disk()
-    for name in _NAMES:
-        for image in (name, f"{name}.{_EMPTY}"):
-            disk.folders[ROOT_INODE][image] = disk.new_folder()
-    first = _World(disk, bounds)
+    first = _first(bounds)
     visited, waiting = {first.key}, [first]
     while waiting:
         for world in _steps(waiting.pop()):
@@ -125,6 +121,47 @@ def search_missing_members(bounds: Bounds) -> int:
                 visited.add(world.key)
                 waiting.append(_checked(world))
     return len(visited)
+
+
+def _first(bounds: Bounds) -> _World:
+    disk = Disk()
+    for name in _NAMES:
+        for image in (name, f"{name}.{_EMPTY}"):
+            disk.folders[ROOT_INODE][image] = disk.new_folder()
+    return _World(disk, bounds)
+
+
+def return_after_a_repeated_commit() -> int:
+    """Kill a commit at each change, repeat it with an older copy, and bring the first image back.
+
+    Returns how many ways there were in which the copy was committed to.
+
+    Raises:
+        Broken: something does not hold in one of them.
+    """
+    found = 0
+    world = _next_batch(_next_batch(_first(Bounds(batches=2, moves=2, kills=1))), commits=False)
+    assert world.staged is not None
+    for killed in [*_commit(world, world.staged)][:-1]:
+        for slot in range(len(_NAMES)):
+            for old in _moved(_checked(killed), slot):
+                if old.placed[slot] == "1":
+                    repeated = _next_batch(_checked(old))
+                    back = (w for w in _moved(repeated, slot) if w.placed[slot] == _LIVE)
+                    found += sum(_checked(w).returned == 2 for w in back)
+    return found
+
+
+def _next_batch(world: _World, *, commits: bool = True) -> _World:
+    """Let the query do its next batch, or stage it, as far as it is let."""
+    if world.returned == len(world.planned):
+        world = replace(world, planned=(*world.planned, _BOTH))
+    *_, world = _stage(world)
+    world = _checked(world)
+    if world.staged is None or not commits:
+        return world
+    *_, world = _commit(world, world.staged)
+    return _checked(world)
 
 
 # Steps
