@@ -22,7 +22,7 @@ from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _append(
     plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
     identity = with_digests(identity, [staged], parsed.topic)
-    committer = Committer(plan.commit_plan, identity, tails=remembered(KnownTails))
+    committer = Committer(plan.commit_plan, identity, appenders=remembered(KeptAppenders))
     return committer.commit_or_abort(staged.runs)
 
 

@@ -39,7 +39,7 @@ from kafkalog.streaming.commit.states import next_state
 from kafkalog.streaming.commit.versions import new_topics_of
 from kafkalog.streaming.store.clearing import WrittenEnd, sweep, write_ends
 from kafkalog.streaming.store.identity import Verdict, judge, remember
-from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
 from kafkalog.streaming.store.recovery_points import sync_behind
 from kafkalog.streaming.store.session import Session
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.store.identity import BatchIdentity
-    from kafkalog.streaming.store.known_tails import TailsOfSet
+    from kafkalog.streaming.store.kept_appenders import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
 
@@ -78,10 +78,10 @@ class Outcome:
 class Committer:
     """Commits or drops one batch. Knows no Spark; used once, by one thread.
 
-    ``checkpoint`` is that of the query, if it can be read. ``tails`` is what the process knows from
-    earlier commits. ``conditions`` must hold before the intent, and again right before the rename.
-    If one raises, the commit is taken back. ``riders`` are records of internal topics that are
-    published with the batch.
+    ``checkpoint`` is that of the query, if it can be read. ``appenders`` are those of earlier
+    commits. ``conditions`` must hold before the intent, and again right before the rename. If one
+    raises, the commit is taken back. ``riders`` are records of internal topics that are published
+    with the batch.
     """
 
     def __init__(
@@ -90,14 +90,14 @@ class Committer:
         identity: BatchIdentity,
         *,
         checkpoint: QueryCheckpoint | None = None,
-        tails: KnownTails | None = None,
+        appenders: KeptAppenders | None = None,
         conditions: Sequence[Condition] = (),
         riders: Sequence[Rider] = (),
     ) -> None:
         self._plan = plan
         self._identity = identity
         self._checkpoint = checkpoint
-        self._tails = tails or KnownTails()
+        self._appenders = appenders or KeptAppenders()
         self._durable = plan.policy.is_durable
         self._conditions = conditions
         self._riders = riders
@@ -130,9 +130,9 @@ class Committer:
             if left is None:
                 return self._leave(log_set, log_set.state)
             before = log_set.state
-            tails = self._tails.begin(before)
-            appends = self._append(log_set, left, tails)
-            self._finish(log_set, appends, tails)
+            appenders = self._appenders.begin(before)
+            appends = self._append(log_set, left, appenders)
+            self._finish(log_set, appends, appenders)
             tell_forgotten(before, log_set.state)
             tell_newcomer(self._identity, before, [each.topic for each in appends])
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
@@ -225,7 +225,7 @@ class Committer:
         return [run for run in runs if run.topic_partition.topic in left]
 
     def _append(
-        self, log_set: LogSet, runs: Sequence[StagedRun], tails: TailsOfSet
+        self, log_set: LogSet, runs: Sequence[StagedRun], appenders: AppendersOfSet
     ) -> list[PartitionAppend]:
         """Decide what the batch does to each partition, and do it: steps 4 to 6."""
         for check in self._conditions:
@@ -238,7 +238,7 @@ class Committer:
             self._riders,
             now_ms=now_ms,
             staged_prefix=self._identity.staged_prefix,
-            tails=tails,
+            appenders=appenders,
         )
         given = {run.file for run in runs}
         self._staged_here = [r for each in appends for r in each.runs if r.file not in given]
@@ -338,11 +338,11 @@ class Committer:
             _LOGGER.warning(text, self._identity, error)
 
     def _finish(
-        self, log_set: LogSet, appends: Sequence[PartitionAppend], tails: TailsOfSet
+        self, log_set: LogSet, appends: Sequence[PartitionAppend], appenders: AppendersOfSet
     ) -> None:
         """Step 7: nothing here can undo the commit."""
         try:
-            tails.keep(log_set.state, [each.appender for each in appends])
+            appenders.keep(log_set.state, [each.appender for each in appends])
             if appends:
                 write_ends([_written_end(each.plan) for each in appends], durable=self._durable)
                 log_set.node.withdraw(durable=False)

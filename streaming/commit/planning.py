@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import PartitionAppender
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.known_tails import TailsOfSet
+    from kafkalog.streaming.store.kept_appenders import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["plan_appends"]
@@ -51,14 +51,14 @@ def plan_appends(
     *,
     now_ms: int,
     staged_prefix: str,
-    tails: TailsOfSet,
+    appenders: AppendersOfSet,
 ) -> list[PartitionAppend]:
     """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
     REQUIRES: the locks are held, and nothing is unfinished.
     A topic that is new gets all of its partitions, those without rows too. The ends of logs that
-    ``tails`` knows are not read. Riders, and what can only be compressed now, go into new staged
-    files, whose names begin with ``staged_prefix``.
+    ``appenders`` knows are not read. Riders, and what can only be compressed now, go into new
+    staged files, whose names begin with ``staged_prefix``.
 
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
@@ -69,7 +69,7 @@ def plan_appends(
     riders = [rider for rider in riders if rider.records]
     for run in runs:
         _check_run(run, plan, riders)
-    planner = _Planner(log_set, plan, riders, now_ms, tails)
+    planner = _Planner(log_set, plan, riders, now_ms, appenders)
     folders, durable = plan.directories, plan.policy.is_durable
     with closing(StagedFiles(folders)) as files, ExitStack() as undo:
         aboard = Riders(folders, staged_prefix, durable=durable)
@@ -142,16 +142,16 @@ class _Planner:
         plan: CommitPlan,
         riders: Sequence[Rider],
         now_ms: int,
-        tails: TailsOfSet,
+        appenders: AppendersOfSet,
     ) -> None:
-        self._tails = tails
+        self._appenders = appenders
         self._log_set = log_set
         self._plan = plan
         self._now_ms = now_ms
         self._dirs = LogDirs(log_set.directories)
         self._partitions = self._dirs.partitions()
         committed = Committed(log_set.state, None)
-        self._catalog = TopicCatalog(self._partitions, committed, plan.topics, tails.topic_id)
+        self._catalog = TopicCatalog(self._partitions, committed, plan.topics, appenders.topic_id)
         self._counts = self._dirs.partition_counts()
         self._marks = BrokerMarks()
         self._policies = {rider.topic: rider.policy for rider in riders}
@@ -222,7 +222,7 @@ class _Planner:
         kept = [run for run in runs if run.first_offset >= 0]
         state = self._log_set.state
         committed_end = state.high_watermark(key.topic, topic.topic_id, key.partition)
-        appender = self._tails.take(folder)
+        appender = self._appenders.take(folder)
         if appender is not None and appender.log_end_offset == committed_end:
             appender.resume(topic.config, now_ms=self._now_ms)
         else:

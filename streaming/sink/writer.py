@@ -143,7 +143,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Publish the micro-batch, unless it is published already."""
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
-        from kafkalog.streaming.store.known_tails import KnownTails  # noqa: PLC0415
+        from kafkalog.streaming.store.kept_appenders import KeptAppenders  # noqa: PLC0415
 
         outputs = _outputs(messages)
         if not outputs:
@@ -158,7 +158,10 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of_rows(outputs)
         identity = replace(first.identity, digest=digest)
         committer = Committer(
-            self._plan.commit_plan, identity, checkpoint=checkpoint, tails=remembered(KnownTails)
+            self._plan.commit_plan,
+            identity,
+            checkpoint=checkpoint,
+            appenders=remembered(KeptAppenders),
         )
         committer.commit(_runs(outputs))
 

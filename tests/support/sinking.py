@@ -16,7 +16,7 @@ from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Writer:
         self.name = name
         self.run = run
         self.stamp_ms = STAMP_MS
-        self.tails = KnownTails()
+        self.appenders = KeptAppenders()
         given = {option.replace("__", "."): value for option, value in options.items()}
         self.options = WriteOptions.parse({"path": ",".join(map(str, directories)), **given})
 
@@ -105,7 +105,7 @@ class Writer:
         self, batch_id: int, runs: Sequence[StagedRun], *, digest: str | None = None
     ) -> Outcome:
         identity = self.identity(batch_id, digest)
-        return Committer(self.plan().commit_plan, identity, tails=self.tails).commit(runs)
+        return Committer(self.plan().commit_plan, identity, appenders=self.appenders).commit(runs)
 
 
 def values_of(directories: Sequence[Path], topic: str) -> dict[int, list[str]]:

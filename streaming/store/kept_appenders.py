@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.append.appender import PartitionAppender
 
-__all__ = ["KnownTails", "TailsOfSet"]
+__all__ = ["AppendersOfSet", "KeptAppenders"]
 
 _SETS_KEPT: Final = 8
 _PARTITIONS_KEPT: Final = 10_000
@@ -51,13 +51,13 @@ class _Set:
     kept: dict[Path, _Kept] = field(default_factory=dict)
 
 
-class KnownTails:
+class KeptAppenders:
     """The appenders of one process; who uses those of a set holds the locks of its directories."""
 
     def __init__(self) -> None:
         self._sets: dict[str, _Set] = {}
 
-    def begin(self, state: CommitState) -> TailsOfSet:
+    def begin(self, state: CommitState) -> AppendersOfSet:
         """Return what is known of a set; nothing if somebody else has committed since."""
         known = self._sets.pop(state.set_id, None)
         if known is None or known.stamp != state.stamp:
@@ -65,10 +65,10 @@ class KnownTails:
         self._sets[state.set_id] = known
         while len(self._sets) > _SETS_KEPT:
             self._sets.pop(next(iter(self._sets)))
-        return TailsOfSet(known)
+        return AppendersOfSet(known)
 
 
-class TailsOfSet:
+class AppendersOfSet:
     """What is known of one set during one commit."""
 
     def __init__(self, known: _Set) -> None:

@@ -15,7 +15,7 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
 )
 from kafkalog.streaming.commit.foreign_log import ForeignLog
-from kafkalog.streaming.store.known_tails import KnownTails
+from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def test_files_are_byte_for_byte_those_of_a_process_that_knows_nothing(
         )
         for batch_id in range(25):
             if forgets:
-                writer.tails = KnownTails()
+                writer.appenders = KeptAppenders()
             size = 1 + 37 * batch_id % 200
             writer.write(batch_id, rows(["x" * size] * 2, timestamps=STAMPS * 2))
     known = tmp_path / "knows" / "t-0"
@@ -152,10 +152,10 @@ def test_directories_that_were_replaced_by_a_backup_are_looked_at(
 
 
 def test_few_sets_are_kept(tmp_path: Path, opened: list[str]) -> None:
-    tails = KnownTails()
+    appenders = KeptAppenders()
     for number in range(10):
         writer = Writer(tmp_path / str(number), topic="t")
-        writer.tails = tails
+        writer.appenders = appenders
         writer.write(0, rows(["a"]))
-    assert len(tails._sets) == 8
+    assert len(appenders._sets) == 8
     assert len(opened) == 10
