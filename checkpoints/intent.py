@@ -4,9 +4,12 @@ The file ``kafkalog.intent`` names by position, size and checksum all that a com
 that a later run can take back an unfinished one and nothing else. An intent whose sequence number
 is not above the state's is left over from a finished commit and never acted on.
 
+It has the versions of the commit state (:mod:`~kafkalog.checkpoints.state_file`), and refuses what
+it does not know from version 2 on. Version 1 says the same in the same words.
+
 ::
 
-    line 1        header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 1
+    line 1        header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 2
     line 2        {"sequence":8,"commit":"…","set":"…","writer":"query:…","batch":13,
                    "files":[["<member id>",".kafkalog.staged.…"],…]}
     a partition   {"topic":"flights","key":"<topic id>","partition":0,"member":"…","created":false,
@@ -26,7 +29,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
+from kafkalog.checkpoints.commit_state import FORMAT_VERSION
+from kafkalog.checkpoints.sealed_file import (
+    JsonObject,
+    check_fields,
+    natural,
+    numbered,
+    read_sealed,
+    seal,
+    text,
+)
 from kafkalog.errors import CheckpointError, InvalidTopicError
 from kafkalog.model import TopicPartition, partition_directory_name
 
@@ -46,7 +58,23 @@ __all__ = [
 
 INTENT_FILE: Final = "kafkalog.intent"
 
-_VERSION: Final = 1
+_HEAD: Final = frozenset({"sequence", "commit", "set", "writer", "batch", "files"})
+_PARTITION: Final = frozenset(
+    {
+        "topic",
+        "key",
+        "partition",
+        "member",
+        "created",
+        "epoch",
+        "startsEpoch",
+        "start",
+        "end",
+        "snapshots",
+        "pieces",
+        "segments",
+    }
+)
 
 
 class StagedFile(NamedTuple):
@@ -121,8 +149,8 @@ class Intent:
         return tuple(dict.fromkeys(piece.file for piece in pieces))
 
     def to_bytes(self) -> bytes:
-        """Give the content of the file."""
-        return seal(INTENT_FILE, _VERSION, self._lines())
+        """Return the content of the file."""
+        return seal(INTENT_FILE, FORMAT_VERSION, self._lines())
 
     def _lines(self) -> Iterable[JsonObject]:
         files = self.files
@@ -159,11 +187,14 @@ def load_intent(directory: Path) -> Intent | None:
         CheckpointError: it is damaged, from a newer release, or no regular file.
     """
     path = directory / INTENT_FILE
-    lines = read_sealed(path, INTENT_FILE, _VERSION)
-    if lines is None:
+    sealed = read_sealed(path, INTENT_FILE, FORMAT_VERSION)
+    if sealed is None:
         return None
     try:
-        return _parse(lines)
+        if sealed.version > 1:
+            for number, line in numbered(sealed.lines):
+                check_fields(path, number, line, _HEAD if number == 2 else _PARTITION)
+        return _parse(sealed.lines)
     except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
         raise CheckpointError(
             f"{path} holds what no release of kafkalog has written: {error!r}"
@@ -174,41 +205,60 @@ def _parse(lines: list[JsonObject]) -> Intent:
     head = lines[0]
     files = [_staged_file(entry) for entry in head["files"]]
     return Intent(
-        sequence=int(head["sequence"]),
-        set_id=str(head["set"]),
-        writer=str(head["writer"]),
-        batch_id=int(head["batch"]),
+        sequence=natural(head["sequence"]),
+        set_id=text(head["set"]),
+        writer=text(head["writer"]),
+        batch_id=natural(head["batch"]),
         partitions=tuple(_parse_partition(line, files) for line in lines[1:]),
-        commit_id=str(head.get("commit", "")),
+        commit_id=text(head.get("commit", "")),
     )
 
 
 def _staged_file(entry: list[str]) -> StagedFile:
     member_id, name = entry
-    if "/" in name or not name.startswith("."):
+    if "/" in text(name) or not name.startswith("."):
         raise ValueError(f"{name!r} is no name of a staged file")
-    return StagedFile(member_id, name)
+    return StagedFile(text(member_id), name)
 
 
 def _parse_partition(line: JsonObject, files: list[StagedFile]) -> IntendedPartition:
-    partition_directory_name(line["topic"], line["partition"])
+    partition_directory_name(text(line["topic"]), natural(line["partition"]))
     return IntendedPartition(
         topic=line["topic"],
-        key=line["key"],
+        key=text(line["key"]),
         partition=line["partition"],
-        member_id=line["member"],
-        created=line["created"],
-        leader_epoch=line["epoch"],
-        starts_epoch=line["startsEpoch"],
-        start_offset=line["start"],
-        end_offset=line["end"],
-        snapshots=tuple(map(int, line["snapshots"])),
+        member_id=text(line["member"]),
+        created=_flag(line["created"]),
+        leader_epoch=_integer(line["epoch"]),
+        starts_epoch=_flag(line["startsEpoch"]),
+        start_offset=natural(line["start"]),
+        end_offset=natural(line["end"]),
+        snapshots=tuple(map(natural, line["snapshots"])),
         pieces=tuple(
-            IntendedPiece(files[file], position, size, crc, records, bool(keeps_offsets))
+            IntendedPiece(
+                files[natural(file)],
+                natural(position),
+                natural(size),
+                natural(crc),
+                natural(records),
+                _flag(keeps_offsets),
+            )
             for file, position, size, crc, records, keeps_offsets in line["pieces"]
         ),
         segments=tuple(
-            IntendedSegment(int(base), int(before), int(after), bool(created))
+            IntendedSegment(natural(base), natural(before), natural(after), _flag(created))
             for base, before, after, created in line["segments"]
         ),
     )
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r:.100} where true or false belongs")
+    return value
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r:.100} where a number belongs")
+    return value

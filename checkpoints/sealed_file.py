@@ -7,12 +7,14 @@
 
 The checksum is the CRC-32C of all bytes after line 1, as eight hex digits. A file that is damaged
 or comes from a newer release is never guessed at: reading it fails, and the error says what to do.
+A format may also refuse fields that it does not know (:func:`check_fields`): a release that passes
+over one leaves it out of what it writes next.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -21,9 +23,22 @@ from kafkalog.files.regular import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from collections.abc import Set as AbstractSet
     from pathlib import Path
 
-__all__ = ["JsonObject", "read_head", "read_sealed", "seal"]
+__all__ = [
+    "JsonObject",
+    "Sealed",
+    "check_fields",
+    "natural",
+    "numbered",
+    "read_head",
+    "read_sealed",
+    "seal",
+    "text",
+    "texts",
+    "unknown_content",
+]
 
 JsonObject = dict[str, Any]
 
@@ -37,8 +52,15 @@ _RESTORE: Final = (
 )
 
 
+class Sealed(NamedTuple):
+    """What a sealed file holds: its version, and its lines below the header."""
+
+    version: int
+    lines: list[JsonObject]
+
+
 def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) -> bytes:
-    """Give the bytes of a file of ``format_name`` that holds ``lines``.
+    """Return the bytes of a file of ``format_name`` that holds ``lines``.
 
     Raises:
         CheckpointError: they are more than anybody would read again.
@@ -57,8 +79,8 @@ def seal(format_name: str, version: int, lines: Iterable[Mapping[str, object]]) 
 
 def read_sealed(
     path: Path, format_name: str, version: int, *, remedy: str = _RESTORE
-) -> list[JsonObject] | None:
-    """Read the lines of a sealed file; None if there is none.
+) -> Sealed | None:
+    """Read a sealed file; None if there is none.
 
     ``remedy`` says what to do about a damaged one; default for those of a log directory.
 
@@ -87,7 +109,7 @@ def read_sealed(
     lines = [_json_object(line) for line in content.splitlines()]
     if not lines or None in lines:
         raise _damaged(path, "a line of it is no JSON object", remedy)
-    return [line for line in lines if line is not None]
+    return Sealed(found, [line for line in lines if line is not None])
 
 
 def read_head(path: Path, *, remedy: str = _RESTORE) -> JsonObject | None:
@@ -104,6 +126,55 @@ def read_head(path: Path, *, remedy: str = _RESTORE) -> JsonObject | None:
     if found is None:
         raise _damaged(path, "its second line is no JSON object", remedy)
     return found
+
+
+def numbered(lines: Iterable[JsonObject]) -> Iterable[tuple[int, JsonObject]]:
+    """Return the lines below the header with their numbers in the file, as an editor counts."""
+    return enumerate(lines, start=2)
+
+
+def check_fields(path: Path, number: int, line: JsonObject, known: AbstractSet[str]) -> None:
+    """Refuse a line that has other fields than those that are known.
+
+    Raises:
+        CheckpointError: it has.
+    """
+    if unknown := sorted(line.keys() - known):
+        raise unknown_content(path, number, f"the field {unknown[0]!r}")
+
+
+def unknown_content(path: Path, number: int, what: str) -> CheckpointError:
+    """Say that a line holds what this release does not know."""
+    return CheckpointError(
+        f"{path}: line {number} has {what:.200}, which this release of kafkalog does not know and "
+        "would lose. Nothing was changed. Use the release that wrote the file, or a newer one"
+    )
+
+
+# What a field holds
+
+
+def natural(value: object) -> int:
+    """Return an int64 from 0 on; a ValueError says that it is none."""
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{value!r:.100} where a number from 0 to 2^63-1 belongs")
+    return value
+
+
+def text(value: object) -> str:
+    """Return a text; a TypeError or ValueError says that it is none."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.100} where text belongs")
+    if not value.isascii():
+        value.encode()  # half a surrogate pair is no text
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Return a list of texts; a TypeError or ValueError says that it is none."""
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r:.100} where a list belongs")
+    return tuple(map(text, value))
 
 
 def _compact(line: Mapping[str, object]) -> str:

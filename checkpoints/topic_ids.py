@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.sealed_file import read_sealed, seal
+from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
 from kafkalog.errors import CheckpointError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.model import TopicPartition
@@ -55,8 +55,8 @@ def load_topic_ids(folder: Path) -> dict[TopicPartition, str]:
     """
     path = folder / TOPIC_IDS_FILE
     try:
-        lines = read_sealed(path, _FORMAT, _VERSION, remedy=_GO_WITHOUT)
-        return {} if lines is None else _parsed(lines[0])
+        sealed = read_sealed(path, _FORMAT, _VERSION, remedy=_GO_WITHOUT)
+        return {} if sealed is None else _parsed(sealed.lines[0])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not hold topic ids: {error!r}") from error
 
@@ -85,7 +85,7 @@ def note_changed_ids(folder: Path, changes: Iterable[tuple[str, str, str]]) -> N
         OSError: it cannot be written.
     """
     path = folder / CHANGED_IDS_FILE
-    lines = read_sealed(path, _CHANGED_FORMAT, _VERSION) or []
+    lines = _changes_in(path)
     lines += [{"topic": topic, "from": old, "to": new} for topic, old, new in changes]
     if lines:
         write_atomically(path, seal(_CHANGED_FORMAT, _VERSION, lines))
@@ -97,12 +97,16 @@ def is_changed_id(folder: Path, topic: str, before: str, now: str) -> bool:
     Raises:
         CheckpointError: the file is damaged.
     """
-    lines = read_sealed(folder / CHANGED_IDS_FILE, _CHANGED_FORMAT, _VERSION) or []
     ids = {before}
-    for line in lines:  # in the order of the changes
+    for line in _changes_in(folder / CHANGED_IDS_FILE):  # in the order of the changes
         if line.get("topic") == topic and line.get("from") in ids:
             ids.add(str(line.get("to")))
     return now in ids
+
+
+def _changes_in(path: Path) -> list[JsonObject]:
+    sealed = read_sealed(path, _CHANGED_FORMAT, _VERSION)
+    return [] if sealed is None else sealed.lines
 
 
 def _parsed(line: Mapping[str, Mapping[str, Mapping[str, str]]]) -> dict[TopicPartition, str]:

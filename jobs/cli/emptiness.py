@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.log.log_dir import entries_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, find_missing_parts
 from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
@@ -66,6 +66,6 @@ def unverified_rows(log_dirs: LogDirs, topic: str | None) -> Iterator[Row]:
                 "topic": known.name,
                 "partition": number,
                 "segment": None,
-                "problem": f"offsets up to {known.high_watermarks[number]} were committed, and the "
-                "partition has no folder",
+                "problem": f"offsets up to {known.partitions[number].high_watermark} were "
+                "committed, and the partition has no folder",
             }

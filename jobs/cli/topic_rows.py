@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.log.partition_log import PartitionLog

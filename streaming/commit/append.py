@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import LEADER_EPOCHS, PARTITION_METADATA
+from kafkalog.checkpoints.commit_state import PartitionState
 from kafkalog.checkpoints.intent import (
     IntendedPartition,
     IntendedPiece,
@@ -44,6 +45,8 @@ class PartitionAppend:
     member_id: str
     is_durable: bool
     """Whether the commit syncs the records too, and what lies before them."""
+    log_start: int = 0
+    """What Kafka's checkpoint says; 0 without, and where this process knows the log already."""
 
     @classmethod
     def of(
@@ -55,6 +58,7 @@ class PartitionAppend:
         files: StagedFiles,
         *,
         durable: bool,
+        log_start: int = 0,
     ) -> PartitionAppend:
         """Give the batches of ``runs`` their offsets and plan where they go; touches nothing.
 
@@ -75,7 +79,16 @@ class PartitionAppend:
         plan = appender.plan(LogTables(files, runs, tables), adoptable=adoptable)
         leaves_gap = len(plan.segments) > 1 and any(run.first_offset >= 0 for run in runs)
         is_durable = durable or leaves_gap
-        return cls(topic, appender, plan, tuple(runs), tuple(tables), member_id, is_durable)
+        return cls(
+            topic, appender, plan, tuple(runs), tuple(tables), member_id, is_durable, log_start
+        )
+
+    def ending(self, before: PartitionState | None) -> PartitionState:
+        """Return where the partition stands after this commit; ``before`` is what was known."""
+        start = self.plan.start_offset if self.plan.creates_directory else 0
+        known = before or PartitionState(start, start, start, 0)
+        ended = known.ended_at(self.plan.end_offset, self.appender.leader_epoch)
+        return ended.starting_at(self.log_start)
 
     def intended(self, staged_members: Sequence[str]) -> IntendedPartition:
         """Give what the intent says; ``staged_members`` are the directories that runs count in."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import new_topic_id
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, Committed
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.committed import Committed
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
@@ -101,6 +102,7 @@ class _Opened:
     runs: Sequence[StagedRun]
     appender: PartitionAppender
     member_id: str
+    log_start: int
 
 
 def _planned(
@@ -118,6 +120,7 @@ def _planned(
             each.member_id,
             files,
             durable=durable,
+            log_start=each.log_start,
         )
         for each in opened
     ]
@@ -221,8 +224,8 @@ class _Planner:
         folder, log_dir = self._place(key, found)
         kept = [run for run in runs if run.first_offset >= 0]
         state = self._log_set.state
-        committed_end = state.high_watermark(key.topic, topic.topic_id, key.partition)
-        appender = self._appenders.take(folder)
+        committed_end = state.log_end(key.topic, topic.topic_id, key.partition)
+        log_start, appender = 0, self._appenders.take(folder)
         if appender is not None and appender.log_end_offset == committed_end:
             appender.resume(topic.config, now_ms=self._now_ms)
         else:
@@ -240,12 +243,14 @@ class _Planner:
                 now_ms=self._now_ms, topic_id=topic.topic_id, first_offset=first_offset
             )
             if found is not None:
-                check_log_start(found, self._marks.log_start(found), appender.log_end_offset)
+                log_start = self._marks.log_start(found)
+                check_log_start(found, log_start, appender.log_end_offset)
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)
         else:
             _check_room(key, runs, appender.log_end_offset)
-        return _Opened(topic, key, runs, appender, self._log_set.node.member_of(log_dir))
+        member = self._log_set.node.member_of(log_dir)
+        return _Opened(topic, key, runs, appender, member, log_start)
 
     def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
         if found is not None:

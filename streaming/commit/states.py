@@ -14,6 +14,7 @@ from kafkalog.streaming.store.identity import remember
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from kafkalog.checkpoints.commit_state import PartitionState
     from kafkalog.streaming.commit.append import PartitionAppend
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.partition_end import PartitionEnd
@@ -82,25 +83,26 @@ def _topics(
     there is none yet, and of what others appended since nothing is ours to give up.
     """
     topics = dict(known)
-    marks: dict[str, dict[int, int]] = {}
+    partitions: dict[str, dict[int, PartitionState]] = {}
     durable: dict[str, dict[int, int]] = {}
     for each in appends:
         topic, partition = each.topic, each.plan.topic_partition.partition
-        if topic.key not in marks:
-            before = topics.get(topic.key, TopicState(topic.name, {}))
+        if topic.key not in partitions:
+            before = topics.get(topic.key, TopicState(topic.name))
             # What rides along goes to one topic from all queries: none is a newcomer there.
             is_own = identity.is_query and topic.name not in INTERNAL_TOPICS
-            marks[topic.key] = dict(before.high_watermarks)
+            partitions[topic.key] = dict(before.partitions)
             durable[topic.key] = dict(before.durable_ends)
             topics[topic.key] = replace(
                 before,
                 name=topic.name,
-                high_watermarks=marks[topic.key],
+                partitions=partitions[topic.key],
                 durable_ends=durable[topic.key],
                 settings=topic.settings,
                 last_query=identity.writer if is_own else before.last_query,
             )
-        marks[topic.key][partition] = each.plan.end_offset
+        known_of_it = partitions[topic.key]
+        known_of_it[partition] = each.ending(known_of_it.get(partition))
         if each.is_durable:
             durable[topic.key].pop(partition, None)
         elif each.plan.end_offset > each.plan.start_offset:

@@ -114,7 +114,7 @@ def _known_topics(log_set: LogSet, names: Collection[str]) -> Mapping[str, Topic
 def _is_there(log_set: LogSet, key: str, topic: TopicState) -> bool:
     paths = (
         folder / partition_directory_name(topic.name, number)
-        for number in topic.high_watermarks
+        for number in topic.partitions
         for folder in log_set.directories
     )
     found = next((path for path in paths if path.is_dir()), None)

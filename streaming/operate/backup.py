@@ -30,7 +30,9 @@ from kafkalog.checkpoints.broker import (
     META_PROPERTIES,
     RECOVERY_POINT,
 )
-from kafkalog.checkpoints.commit_state import STATE_FILE, UNFINISHED_FOLDER, load_state
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.atomic import write_atomically

@@ -28,23 +28,21 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
     write_topic_id,
 )
-from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
+from kafkalog.streaming.operate.state_of_logs import advanced, moved_ends, without_lost
 from kafkalog.streaming.store.broker_identity import (
     check_identity,
     refuse_another_identity,
     write_meta_properties,
 )
-from kafkalog.streaming.store.lost_partitions import lost_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
 from kafkalog.streaming.store.session import check_written, existing, opened_set
@@ -196,9 +194,9 @@ def _take(log_set: LogSet, done: Upkeep) -> None:
     """Make durable what the logs hold, and publish the state that says so."""
     log_set.check_current()
     sync_behind(_reach(log_set, each) for each in done.partitions)
-    advanced = all_durable(_advanced(log_set.state, done.partitions), done.partitions)
-    state = _without_lost(advanced, log_set)
-    done.written = _moved(log_set.state, state)
+    whole = all_durable(advanced(log_set.state, done.partitions), done.partitions)
+    state = without_lost(whole, log_set)
+    done.written = moved_ends(log_set.state, state)
     if state != log_set.state:
         log_set.publish(state.following())
     for folder in log_set.directories:
@@ -210,20 +208,9 @@ def _previewed(log_set: LogSet, begun: Upkeep, *, aborts_open: bool) -> Upkeep:
     """Say what a takeover would do."""
     preview = Preview(log_set, takes_over=True, aborts_open=aborts_open)
     done = put_in_order(log_set, begun, takes_over=True, preview=preview)
-    state = _without_lost(_advanced(log_set.state, done.partitions), log_set)
-    done.written = _moved(log_set.state, state)
+    state = without_lost(advanced(log_set.state, done.partitions), log_set)
+    done.written = moved_ends(log_set.state, state)
     return done
-
-
-def _moved(before: CommitState, state: CommitState) -> list[str]:
-    """Say which ends move from one state to the next."""
-    return [
-        f"{topic.name}-{number} is committed up to offset {end}, before up to "
-        f"{0 if key not in before.topics else before.topics[key].high_watermarks.get(number, 0)}"
-        for key, topic in state.topics.items()
-        for number, end in topic.high_watermarks.items()
-        if key not in before.topics or before.topics[key].high_watermarks.get(number) != end
-    ]
 
 
 def _check_numbers(done: Upkeep) -> None:
@@ -267,7 +254,7 @@ def _renamed(
     if dry_run:
         return renamed
     _note(log_set, partitions, changed)
-    state = _advanced(log_set.state, renamed, is_renaming=True)
+    state = advanced(log_set.state, renamed, is_renaming=True)
     both = state.following(topics={**log_set.state.topics, **state.topics})
     log_set.publish(both)
     for each in renamed:
@@ -312,51 +299,6 @@ def _note(log_set: LogSet, partitions: Sequence[PartitionEnd], changed: Mapping[
     }
     for folder in log_set.directories:
         note_changed_ids(folder, sorted(changes))
-
-
-def _advanced(
-    state: CommitState, partitions: Sequence[PartitionEnd], *, is_renaming: bool = False
-) -> CommitState:
-    """Give the state that commits what the logs hold.
-
-    A topic of another id begins anew, except where it is given that id now.
-    """
-    by_name = {topic.name: topic for topic in state.topics.values()}
-    topics = dict(state.topics)
-    for each in partitions:
-        name, number = each.topic_partition
-        before = topics.get(each.key)
-        if before is None:
-            renamed = by_name.get(name) if is_renaming else None
-            before = replace(renamed, high_watermarks={}) if renamed else TopicState(name, {})
-        topics[each.key] = replace(
-            before, high_watermarks={**before.high_watermarks, number: each.end}
-        )
-    keys: dict[str, set[str]] = {}
-    for each in partitions:
-        keys.setdefault(each.topic_partition.topic, set()).add(each.key)
-    kept = {key: topic for key, topic in topics.items() if key in keys.get(topic.name, {key})}
-    return replace(state, topics=kept)
-
-
-def _without_lost(state: CommitState, log_set: LogSet) -> CommitState:
-    """Forget partitions that are gone, of topics that are not."""
-    there = LogDirs(log_set.directories).partitions().keys()
-    names = {key.topic for key in there}
-    topics = dict(state.topics)
-    for key, topic in state.topics.items():
-        lost = lost_partitions(topic, there) if topic.name in names else []
-        for number in lost:
-            _LOG.warning(
-                "%s-%d, committed up to offset %d, is not here any more, and forgotten",
-                topic.name,
-                number,
-                topic.high_watermarks[number],
-            )
-        kept = {p: end for p, end in topic.high_watermarks.items() if p not in lost}
-        durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
-        topics[key] = replace(topic, high_watermarks=kept, durable_ends=durable)
-    return replace(state, topics=topics)
 
 
 def _lower_high_watermarks(folder: Path, partitions: Sequence[PartitionEnd]) -> None:

@@ -80,7 +80,7 @@ class Preview:
             folder=found.path,
             key=key,
             config=config,
-            committed_end=self._log_set.state.high_watermark(key.topic, topic_id, key.partition),
+            committed_end=self._log_set.state.log_end(key.topic, topic_id, key.partition),
             marks=marks,
             takes_over=self._takes_over,
         )

@@ -8,7 +8,7 @@ does taking it back: see :mod:`~kafkalog.streaming.operate.handover`.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -31,6 +31,7 @@ from kafkalog.streaming.store.os_loss import accept_os_loss as do_without
 from kafkalog.streaming.store.os_loss import find_os_loss, refuse_os_loss
 from kafkalog.streaming.store.ownership import TopicOwners
 from kafkalog.streaming.store.partition_end import PartitionEnd
+from kafkalog.streaming.store.partition_states import last_epoch
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import check_log_start, forget_log_start
@@ -202,6 +203,7 @@ class _Order:
         else:
             end = self._previewed(key, found, self._preview)
         start = self._marks.log_start(found)
+        end = replace(end, log_start=start)
         if self._resets and start > end.end:
             self._done.reset.append(f"log start {start} of {key}, whose log ends at {end.end}")
             if self._preview is None:
@@ -221,7 +223,10 @@ class _Order:
         with PartitionLog(found.path, key) as log:
             start = log.log_start_offset
         name = topic_key(key.topic, topic_id)
-        return PartitionEnd(key, found, name, start, expected.end, expected.corrected)
+        epoch = last_epoch(found.path)
+        return PartitionEnd(
+            key, found, name, start, expected.end, expected.corrected, leader_epoch=epoch
+        )
 
     def _mended(self, key: TopicPartition, found: PartitionDirectory) -> PartitionEnd:
         topic_id = read_topic_id(found.path)
@@ -232,7 +237,7 @@ class _Order:
             folder=found.path,
             key=key,
             config=config,
-            committed_end=state.high_watermark(key.topic, topic_id, key.partition),
+            committed_end=state.log_end(key.topic, topic_id, key.partition),
             marks=self._marks,
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
@@ -252,13 +257,14 @@ class _Order:
                     )
         names = tuple(path.name for path in corrected)
         name = topic_key(key.topic, topic_id)
-        return PartitionEnd(key, found, name, start, appender.log_end_offset, names)
+        end, epoch = appender.log_end_offset, appender.leader_epoch
+        return PartitionEnd(key, found, name, start, end, names, leader_epoch=epoch)
 
 
 def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:
     """Tell whether a folder with a partition's name is one: it holds a segment, or is known."""
     name, number = found.topic_partition
-    known = log_set.state.high_watermark(name, read_topic_id(found.path), number)
+    known = log_set.state.partition(name, read_topic_id(found.path), number)
     return known is not None or bool(list_base_offsets(found.path))
 
 

@@ -34,7 +34,8 @@ from kafkalog.checkpoints.broker import (
     remove_clean_shutdown_marker,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import load_committed, load_state
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CorruptRecordError, UnknownTopicOrPartitionError
 from kafkalog.files.copies import copy_range, try_to_link
 from kafkalog.files.regular import (
@@ -57,6 +58,7 @@ from kafkalog.streaming.operate.places import PlaceName, chosen_places
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
 from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
+from kafkalog.streaming.store.partition_states import ended_at
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import Session, existing
 
@@ -199,7 +201,8 @@ def _looked_at(
             continue  # a folder that only has the name of a partition's
         topic_id = read_topic_id(where.path)
         known = state.topic(key.topic, topic_id) if state else None
-        committed = known.high_watermarks.get(key.partition) if known else None
+        stands = known.partitions.get(key.partition) if known else None
+        committed = stands.log_end if stands else None
         said = marks.said(where.path, key, committed)
         found = look_for_damage(where.path, committed_end(said) or 0, said.recovery_point or 0)
         config = LogConfig.from_mapping(known.settings if known else {})
@@ -328,9 +331,8 @@ class _Salvage:
         topics = dict(state.topics)
         key = state.key_of(self._key.topic, read_topic_id(self._folder))
         known = topics.get(key)
-        if end is not None and known is not None and self._key.partition in known.high_watermarks:
-            marks = {**known.high_watermarks, self._key.partition: end}
-            known = topics[key] = replace(known, high_watermarks=marks)
+        if end is not None and known is not None and self._key.partition in known.partitions:
+            known = topics[key] = ended_at(known, self._key.partition, end, self._folder)
         if known is not None and self._key.partition in known.durable_ends:
             # What is left counts: a gap is no sign of records that a loss of power took.
             for base in list_base_offsets(self._folder):

@@ -13,7 +13,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.system import system

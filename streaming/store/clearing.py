@@ -9,10 +9,7 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import (
-    DEFAULT_EXPIRATION_MS,
-    STAGED_PREFIX,
-)
+from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS, STAGED_PREFIX
 from kafkalog.files.system import system
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity, staging_hash
 

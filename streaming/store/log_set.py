@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DurabilityError
+from kafkalog.streaming.store.partition_states import in_present_format
 from kafkalog.streaming.store.publishing import lost_locks
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class LogSet:
             for condition in conditions:
                 condition(self)
 
+        state = in_present_format(state, self.directories)
         failed = self.node.publish(state, check)
         self.state = state
         if failed is not None:
@@ -108,6 +110,7 @@ class LogSet:
             OSError: it may not survive.
             CommitError: another writer has published meanwhile.
         """
+        self.state = in_present_format(self.state, self.directories)
         failed = self.node.publish(self.state, self.check_current)
         if failed is not None:
             raise failed

@@ -16,14 +16,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
-from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, Committed, TopicState
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.committed import Committed
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = [
@@ -90,7 +91,7 @@ def _has(committed: Committed, folder: Path) -> bool:
 
 def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:
     """Give the partitions of a topic that are committed and not ``there``, ascending."""
-    return sorted(p for p in topic.high_watermarks if TopicPartition(topic.name, p) not in there)
+    return sorted(p for p in topic.partitions if TopicPartition(topic.name, p) not in there)
 
 
 def lost_of_living(
@@ -118,7 +119,7 @@ def _living_keys(
 
 def lost_text(topic: TopicState, lost: Collection[int]) -> str:
     """Say what is lost of a topic, and what to do."""
-    ends = ", ".join(f"{topic.name}-{p} up to offset {topic.high_watermarks[p]}" for p in lost)
+    ends = ", ".join(f"{topic.name}-{p} up to offset {topic.partitions[p].log_end}" for p in lost)
     return (
         f"topic {topic.name!r} lacks folders of partitions that were committed: {ends}. Restore "
         "them. If a broker had these directories and moved or removed them, run `kafkalog takeover`"

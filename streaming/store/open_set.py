@@ -6,15 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.checkpoints.commit_state import (
-    INTENT_FILE,
-    STATE_FILE,
-    UNFINISHED_FOLDER,
-    CommitState,
-    load_intent,
-    load_state,
-)
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, CommitState
+from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.one_history import check_one_history
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
@@ -23,6 +19,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node
+from kafkalog.streaming.store.partition_states import in_present_format
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 from kafkalog.streaming.store.take_back import take_back
 
@@ -194,6 +191,7 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     """
     for folder in folders:
         drop_lines_of_gone(folder)  # partitions that are moved here later are others
+    newest = in_present_format(newest, log_set.directories)
     new = {_new_id(): folder for folder in folders}
     joined = {**log_set.members, **new}
     invitation = replace(newest, member_ids=tuple(joined))
@@ -235,7 +233,7 @@ def _write(state: CommitState, members: Mapping[str, Path], check: Callable[[], 
 
 def _newest(states: Mapping[Path, CommitState]) -> CommitState:
     """Give the state that counts: of an invitation and what it was copied from, not the former."""
-    return max(states.values(), key=lambda state: (state.sequence, -len(state.member_ids)))
+    return max(states.values(), key=lambda state: state.rank)
 
 
 def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[str, Path]:

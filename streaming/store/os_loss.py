@@ -27,6 +27,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
 from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.partition_states import ended_at
 from kafkalog.streaming.store.take_back import take_back
 from kafkalog.streaming.store.unsynced import LostOffsets, find_lost, lost_text
 
@@ -152,11 +153,9 @@ def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:
     topics = dict(log_set.state.topics)
     for each in lost:
         topic, number = topics[each.key], each.where.topic_partition.partition
-        topics[each.key] = replace(
-            topic,
-            high_watermarks={**topic.high_watermarks, number: each.start},
-            durable_ends={p: end for p, end in topic.durable_ends.items() if p != number},
-        )
+        cut = ended_at(topic, number, each.start, each.where.path)
+        durable = {p: end for p, end in topic.durable_ends.items() if p != number}
+        topics[each.key] = replace(cut, durable_ends=durable)
     left = any(topic.durable_ends for topic in topics.values())
     boot = boot_of(log_set.directories) if left else None
     return replace(log_set.state.following(topics=topics), boot=boot)

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
+from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CheckpointError, CommitError
 from kafkalog.files.atomic import prepare, publish
 from kafkalog.files.regular import fsync_directory
@@ -46,7 +47,7 @@ def write_state(
             was, since what is there cannot be read.
     """
     for member, folder in members.items():
-        prepare(folder / STATE_FILE, state.of_member(member).to_bytes())
+        prepare(folder / STATE_FILE, state_bytes(state.of_member(member)))
     check()
     first, *others = members.values()
     failed: OSError | None = None

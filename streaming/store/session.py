@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import shielded_part

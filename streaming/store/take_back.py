@@ -21,7 +21,8 @@ from kafkalog.checkpoints.broker import (
     PARTITION_METADATA,
     RECOVERY_POINT,
 )
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.atomic import TEMPORARY_SUFFIX
 from kafkalog.files.parallel import for_each

@@ -9,7 +9,8 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import load_committed, topic_key
+from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
 from kafkalog.files.system import once_per_process
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import Committed
+    from kafkalog.checkpoints.committed import Committed
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.policy import TopicPolicy
@@ -176,8 +177,8 @@ class TopicCatalog:
         topic_id = self._topic_id(name)
         state = self._committed.state
         known = state.topic(name, topic_id) if state else None
-        if known and known.high_watermarks:
-            count = max(count, max(known.high_watermarks) + 1)
+        if known and known.partitions:
+            count = max(count, max(known.partitions) + 1)
         settings = {**(known.settings if known else {}), **policy.settings}
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 

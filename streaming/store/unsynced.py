@@ -65,7 +65,7 @@ def find_lost(
             where = partitions.get(TopicPartition(topic.name, number))
             if where is None or topic_key(topic.name, read_topic_id(where.path)) != key:
                 continue  # a partition that is gone is reported elsewhere
-            end = topic.high_watermarks[number]
+            end = topic.partitions[number].log_end
             start = max(durable_end, known.get((key, number), 0))
             if start >= end:
                 continue

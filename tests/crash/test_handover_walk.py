@@ -10,7 +10,7 @@ from tests.support.killing import count_calls, run_and_kill
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import META_PROPERTIES, read_topic_id
-from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.handover import hand_over, take_over

@@ -21,7 +21,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import STATE_FILE
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit import committer

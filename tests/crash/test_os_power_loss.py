@@ -23,7 +23,8 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     write_clean_shutdown_marker,
 )
-from kafkalog.checkpoints.commit_state import load_intent, load_state
+from kafkalog.checkpoints.intent import load_intent
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files import atomic as atomic_file
 from kafkalog.files.system import system

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import BatchIdentityError, FencedWriterError, LockTimeoutError
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.store.locks import DirectoryLocks

@@ -21,7 +21,7 @@ from tests.support.power_loss import Unsynced
 from tests.support.scenes import CASES, Case, Scene, check_indexes, tasks
 from tests.support.sinking import adopt_small_files
 
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.regular import create_exclusive, write_all
 from kafkalog.streaming.commit.committer import Committer

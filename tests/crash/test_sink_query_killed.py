@@ -19,7 +19,8 @@ from tests.support.killed_query import VICTIMS, KilledQuery
 from tests.support.scenes import TOPICS, check_indexes
 from tests.support.stopping_source import POINTS, stop_at, stopped_in
 
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

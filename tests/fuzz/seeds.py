@@ -11,9 +11,11 @@ from tests.fuzz.targets import TARGETS, any_of_them
 from tests.support.corpus import CASES, CORPUS
 from tests.support.message_sets import GOLDEN
 from tests.support.record_fuzz import seeds as record_seeds
+from tests.support.states import in_format_1, up_to
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
 from kafkalog.checkpoints.intent import IntendedPartition, Intent
+from kafkalog.checkpoints.state_file import state_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -76,7 +78,7 @@ def _markers() -> Iterator[bytes]:
 
 
 def _states() -> Iterator[bytes]:
-    topic = TopicState("t", {0: 7})
+    topic = TopicState("t", up_to({0: 7}), durable_ends={0: 3})
     writer = WriterState("run", 3, "0af1", 1_700_000_000_000)
     state = CommitState(5, "set", "m", ("m",), {"A" * 21 + "Q": topic}, {"query:q": writer})
     intended = IntendedPartition(
@@ -93,7 +95,8 @@ def _states() -> Iterator[bytes]:
         pieces=(),
         segments=(),
     )
-    for data in (state.to_bytes(), Intent(6, "set", "query:q", 3, (intended,)).to_bytes()):
+    written = state_bytes(state), Intent(6, "set", "query:q", 3, (intended,)).to_bytes()
+    for data in (*written, *map(in_format_1, written)):
         yield data
         yield data.partition(b"\n")[2]
 

@@ -30,7 +30,7 @@ from tests.support.record_batches import (
 )
 from tests.support.record_fuzz import outcome
 
-from kafkalog.checkpoints import broker, commit_state, intent
+from kafkalog.checkpoints import broker, intent, state_file
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.views import (
@@ -293,11 +293,14 @@ def states(data: bytes) -> str:
     """Our own files, as they are and with a checksum that is right."""
     told = []
     for name, load in (
-        (commit_state.STATE_FILE, commit_state.load_state),
+        (state_file.STATE_FILE, state_file.load_state),
         (intent.INTENT_FILE, intent.load_intent),
     ):
-        header = f'{{"format":"{name}","version":1,"crc32c":"{crc32c(data):08x}"}}\n'
-        for content in (data, header.encode() + data):
+        headers = (
+            f'{{"format":"{name}","version":{version},"crc32c":"{crc32c(data):08x}"}}\n'.encode()
+            for version in (1, 2)
+        )
+        for content in (data, *(header + data for header in headers)):
             path = _file(name, content)
             told.append(_each(lambda load=load, path=path: load(path.parent)))  # type: ignore[misc]
             path.unlink()

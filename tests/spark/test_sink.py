@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException, PySparkException, StreamingQueryEx
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from tests.support.sinking import values_of
 
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.state_file import load_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,7 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from tests.support.scenes import tasks
 from tests.support.sinking import Writer
+from tests.support.states import version_of
 
 import kafkalog
 
@@ -76,6 +77,11 @@ class EarlierSet:
             partitions = found.setdefault(row["topic"], {})
             partitions.setdefault(row["partition"], []).append((row["offset"], row["value"]))
         return found
+
+    def versions(self, name: str) -> set[int]:
+        """Give the versions of the files of that name in the log directories."""
+        paths = (folder / name for folder in self.directories)
+        return {version_of(path.read_bytes()) for path in paths if path.exists()}
 
     def writer(self, run: str = "run-2", **options: str) -> Writer:
         """Give the query that wrote the set, in a later run."""

@@ -28,7 +28,7 @@ from tests.support.disk import ROOT_INODE, Disk
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows
 
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.source.followed_logs import FollowedLogs

@@ -25,12 +25,14 @@ from tests.support.commit_model import (
     first_world,
     visible,
 )
-from tests.support.disk_calls import Machine, simulated
+from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.states import in_format_1
 
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import KafkaLogError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tests.support.disk import Disk
 
@@ -41,22 +43,27 @@ class _EnoughError(BaseException):
     """Ends a reader whose way on from here is known."""
 
 
-def look_during_commits(commits: int, *, jumps: int) -> int:
+def look_during_commits(commits: int, *, jumps: int, upgrades: bool = False) -> int:
     """Let a reader look while a query commits batches; give how many different looks there are.
 
     The writer gets ahead up to ``jumps`` times while the reader looks, by any number of changes.
+    With ``upgrades`` there is a batch already, in a set of format 1.
 
     Raises:
         Broken: a look gave a part of a batch, or failed.
     """
-    return _Looks(_states(commits), jumps).search()
+    if not upgrades:
+        return _Looks(_states(first_world(Bounds(), "a").disk, range(commits)), jumps).search()
+    disk = _states(first_world(Bounds(), "a").disk, range(1))[-1].copy()
+    place = disk.find((*LOG_DIR.relative_to(MOUNT).parts, STATE_FILE))
+    disk.files[place] = in_format_1(disk.files[place])
+    return _Looks(_states(disk, range(1, commits + 1)), jumps).search()
 
 
-def _states(commits: int) -> list[Disk]:
-    """List what a disk goes through while a topic is made with a first batch, and gets more."""
-    world = first_world(Bounds(), "a")
-    disk, states = world.disk, []
-    for batch in range(commits):
+def _states(disk: Disk, batches: Iterable[int]) -> list[Disk]:
+    """List what a disk goes through while a query commits batches; the first makes the topic."""
+    states = []
+    for batch in batches:
         machine = Machine(disk.copy())
         machine.process = batch + 1
         with simulated(machine):

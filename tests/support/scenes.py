@@ -17,13 +17,10 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     read_topic_id,
 )
-from kafkalog.checkpoints.commit_state import (
-    INTENT_FILE,
-    STAGED_PREFIX,
-    UNFINISHED_FOLDER,
-    load_committed,
-    load_state,
-)
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.files.regular import read_regular
 from kafkalog.streaming.log.append.growth import index_segment
 from kafkalog.streaming.log.config import LogConfig

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from kafkalog.checkpoints.commit_state import load_committed
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import Committed
+    from kafkalog.checkpoints.committed import Committed
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.lost_partitions import MissingMembers
 
@@ -79,14 +79,15 @@ def find_missing_parts(
         lost_of_living(state, there)
         if members is None
         else (
-            (topic, [p for p in topic.high_watermarks if (topic.name, p) not in there])
+            (topic, [p for p in topic.partitions if (topic.name, p) not in there])
             for topic in state.topics.values()
         )
     )
     lost = {
-        key: topic.high_watermarks[number]
+        key: end
         for topic, numbers in found
         for number in numbers
-        if topic.high_watermarks[number] and selects(key := TopicPartition(topic.name, number))
+        if (end := topic.partitions[number].high_watermark)
+        and selects(key := TopicPartition(topic.name, number))
     }
     return MissingParts(members, lost) if members is not None or lost else NOTHING

@@ -23,6 +23,7 @@ __all__ = [
     "committed_end",
     "end_of",
     "marks_above",
+    "said_start",
     "unverified_from",
 ]
 
@@ -52,6 +53,8 @@ class Said(NamedTuple):
     """``recovery-point-offset-checkpoint``: everything below it was on the disk."""
     log_start: int = 0
     """``log-start-offset-checkpoint``: records below it count as deleted."""
+    kept_start: int = 0
+    """The commit state: likewise. It knows partitions by their topic's id."""
 
 
 class SeenEnd(NamedTuple):
@@ -73,7 +76,7 @@ class End(NamedTuple):
     committed: int | None
     """How far it is committed; None where no file says, and the log alone tells."""
     start: int
-    """The first offset that readers see: of the first segment, or the checkpointed log start."""
+    """The first offset that readers see: of the first segment, or the log start that files say."""
     offset: int
     """Where readers stop."""
     reach: int
@@ -148,11 +151,11 @@ def end_of(said: Said, log: SeenEnd, *, to_log_end: bool = False) -> End:
     -              whole       10   -         -         -
     =============  ==========  ===  ========  ========  ========  =================================
 
-    No end lies below the start. With ``to_log_end`` readers stop at the log end wherever the log
-    has what is committed.
+    No end lies below the start (:func:`said_start`). With ``to_log_end`` readers stop at the log
+    end wherever the log has what is committed.
     """
     committed = committed_end(said)
-    start = max(log.start, said.log_start)
+    start = max(log.start, said_start(said, log.end))
     is_told = committed is not None and not to_log_end
     is_short = committed is not None and committed > log.end
     missing, lost = _lacking(said, log, committed) if is_short else (None, None)
@@ -184,6 +187,16 @@ def _lacking(
         return None, None
     lost = OffsetGap(log.end, ours) if ours is not None and is_ours else None
     return OffsetGap(log.end, committed), lost
+
+
+def said_start(said: Said, log_end: int) -> int:
+    """Return the offset below which records count as deleted.
+
+    It is the larger of what Kafka's checkpoint and the commit state say: a broker may have deleted
+    records since our last commit, and its file may be lost. The commit state hides no loss at the
+    end of a log: it moves no start above that.
+    """
+    return max(said.log_start, min(said.kept_start, log_end))
 
 
 def unverified_from(said: Said) -> int | None:

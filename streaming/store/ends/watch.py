@@ -40,7 +40,7 @@ from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
-from kafkalog.streaming.store.ends.rule import committed_end, end_of, unverified_from
+from kafkalog.streaming.store.ends.rule import committed_end, end_of, said_start, unverified_from
 from kafkalog.streaming.store.ends.seen_logs import SeenLogs
 from kafkalog.streaming.store.ends.watched_marks import WatchedMarks
 from kafkalog.streaming.store.unsynced import UnsyncedCheck
@@ -358,7 +358,7 @@ class EndsWatch:
         return PartitionLog(
             log.folder(self._log_dirs.paths),
             topic_partition,
-            self._marks.log_start(topic_partition),
+            said_start(self._said(log), log.seen.end),
             around_damage=self._around_damage,
             max_decompressed_bytes=max_decompressed_bytes,
             may_overlap=self._to_log_end,

@@ -10,7 +10,9 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STATE_FILE, Committed, load_committed
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.committed import Committed, load_committed
+from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.watch import Watched
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -125,12 +127,15 @@ class WatchedMarks:
             self._begun.get(key),
             self._high_watermarks.value.get(key),
             self._recovery_points.value.get(key) if self._to_log_end else None,
-            self.log_start(key),
+            *self._starts(key, topic_id),
         )
 
-    def log_start(self, topic_partition: TopicPartition) -> int:
-        """Return the log start offset that a broker has kept, 0 without."""
-        return 0 if self._every_batch else self._log_starts.value.get(topic_partition, 0)
+    def _starts(self, key: TopicPartition, topic_id: str | None) -> tuple[int, int]:
+        """Return the log start offsets that a broker has kept, and the commit state; 0 without."""
+        if self._every_batch:
+            return 0, 0
+        kept = self.committed.log_start(key.topic, topic_id, key.partition)
+        return self._log_starts.value.get(key, 0), kept
 
 
 def _is_there(path: Path) -> bool:

@@ -2,29 +2,32 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.states import up_to
 
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import (
-    INTENT_FILE,
-    STATE_FILE,
     CommitState,
+    PartitionState,
     TopicState,
     WriterState,
-    load_committed,
-    load_intent,
-    load_state,
     topic_key,
 )
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import (
+    INTENT_FILE,
     IntendedPartition,
     IntendedPiece,
     IntendedSegment,
     Intent,
     StagedFile,
+    load_intent,
 )
 from kafkalog.checkpoints.sealed_file import seal
+from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CheckpointError, LogDirectoryError
 
 if TYPE_CHECKING:
@@ -36,10 +39,15 @@ STATE = CommitState(
     member_id="a",
     member_ids=("a", "b"),
     topics={
-        "tFGqkIFMSr2WgOzrHH8Hrg": TopicState("flights", {0: 120, 1: 98}, {"segment.bytes": "1024"}),
+        "tFGqkIFMSr2WgOzrHH8Hrg": TopicState(
+            "flights",
+            {0: PartitionState(0, 120, 120, 3), 1: PartitionState(40, 98, 99, 0)},
+            {"segment.bytes": "1024"},
+            durable_ends={1: 60},
+        ),
         ":old": TopicState(
             "old",
-            {0: 3},
+            up_to({0: 3}),
             versions={"nightly": WriterState("", 3, "rows 1 0a", 1, expired_ms=9)},
             last_query="query:4711",
         ),
@@ -83,7 +91,7 @@ INTENT = Intent(
 def put(directory: Path, *, state: CommitState | None = None, intent: Intent | None = None) -> None:
     directory.mkdir(exist_ok=True)
     if state is not None:
-        (directory / STATE_FILE).write_bytes(state.to_bytes())
+        (directory / STATE_FILE).write_bytes(state_bytes(state))
     if intent is not None:
         (directory / INTENT_FILE).write_bytes(intent.to_bytes())
 
@@ -104,7 +112,7 @@ def test_a_directory_without_files_of_ours_has_neither(tmp_path: Path) -> None:
 
 
 def test_every_flipped_byte_of_a_state_is_noticed(tmp_path: Path) -> None:
-    content = STATE.to_bytes()
+    content = state_bytes(STATE)
     for position in range(len(content)):
         damaged = bytearray(content)
         damaged[position] ^= 0x01
@@ -114,7 +122,7 @@ def test_every_flipped_byte_of_a_state_is_noticed(tmp_path: Path) -> None:
 
 
 def test_every_torn_state_is_noticed(tmp_path: Path) -> None:
-    content = STATE.to_bytes()
+    content = state_bytes(STATE)
     for size in range(len(content)):
         (tmp_path / STATE_FILE).write_bytes(content[:size])
         with pytest.raises(CheckpointError, match="damaged"):
@@ -122,14 +130,14 @@ def test_every_torn_state_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_state_from_a_newer_release_is_refused_by_name(tmp_path: Path) -> None:
-    newer = STATE.to_bytes().replace(b'"version":1', b'"version":2', 1)
+    newer = state_bytes(STATE).replace(b'"version":2', b'"version":3', 1)
     (tmp_path / STATE_FILE).write_bytes(newer)
-    with pytest.raises(CheckpointError, match=r"version 2.*versions up to 1"):
+    with pytest.raises(CheckpointError, match=r"version 3.*versions up to 2"):
         load_state(tmp_path)
 
 
 def test_a_link_in_place_of_a_state_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").write_bytes(STATE.to_bytes())
+    (tmp_path / "elsewhere").write_bytes(state_bytes(STATE))
     (tmp_path / STATE_FILE).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(CheckpointError, match="is a link"):
         load_state(tmp_path)
@@ -141,29 +149,27 @@ def test_a_pipe_in_place_of_a_state_does_not_hang(tmp_path: Path) -> None:
         load_state(tmp_path)
 
 
-def test_a_writer_of_a_release_that_kept_no_expiration_has_kafkas_default(tmp_path: Path) -> None:
-    _, *lines = map(json.loads, STATE.to_bytes().decode().splitlines())
-    for line in lines:
-        line.pop("expiration", None)
-    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, lines))
-    state = load_state(tmp_path)
-    assert state is not None
-    days = {writer.expiration_ms / 86_400_000 for writer in state.writers.values()}
-    assert days == {90}
-
-
-def test_a_field_that_this_release_does_not_know_is_passed_over(tmp_path: Path) -> None:
-    _, *lines = map(json.loads, STATE.to_bytes().decode().splitlines())
-    more = [{**line, "unheard of": 1} for line in lines]
-    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, more))
-    assert load_state(tmp_path) == STATE
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         ('"topic":"flights"', '"topic":"../../etc"'),
-        ('"highWatermarks":{"0":120', '"highWatermarks":{"0":-120'),
+        ('"0":[0,120,120,3]', '"0":[-1,120,120,3]'),
+        ('"0":[0,120,120,3]', '"0":[121,120,120,3]'),
+        ('"0":[0,120,120,3]', '"0":[0,121,120,3]'),
+        ('"0":[0,120,120,3]', '"0":[0,120,120,-2]'),
+        ('"0":[0,120,120,3]', '"0":[0,120,120,2147483648]'),
+        ('"0":[0,120,120,3]', '"0":[0,120,120]'),
+        ('"0":[0,120,120,3]', '"0":[0,true,120,3]'),
+        ('"0":[0,120,120,3]', '"00":[0,120,120,3]'),
+        ('"0":[0,120,120,3]', '"2147483648":[0,120,120,3]'),
+        ('"durableEnds":{"1":60}', '"durableEnds":{"2":60}'),
+        ('"id":null', '"id":""'),
+        ('"commit":"",', ""),
+        (',"controllerEpoch":0', ""),
+        (',"expiration":86400000', ""),
+        ('"fenced":["run-1"]', '"fenced":"run-1"'),
+        ('"app:nightly"', '"query:4711"'),
+        ('"run-2"', '"\\ud800"'),
         ('"sequence":7', '"sequence":"7"'),
         ('"members":["a","b"]', '"members":7'),
         ('"batch":12', '"batch":12.5'),
@@ -171,10 +177,10 @@ def test_a_field_that_this_release_does_not_know_is_passed_over(tmp_path: Path) 
     ],
 )
 def test_content_that_we_never_write_is_refused(tmp_path: Path, old: str, new: str) -> None:
-    _, *lines = STATE.to_bytes().decode().splitlines()
+    _, *lines = state_bytes(STATE).decode().splitlines()
     changed = [json.loads(line.replace(old, new)) for line in lines]
     assert changed != [json.loads(line) for line in lines]
-    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 1, changed))
+    (tmp_path / STATE_FILE).write_bytes(seal(STATE_FILE, 2, changed))
     with pytest.raises(CheckpointError, match="no release of kafkalog has written"):
         load_state(tmp_path)
 
@@ -182,7 +188,7 @@ def test_content_that_we_never_write_is_refused(tmp_path: Path, old: str, new: s
 def test_an_intent_that_names_a_staged_file_by_a_path_is_refused(tmp_path: Path) -> None:
     _, *lines = INTENT.to_bytes().decode().splitlines()
     changed = [json.loads(line.replace(".kafkalog.staged.00.13.u", "./../x")) for line in lines]
-    (tmp_path / INTENT_FILE).write_bytes(seal(INTENT_FILE, 1, changed))
+    (tmp_path / INTENT_FILE).write_bytes(seal(INTENT_FILE, 2, changed))
     with pytest.raises(CheckpointError, match="staged file"):
         load_intent(tmp_path)
 
@@ -190,7 +196,10 @@ def test_an_intent_that_names_a_staged_file_by_a_path_is_refused(tmp_path: Path)
 def test_the_copy_with_the_highest_sequence_number_is_the_truth(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     put(first, state=STATE)
-    put(second, state=CommitState(8, "set", "b", ("a", "b"), {":old": TopicState("old", {0: 9})}))
+    put(
+        second,
+        state=CommitState(8, "set", "b", ("a", "b"), {":old": TopicState("old", up_to({0: 9}))}),
+    )
     committed = load_committed([first, second])
     assert committed.high_watermark("old", None, 0) == 9
     assert committed.high_watermark("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 0) is None
@@ -226,7 +235,47 @@ def test_directories_of_different_sets_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_was_made_anew_does_not_inherit_offsets() -> None:
-    assert STATE.high_watermark("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == 98
-    assert STATE.high_watermark("flights", "another-id", 1) is None
-    assert STATE.high_watermark("old", None, 0) == 3
+    assert STATE.partition("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == PartitionState(40, 98, 99, 0)
+    assert STATE.partition("flights", "another-id", 1) is None
+    assert STATE.log_end("old", None, 0) == 3
     assert topic_key("old", None) == ":old"
+
+
+def test_readers_stop_where_committed_and_writers_continue_at_the_log_end(tmp_path: Path) -> None:
+    put(tmp_path, state=STATE)
+    committed = load_committed([tmp_path])
+    assert committed.high_watermark("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == 98
+    assert committed.log_start("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == 40
+    assert committed.log_start("flights", "another-id", 1) == 0
+    assert STATE.log_end("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == 99
+
+
+@pytest.mark.parametrize(
+    ("checkpointed", "log_start"),
+    [(0, 40), (39, 40), (40, 40), (41, 41), (98, 98), (99, 40), (4000, 40)],
+)
+def test_a_log_starts_where_the_larger_of_state_and_checkpoint_says_unless_that_is_above_its_end(
+    checkpointed: int, log_start: int
+) -> None:
+    known = PartitionState(40, 98, 98, 2)
+    assert known.starting_at(checkpointed) == PartitionState(log_start, 98, 98, 2)
+
+
+def test_a_log_that_is_cut_below_its_start_starts_at_its_end() -> None:
+    assert PartitionState(40, 98, 99, 2).ended_at(50, 1) == PartitionState(40, 50, 50, 1)
+    assert PartitionState(40, 98, 99, 2).ended_at(30, 1) == PartitionState(30, 30, 30, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        PartitionState(5, 4, 4, 0),
+        PartitionState(0, 5, 4, 0),
+        PartitionState(-1, 4, 4, 0),
+        PartitionState(0, 4, 4, -2),
+    ],
+)
+def test_what_nobody_could_read_again_is_not_written(wrong: PartitionState) -> None:
+    state = replace(STATE, topics={":t": TopicState("t", {0: wrong})})
+    with pytest.raises(CheckpointError, match=r"topic 't' cannot be committed.*partition 0"):
+        state_bytes(state)

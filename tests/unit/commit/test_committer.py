@@ -17,7 +17,8 @@ from kafkalog.checkpoints.broker import (
     read_topic_id,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.commit_state import PartitionState
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import (
     BatchIdentityError,
     CommitError,
@@ -54,7 +55,8 @@ def test_a_commit_leaves_logs_state_and_checkpoints_that_agree(tmp_path: Path) -
     assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == ends
     state = load_state(tmp_path)
     assert state is not None
-    assert state.high_watermark("t", read_topic_id(tmp_path / "t-0"), 0) == 2
+    stands = state.partition("t", read_topic_id(tmp_path / "t-0"), 0)
+    assert stands == PartitionState(0, high_watermark=2, log_end=2, leader_epoch=0)
     assert ours(tmp_path) == []
 
 

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from tests.support.logs import Row, batch_bytes
 from tests.support.message_sets import message
 from tests.support.sinking import Writer, rows, values_of
+from tests.support.states import ends_of
 
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
@@ -18,7 +19,8 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
@@ -75,7 +77,7 @@ def check_all_refuse(log: Path, message: str) -> None:
     assert log.read_bytes() == before
     state = load_state(log.parent.parent)
     assert state is not None
-    assert [topic.high_watermarks for topic in state.topics.values()] == [{0: 2}]
+    assert [ends_of(topic) for topic in state.topics.values()] == [{0: 2}]
 
 
 def of_producer(batch: bytes, producer_id: int) -> bytes:

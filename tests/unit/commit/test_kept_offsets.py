@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from tests.support.sinking import Writer, adopt_small_files, rows
 
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, load_committed
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import CommitError, RecordTooLargeError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -46,7 +47,7 @@ def offsets_of(folder: Path, partition: int = 0) -> list[int]:
     found: list[int] = []
     key = TopicPartition("t", partition)
     (topic,) = load_committed([folder]).state.topics.values()  # type: ignore[union-attr]
-    end = topic.high_watermarks[partition]
+    end = topic.partitions[partition].high_watermark
     decoder = RecordDecoder(Columns.OFFSET | Columns.VALUE)
     with PartitionLog(folder / f"t-{partition}", key) as log:
         assert log.log_end_offset(verify_from=0) == end

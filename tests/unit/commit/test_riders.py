@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.checkpoints.commit_state import INTENT_FILE, STAGED_PREFIX, load_state
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.riders import Rider

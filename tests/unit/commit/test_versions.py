@@ -12,7 +12,9 @@ from tests.support.sinking import values_of
 
 import kafkalog
 from kafkalog.checkpoints.broker import new_topic_id
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, STATE_FILE, WriterState, load_state
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, WriterState
+from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import BatchIdentityError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.operate.handover import hand_over, take_over
@@ -143,7 +145,7 @@ def test_the_version_of_a_state_of_earlier_releases_counts_for_all_topics(tmp_pa
     assert state is not None
     writers = {"app:me": WriterState("", 5, None, 1_700_000_000_000, expiration_ms=1 << 50)}
     older = replace(state, sequence=state.sequence + 1, writers=writers)
-    write_atomically(tmp_path / STATE_FILE, older.to_bytes())
+    write_atomically(tmp_path / STATE_FILE, state_bytes(older))
     assert not write(tmp_path, 5, "any", topic="a").appended
     assert not write(tmp_path, 4, "any", topic="b").appended
     assert write(tmp_path, 6, "y", topic="a").appended

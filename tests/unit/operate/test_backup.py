@@ -17,12 +17,10 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.commit_state import (
-    INTENT_FILE,
-    STATE_FILE,
-    UNFINISHED_FOLDER,
-    load_state,
-)
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import BatchIdentityError, LogDirectoryError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.cli.batch_rows import verify_logs

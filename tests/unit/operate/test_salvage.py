@@ -11,6 +11,7 @@ from crc32c import crc32c
 from tests.support.log_files import flip
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer, rows
+from tests.support.states import ends_of
 from tests.support.transactions import ABORT, COMMIT, BrokerLog
 
 from kafkalog.checkpoints.broker import (
@@ -24,7 +25,8 @@ from kafkalog.checkpoints.broker import (
     write_clean_shutdown_marker,
     write_leader_epochs,
 )
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, load_state
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.library import read
@@ -145,7 +147,7 @@ def test_a_cut_ends_the_log_there_and_all_that_is_known_of_it(log: Path, number:
         assert read_offset_checkpoint(log, name)[T0] == 2 * number
     state = load_state(log)
     assert state is not None
-    assert [topic.high_watermarks for topic in state.topics.values()] == [{0: 2 * number}]
+    assert [ends_of(topic) for topic in state.topics.values()] == [{0: 2 * number}]
     assert is_sound(log)
     write(log, BATCHES)
     assert values(log) == of(*range(number), BATCHES)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import BatchIdentityError, CommitError
 from kafkalog.files.system import system
 from kafkalog.streaming.sink.task_writer import TaskWriter

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.states import up_to
 
 import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET, write_topic_id
-from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.intent import INTENT_FILE, IntendedPartition, Intent
+from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import (
     CheckpointError,
     CorruptRecordError,
@@ -44,9 +47,11 @@ def ends(tail: FollowedLogs) -> dict[str, int]:
 
 
 def put_state(directory: Path, sequence: int, high_watermark: int | None) -> None:
-    topics = {} if high_watermark is None else {TOPIC_ID: TopicState("t", {0: high_watermark})}
+    topics = (
+        {} if high_watermark is None else {TOPIC_ID: TopicState("t", up_to({0: high_watermark}))}
+    )
     state = CommitState(sequence, "set", "member", ("member",), topics)
-    (directory / "new").write_bytes(state.to_bytes())
+    (directory / "new").write_bytes(state_bytes(state))
     (directory / "new").rename(directory / STATE_FILE)
 
 

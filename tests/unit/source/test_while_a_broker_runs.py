@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.states import up_to
 from tests.support.transactions import ABORT, COMMIT, marker, producer_batch
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
-from kafkalog.checkpoints.commit_state import STATE_FILE, CommitState, TopicState
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import DataLossError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
@@ -142,8 +145,8 @@ def test_krafts_own_log_is_named_in_no_checkpoint_and_read_when_it_is_named(log:
 def test_a_partition_that_our_commit_state_names_needs_no_line_in_the_checkpoint(log: Path) -> None:
     topic_id = make_topic(log, 10, 4)
     write_checkpoint(log, HIGH_WATERMARK, {"t-1": 4})
-    state = CommitState(1, "set", "one", ("one",), {topic_id: TopicState("t", {0: 7})})
-    (log / STATE_FILE).write_bytes(state.to_bytes())
+    state = CommitState(1, "set", "one", ("one",), {topic_id: TopicState("t", up_to({0: 7}))})
+    (log / STATE_FILE).write_bytes(state_bytes(state))
     assert ends(log) == {"t-0": 7, "t-1": 4}
 
 

@@ -95,6 +95,10 @@ def test_where_readers_stop(
         (Said(5, log_start=7), WHOLE, 7, (7, 10), False),
         (Said(5, log_start=10), WHOLE, 10, None, False),
         (Said(5, log_start=11), WHOLE, 11, None, True),
+        (Said(7, log_start=6, kept_start=2), WHOLE, 7, (7, 10), False),
+        (Said(7, log_start=2, kept_start=6), WHOLE, 7, (7, 10), False),
+        (Said(12, kept_start=11), WHOLE, 10, None, False),
+        (Said(12, kept_start=11), DAMAGED, 12, None, False),
         (Said(high_watermark=0), SeenEnd(20, 30), 20, (20, 30), False),
         (Said(high_watermark=12, log_start=11), DAMAGED, 12, None, False),
     ],
@@ -104,7 +108,7 @@ def test_no_end_lies_below_the_log_start(
 ) -> None:
     end = end_of(said, log)
     assert (end.offset, end.unread, end.is_hidden) == (offset, unread, is_hidden)
-    assert end.start == max(said.log_start, log.start)
+    assert end.start == max(said.log_start, min(said.kept_start, log.end), log.start)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints import sealed_file
 from kafkalog.checkpoints.broker import META_PROPERTIES
-from kafkalog.checkpoints.commit_state import STATE_FILE, load_state
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.store.log_set import LogSet

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.sinking import Writer, rows, values_of
+from tests.support.states import ends_of
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA
-from kafkalog.checkpoints.commit_state import load_state
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.streaming.operate.handover import hand_over, take_over
@@ -86,7 +87,7 @@ def test_a_takeover_believes_that_the_broker_has_removed_it(
     assert values_of(writer.directories, "t") == {0: ["0/0"], 1: ["0/1", "x"]}
     state = load_state(writer.directories[0])
     assert state is not None
-    assert [topic.high_watermarks for topic in state.topics.values()] == [{0: 1, 1: 2}]
+    assert [ends_of(topic) for topic in state.topics.values()] == [{0: 1, 1: 2}]
 
 
 def test_a_folder_without_its_topic_id_is_reported_and_cut_nowhere(writer: Writer) -> None:

@@ -10,7 +10,7 @@ from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
-from kafkalog.checkpoints.commit_state import CommitState, load_state
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, DataLossError
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
@@ -22,6 +22,8 @@ from kafkalog.streaming.source.followed_logs import FollowedLogs
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState
 
 T0 = TopicPartition("t", 0)
 COMMAND = "recover --accept-os-loss"

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.sinking import Writer, rows, values_of
+from tests.support.states import ends_of
 
 import kafkalog
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
-from kafkalog.checkpoints.commit_state import LOCK_FILE, load_state
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
@@ -33,7 +35,7 @@ def content(folder: Path) -> dict[str, bytes]:
 def topics(folder: Path) -> dict[str, dict[int, int]]:
     state = load_state(folder)
     assert state is not None
-    return {topic.name: dict(topic.high_watermarks) for topic in state.topics.values()}
+    return {topic.name: ends_of(topic) for topic in state.topics.values()}
 
 
 def whole_log(folder: Path, topic: str) -> list[str]:

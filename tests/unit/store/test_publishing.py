@@ -12,7 +12,8 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
-from kafkalog.checkpoints.commit_state import load_intent, load_state
+from kafkalog.checkpoints.intent import load_intent
+from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CommitError, DurabilityError, KafkaLogError
 from kafkalog.files.atomic import prepare
 from kafkalog.model import TopicPartition
@@ -104,7 +105,7 @@ def test_a_rename_that_put_anothers_state_in_place_is_no_commit(
     theirs = before.following()
 
     def prepare_theirs() -> None:
-        prepare(tmp_path / STATE_FILE, theirs.to_bytes())
+        prepare(tmp_path / STATE_FILE, state_bytes(theirs))
 
     with monkeypatch.context() as patch:
         at_call(patch, "replace", tmp_path / "kafkalog.commit.tmp", prepare_theirs)
@@ -123,10 +124,10 @@ def test_a_takeover_whose_sequence_another_writer_published_has_failed(
     state = load_state(tmp_path)
     assert state is not None
     ours = state.following(topics={})
-    theirs.write_bytes(ours.to_bytes())  # a takeover finds more than this says
+    theirs.write_bytes(state_bytes(ours))  # a takeover finds more than this says
 
     def publish_theirs() -> None:
-        theirs.write_bytes(ours.following().to_bytes())
+        theirs.write_bytes(state_bytes(ours.following()))
 
     at_call(monkeypatch, "unlink", tmp_path / "kafkalog.commit.tmp", publish_theirs)
     with pytest.raises(CommitError, match="another writer has published"):

@@ -10,12 +10,9 @@ from tests.support.logs import Row, batch_bytes
 from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
-from kafkalog.checkpoints.commit_state import (
-    INTENT_FILE,
-    STATE_FILE,
-    UNFINISHED_FOLDER,
-    load_intent,
-)
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.append import PartitionAppend

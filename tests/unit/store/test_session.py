@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.checkpoints.commit_state import INTENT_FILE, load_state
+from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, LogDirectoryError
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.store.log_set import LogSet

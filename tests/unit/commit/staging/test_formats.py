@@ -12,7 +12,8 @@ import pytest
 from tests.support.sinking import STAMP_MS, Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import LeaderEpoch, read_leader_epochs
-from kafkalog.checkpoints.commit_state import STAGED_PREFIX, load_state
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, OptionError, RecordTooLargeError, RowError
 from kafkalog.model import TimestampType, TopicPartition
 from kafkalog.streaming.log.append.growth import index_segment

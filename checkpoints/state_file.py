@@ -1,0 +1,329 @@
+"""The bytes of ``kafkalog.commit``: the format, and both ways between it and a state.
+
+::
+
+    line 1       header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 2
+    line 2       {"sequence":7,"commit":"…","set":"…","member":"…","members":["…","…"],
+                  "controllerEpoch":0,"boot":"…"}
+    a topic      {"topic":"flights","id":"<topic id>","settings":{"compression.type":"lz4"},
+                  "partitions":{"0":[0,120,120,3],"1":[40,98,98,0]},"durableEnds":{"1":60},
+                  "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
+                  "query":"query:<transactional id>"}
+    a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
+                  "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
+
+``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_stamp`.
+``partitions`` have log start, high watermark, log end and leader epoch, in this order. The leader
+epoch is -1 where it could not be told.
+``durableEnds`` are those of the partitions that ``flush=os`` wrote last: what lies below is on the
+disk. A partition that is not named there is durable up to its log end.
+``boot`` is the run of the machine that the rest was left to, where there is any.
+``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
+``app:<txnAppId>``, of an earlier release, counts for all topics. ``query`` is the streaming query
+that wrote to the topic last. ``expired`` is when a commit has first found that a writer has
+expired.
+
+Topics are kept by their topic id, so that a topic that was deleted and recreated does not inherit
+offsets; one that never had a ``partition.metadata`` has the id null. The file holds topics,
+partitions and offsets, never paths.
+
+**Versions.** What a state holds decides in which version it is written. A field or a line that is
+not known is refused: to pass over it would mean to lose it with the next commit. So a release that
+adds one raises the version, for the sets that have need of it, and is given to readers first.
+
+**Format 1** is read, and written no more. It has ``highWatermarks``, one number for each partition,
+which is its log end too, in place of ``partitions``; ``key``, which is ``:<name>`` for a topic
+without an id, in place of ``id``; no ``controllerEpoch``; and passes over what it does not know.
+``expiration`` may be missing, and is Kafka's default then. Log starts and leader epochs come from
+Kafka's checkpoints when such a state is first written again, see
+:mod:`kafkalog.streaming.store.partition_states`.
+"""
+
+from __future__ import annotations
+
+from itertools import chain, starmap
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import (
+    DEFAULT_EXPIRATION_MS,
+    FORMAT_VERSION,
+    UNKNOWN_EPOCH,
+    CommitState,
+    PartitionState,
+    TopicState,
+    WriterState,
+    topic_key,
+)
+from kafkalog.checkpoints.sealed_file import (
+    JsonObject,
+    check_fields,
+    natural,
+    numbered,
+    read_sealed,
+    seal,
+    text,
+    texts,
+    unknown_content,
+)
+from kafkalog.errors import CheckpointError, InvalidTopicError
+from kafkalog.model import validate_topic_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kafkalog.checkpoints.sealed_file import Sealed
+
+__all__ = ["STATE_FILE", "load_state", "state_bytes"]
+
+_HEAD: Final = frozenset(
+    {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot"}
+)
+_TOPIC: Final = frozenset(
+    {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query"}
+)
+_BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
+_WRITER: Final = _BATCH | {"writer", "run", "fenced"}
+
+_OF_NO_VERSION: Final[JsonObject] = {"run": "", "fenced": []}
+"""What a writer has and the version of a batch write has not."""
+
+
+# Writing
+
+
+def state_bytes(state: CommitState) -> bytes:
+    """Return the content of the file.
+
+    Raises:
+        CheckpointError: nobody could read it again.
+    """
+    return seal(STATE_FILE, FORMAT_VERSION, _lines(state))
+
+
+def _lines(state: CommitState) -> Iterable[JsonObject]:
+    yield {
+        "sequence": state.sequence,
+        "commit": state.commit_id,
+        "set": state.set_id,
+        "member": state.member_id,
+        "members": list(state.member_ids),
+        "controllerEpoch": state.controller_epoch,
+        **({"boot": state.boot} if state.boot is not None else {}),
+    }
+    for key, topic in sorted(state.topics.items()):
+        yield _topic_line(key, topic)
+    for key, writer in sorted(state.writers.items()):
+        yield {
+            "writer": key,
+            "run": writer.run_id,
+            **_batch_fields(writer),
+            "fenced": list(writer.fenced),
+        }
+
+
+def _topic_line(key: str, topic: TopicState) -> JsonObject:
+    try:
+        _check_topic(topic)
+    except ValueError as error:
+        raise CheckpointError(
+            f"topic {topic.name!r} cannot be committed, nothing was changed: {error}"
+        ) from error
+    line: JsonObject = {
+        "topic": topic.name,
+        "id": None if key == topic_key(topic.name, None) else key,
+        "settings": dict(sorted(topic.settings.items())),
+        "partitions": {str(number): each for number, each in sorted(topic.partitions.items())},
+    }
+    if topic.durable_ends:
+        ends = sorted(topic.durable_ends.items())
+        line["durableEnds"] = {str(number): end for number, end in ends}
+    if topic.versions:
+        versions = sorted(topic.versions.items())
+        line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
+    if topic.last_query is not None:
+        line["query"] = topic.last_query
+    return line
+
+
+def _batch_fields(writer: WriterState) -> JsonObject:
+    fields: JsonObject = {
+        "batch": writer.batch_id,
+        "digest": writer.digest,
+        "time": writer.time_ms,
+        "expiration": writer.expiration_ms,
+    }
+    return fields if writer.expired_ms is None else fields | {"expired": writer.expired_ms}
+
+
+def _check_topic(topic: TopicState) -> None:
+    """Refuse what no partition can be; whoever reads relies on it."""
+    if max(topic.partitions, default=0) >= 2**31:
+        raise ValueError(f"there is no partition {max(topic.partitions)}")
+    for number, (log_start, high_watermark, log_end, epoch) in topic.partitions.items():
+        if not 0 <= log_start <= high_watermark <= log_end < 2**63:
+            raise ValueError(
+                f"partition {number} from {log_start}, committed up to {high_watermark}, ends at "
+                f"{log_end}"
+            )
+        if not UNKNOWN_EPOCH <= epoch < 2**31:
+            raise ValueError(f"partition {number} has the leader epoch {epoch}")
+    if topic.durable_ends.keys() - topic.partitions.keys():
+        raise ValueError("a durable end of a partition that is not there")
+
+
+# Reading
+
+
+def load_state(directory: Path) -> CommitState | None:
+    """Read the state that one log directory holds; None if it holds none.
+
+    Raises:
+        CheckpointError: it is damaged, from a newer release, or no regular file. Nobody may then
+            take the directory for an empty one.
+    """
+    path = directory / STATE_FILE
+    sealed = read_sealed(path, STATE_FILE, FORMAT_VERSION)
+    if sealed is None:
+        return None
+    try:
+        return _parse(path, sealed)
+    except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
+        raise CheckpointError(
+            f"{path} holds what no release of kafkalog has written: {error!r}"
+        ) from error
+
+
+def _parse(path: Path, sealed: Sealed) -> CommitState:
+    lines = sealed.lines
+    if sealed.version == 1:
+        lines = [_of_format_1(line) for line in lines]
+    else:
+        _check_known(path, lines)
+    head, *others = lines
+    topics: dict[str, TopicState] = {}
+    writers: dict[str, WriterState] = {}
+    for line in others:
+        if "topic" in line:
+            key, topic = _parse_topic(line)
+            _add(topics, key, topic)
+        else:
+            _add(writers, text(line["writer"]), _parse_writer(line))
+    return CommitState(
+        sequence=natural(head["sequence"]),
+        set_id=text(head["set"]),
+        member_id=text(head["member"]),
+        member_ids=texts(head["members"]),
+        topics=topics,
+        writers=writers,
+        commit_id=text(head["commit"]),
+        boot=text(head["boot"]) if "boot" in head else None,
+        controller_epoch=natural(head["controllerEpoch"]),
+        version=sealed.version,
+    )
+
+
+def _add(known: dict[str, Any], key: str, value: object) -> None:
+    if key in known:
+        raise ValueError(f"there are two lines about {key!r:.100}")
+    known[key] = value
+
+
+def _check_known(path: Path, lines: Iterable[JsonObject]) -> None:
+    """Refuse fields and lines that this release does not know.
+
+    Raises:
+        CheckpointError: there is one.
+    """
+    for number, line in numbered(lines):
+        if number == 2:
+            check_fields(path, number, line, _HEAD)
+        elif "topic" in line:
+            check_fields(path, number, line, _TOPIC)
+            for version in line.get("versions", {}).values():
+                check_fields(path, number, version, _BATCH)
+        elif "writer" in line:
+            check_fields(path, number, line, _WRITER)
+        else:
+            raise unknown_content(path, number, f"neither a topic nor a writer, but {line!r}")
+
+
+def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
+    name = text(line["topic"])
+    validate_topic_name(name)
+    topic = TopicState(
+        name=name,
+        partitions=_parse_partitions(line["partitions"]),
+        settings={text(setting): text(value) for setting, value in line["settings"].items()},
+        versions={
+            text(app_id): _parse_writer(_OF_NO_VERSION | fields)
+            for app_id, fields in line.get("versions", {}).items()
+        },
+        last_query=text(line["query"]) if "query" in line else None,
+        durable_ends=_parse_ends(line.get("durableEnds", {})),
+    )
+    _check_topic(topic)
+    topic_id = line["id"]
+    if topic_id == "":
+        raise ValueError(f"topic {name!r} has an empty id")
+    return topic_key(name, None if topic_id is None else text(topic_id)), topic
+
+
+def _parse_partitions(given: JsonObject) -> dict[int, PartitionState]:
+    """Parse all partitions of a topic at once: there may be thousands, in each commit."""
+    fields = list(given.values())
+    is_list = set(map(type, fields)) <= {list} and set(map(len, fields)) <= {4}
+    if not is_list or not set(map(type, chain.from_iterable(fields))) <= {int}:
+        raise TypeError(f"{fields!r:.100} where log starts, ends and leader epochs belong")
+    return dict(zip(_partition_numbers(given), starmap(PartitionState, fields), strict=True))
+
+
+def _parse_ends(given: JsonObject) -> dict[int, int]:
+    return dict(zip(_partition_numbers(given), map(natural, given.values()), strict=True))
+
+
+def _partition_numbers(given: JsonObject) -> list[int]:
+    numbers = list(map(int, given))
+    if list(map(str, numbers)) != list(given) or min(numbers, default=0) < 0:
+        raise ValueError(f"{list(given)!r:.100} where the numbers of partitions belong")
+    return numbers
+
+
+def _parse_writer(line: Mapping[str, object]) -> WriterState:
+    return WriterState(
+        run_id=text(line["run"]),
+        batch_id=natural(line["batch"]),
+        digest=None if line["digest"] is None else text(line["digest"]),
+        time_ms=natural(line["time"]),
+        fenced=texts(line["fenced"]),
+        expiration_ms=natural(line["expiration"]),
+        expired_ms=natural(line["expired"]) if "expired" in line else None,
+    )
+
+
+# Format 1
+
+
+def _of_format_1(line: JsonObject) -> JsonObject:
+    """Return a line of format 1 as one of format 2."""
+    if "topic" in line:
+        return _topic_of_format_1(line)
+    if "writer" in line:
+        return {"expiration": DEFAULT_EXPIRATION_MS} | line
+    return {"commit": ""} | line | {"controllerEpoch": 0}
+
+
+def _topic_of_format_1(line: JsonObject) -> JsonObject:
+    key = text(line["key"])
+    ends = line["highWatermarks"]
+    durable = line.get("durableEnds", {}).items()
+    versions = line.get("versions", {}).items()
+    return line | {
+        "id": None if key == topic_key(text(line["topic"]), None) else key,
+        "partitions": {number: [0, end, end, UNKNOWN_EPOCH] for number, end in ends.items()},
+        "durableEnds": {number: end for number, end in durable if number in ends},
+        "versions": {
+            app_id: {"expiration": DEFAULT_EXPIRATION_MS} | fields for app_id, fields in versions
+        },
+    }

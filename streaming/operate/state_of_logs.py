@@ -1,0 +1,82 @@
+"""From a commit state to the one that commits what logs hold, when a set changes hands."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.lost_partitions import lost_partitions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.partition_end import PartitionEnd
+
+__all__ = ["advanced", "moved_ends", "without_lost"]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
+
+
+def moved_ends(before: CommitState, state: CommitState) -> list[str]:
+    """Say which ends move from one state to the next."""
+    ends = {
+        (key, number): was.log_end
+        for key, topic in before.topics.items()
+        for number, was in topic.partitions.items()
+    }
+    return [
+        f"{topic.name}-{number} is committed up to offset {now.log_end}, before up to "
+        f"{ends.get((key, number), 0)}"
+        for key, topic in state.topics.items()
+        for number, now in topic.partitions.items()
+        if ends.get((key, number)) != now.log_end
+    ]
+
+
+def advanced(
+    state: CommitState, partitions: Sequence[PartitionEnd], *, is_renaming: bool = False
+) -> CommitState:
+    """Give the state that commits what the logs hold.
+
+    A topic of another id begins anew, except where it is given that id now. Log starts and leader
+    epochs are those that a broker has left.
+    """
+    by_name = {topic.name: topic for topic in state.topics.values()}
+    topics = dict(state.topics)
+    for each in partitions:
+        name, number = each.topic_partition
+        before = topics.get(each.key)
+        if before is None:
+            renamed = by_name.get(name) if is_renaming else None
+            before = replace(renamed, partitions={}) if renamed else TopicState(name)
+        known = {**before.partitions, number: each.committed}
+        topics[each.key] = replace(before, partitions=known)
+    keys: dict[str, set[str]] = {}
+    for each in partitions:
+        keys.setdefault(each.topic_partition.topic, set()).add(each.key)
+    kept = {key: topic for key, topic in topics.items() if key in keys.get(topic.name, {key})}
+    return replace(state, topics=kept)
+
+
+def without_lost(state: CommitState, log_set: LogSet) -> CommitState:
+    """Forget partitions that are gone, of topics that are not."""
+    there = LogDirs(log_set.directories).partitions().keys()
+    names = {key.topic for key in there}
+    topics = dict(state.topics)
+    for key, topic in state.topics.items():
+        lost = lost_partitions(topic, there) if topic.name in names else []
+        for number in lost:
+            _LOG.warning(
+                "%s-%d, committed up to offset %d, is not here any more, and forgotten",
+                topic.name,
+                number,
+                topic.partitions[number].log_end,
+            )
+        kept = {p: known for p, known in topic.partitions.items() if p not in lost}
+        durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
+        topics[key] = replace(topic, partitions=kept, durable_ends=durable)
+    return replace(state, topics=topics)
