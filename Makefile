@@ -10,7 +10,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit differential stress kills model powerloss fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test unit differential stress kills model powerloss simulate fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -39,6 +39,10 @@ model: env ## Search all that may happen to a few small batches, within large bo
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 \
 	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py
+
+simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>
+	$(RUN) env PYTHONHASHSEED=0 python -m tests.simulation --seconds $(or $(SECONDS),60) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(HISTORY),--history $(HISTORY))
 
 fuzz: env ## Fuzz every parser and kernel, led by coverage, a minute each
 	$(RUN) python -m tests.fuzz.run

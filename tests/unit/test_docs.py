@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
-FOLDERS = "crash|interop|spark|unit"
+FOLDERS = "crash|interop|simulation|spark|unit"
 
 
 def anchors(page: Path) -> set[str]:

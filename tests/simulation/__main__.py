@@ -1,0 +1,64 @@
+"""``make simulate``: run histories for some seconds; tell those that are at fault.
+
+``python -m tests.simulation --seconds 60 --seed 2026-11-22`` runs the histories ``2026-11-22/0``,
+``2026-11-22/1`` and so on; ``--history 2026-11-22/17`` runs that one again, makes it smaller and
+tells what happens in it. The hash of texts has to be the same: set ``PYTHONHASHSEED=0``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from datetime import UTC, datetime
+
+from tests.simulation.simulation import Result, draw, run, shrink
+
+
+def main() -> int:
+    """Run histories; returns 1 if one is at fault."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--seed", default=f"{datetime.now(UTC):%Y-%m-%d}")
+    parser.add_argument("--history", help="run this one only, and make it smaller")
+    given = parser.parse_args()
+    if given.history:
+        return _explain(run(draw(given.history)))
+    return _search(given.seed, given.seconds)
+
+
+def _search(seed: str, seconds: float) -> int:
+    began, cpu = time.monotonic(), time.process_time()
+    operations = steps = switches = histories = 0
+    faults: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
+    failed: list[Result] = []
+    while time.monotonic() - began < seconds and len(failed) < 3:
+        result = run(draw(f"{seed}/{histories}"))
+        histories += 1
+        operations += result.operations
+        steps += result.steps
+        switches += result.switches
+        faults += result.faults
+        outcomes += result.outcomes
+        if result.found:
+            failed.append(result)
+    time.process_time() - cpu
+    for result in failed[:1]:
+        _explain(result)
+    return 1 if failed else 0
+
+
+def _explain(result: Result) -> int:
+    if not result.found:
+        return 0
+    small = shrink(result)
+    for _decision in small.decisions:
+        pass
+    for _what in small.found:
+        pass
+    return 1
+
+
+sys.exit(main())

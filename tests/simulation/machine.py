@@ -1,0 +1,551 @@
+"""A machine in memory: files, locks, clock, names and chance, for processes that take turns.
+
+Contents are changed in place, so that a call costs what it does and no copy of a file. What a loss
+of power takes is not known here, see :mod:`tests.support.disk` for that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import os
+import stat
+import struct
+import sys
+from concurrent.futures import Executor, Future
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from tests.simulation.scheduler import Decision, Lock, Scheduler
+
+from kafkalog.files.system import system
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.simulation.scheduler import Process
+
+__all__ = ["ROOT", "Machine", "installed"]
+
+ROOT: Final = "/simulation"
+_FIRST_DESCRIPTOR: Final = 1 << 25
+_TICK_NS: Final = 4_000_000
+_DEVICE: Final = 9_000
+_LONGEST_NAME: Final = 255
+_PAUSES_S: Final = (0.3, 2.0, 90.0, 700.0)
+_JUMPS_S: Final = (-86_400.0, -3.0, 3.0, 40 * 86_400.0)
+_ERRORS: Final = (errno.EIO, errno.ENOSPC)
+
+
+class Node:
+    """A file (``data``) or a folder (``names``)."""
+
+    __slots__ = ("changed", "data", "links", "modified", "names", "number")
+
+    def __init__(self, number: int, now: int, *, is_folder: bool) -> None:
+        self.number = number
+        self.data = bytearray()
+        self.names: dict[str, Node] | None = {} if is_folder else None
+        self.links = 0
+        self.modified = self.changed = now
+
+
+class _Opened:
+    __slots__ = ("node", "place", "position", "process")
+
+    def __init__(self, process: Process, node: Node, place: str) -> None:
+        self.process = process
+        self.node = node
+        self.place = place
+        self.position = 0
+
+
+class _Broken(NamedTuple):
+    code: int
+    until: int
+
+
+class Machine:
+    """Files and what processes have open; calls are steps of the scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        scheduler.happens = self._happens
+        self.faults: dict[str, int] = {}
+        self._made = 1
+        self.root = Node(1, 0, is_folder=True)
+        self._opened: dict[int, _Opened] = {}
+        self._locks: dict[int, int] = {}
+        self._broken: dict[str, _Broken] = {}
+        self._away: dict[str, tuple[Node, int]] = {}
+        self._drawn = 0
+        self._torn: Process | None = None
+
+    # What happens
+
+    def _happens(self, decision: Decision) -> None:
+        self.faults[decision.what] = self.faults.get(decision.what, 0) + 1
+        value = decision.value
+        match decision.what:
+            case "kill":
+                self.kill(self.scheduler.running.process)
+            case "torn":
+                self._torn = self.scheduler.running.process
+            case "interrupt":
+                self.scheduler.interrupt()
+            case "pause":
+                self.scheduler.pause(_PAUSES_S[value % len(_PAUSES_S)])
+            case "jump":
+                self.scheduler.wall_ns += int(_JUMPS_S[value % len(_JUMPS_S)] * 1e9)
+            case "error":
+                until = self.scheduler.now + (1 if value & 2 else 2_000_000)
+                name = self._some_directory(value)
+                self._broken[name] = _Broken(_ERRORS[value & 1], until)
+            case "vanish":
+                name = self._some_directory(value)
+                # The only directory of a set may not be told from one that is new.
+                if not self._away and len(self._names(self.root)) > 1:
+                    node = self._names(self.root).pop(name)
+                    self._away[name] = (node, self.scheduler.now + 3_000_000)
+            case what:
+                raise AssertionError(what)
+
+    def _some_directory(self, value: int) -> str:
+        names = sorted(self._names(self.root))
+        return names[(value >> 4) % len(names)] if names else ""
+
+    def kill(self, process: Process) -> None:
+        """Kill a process: its files are closed, its locks fall."""
+        self.scheduler.kill(process)
+        for descriptor, opened in list(self._opened.items()):
+            if opened.process is process:
+                self._close(descriptor)
+
+    def calm(self) -> None:
+        """Let nothing be broken or away any more."""
+        self._broken.clear()
+        for name in list(self._away):
+            self._bring_back(name)
+
+    def _bring_back(self, name: str) -> None:
+        node, _ = self._away.pop(name)
+        self._names(self.root)[name] = node  # as a mount hides what was made in its place
+
+    def _step(self, call: str, place: str = "", *, changes: bool = False) -> None:
+        self.scheduler.step(call)
+        if self._broken or self._away:
+            for name, (_, until) in list(self._away.items()):
+                if self.scheduler.now >= until:
+                    self._bring_back(name)
+            name = place[len(ROOT) + 1 :].partition("/")[0]
+            broken = self._broken.get(name)
+            if broken is not None:
+                if self.scheduler.now >= broken.until:
+                    del self._broken[name]
+                elif changes or broken.code == errno.EIO:
+                    raise _failure(broken.code, place)
+
+    # Clock, chance
+
+    def time_ns(self) -> int:
+        """Return the wall clock's time."""
+        return self.scheduler.wall_ns + self.scheduler.now
+
+    def _stamp(self) -> int:
+        now = self.time_ns()
+        return now - now % _TICK_NS
+
+    def random_id(self) -> UUID:
+        """Draw an id."""
+        self._drawn += 1
+        return UUID(bytes=blake2b(b"%d" % self._drawn, digest_size=16).digest(), version=4)
+
+    # Names
+
+    @staticmethod
+    def _names(node: Node) -> dict[str, Node]:
+        if node.names is None:
+            raise _failure(errno.ENOTDIR)
+        return node.names
+
+    def _find(self, path: str) -> Node:
+        node = self.root
+        for part in path[len(ROOT) :].split("/"):
+            if part:
+                if node.names is None:
+                    raise _failure(errno.ENOTDIR, path)
+                found = node.names.get(part)
+                if found is None:
+                    raise _failure(errno.ENOENT, path)
+                node = found
+        return node
+
+    def _parent(self, path: str) -> tuple[Node, str]:
+        above, _, name = path.rpartition("/")
+        if len(name) > _LONGEST_NAME:
+            raise _failure(errno.ENAMETOOLONG, path)
+        node = self._find(above)
+        if node.names is None:
+            raise _failure(errno.ENOTDIR, path)
+        return node, name
+
+    def _new(self, *, is_folder: bool) -> Node:
+        self._made += 1
+        return Node(self._made, self._stamp(), is_folder=is_folder)
+
+    def _set(self, folder: Node, name: str, node: Node | None) -> None:
+        names, now = self._names(folder), self._stamp()
+        before = names.get(name)
+        if before is not None:
+            before.links -= 1
+            before.changed = now
+        if node is None:
+            del names[name]
+        else:
+            names[name] = node
+            node.links += 1
+            node.changed = now
+        folder.modified = folder.changed = now
+
+    # Calls of os
+
+    def open(self, place: Any, flags: int, mode: int = 0o777) -> int:
+        path = os.fspath(place)
+        self._step("open", path, changes=bool(flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)))
+        if flags & os.O_CREAT:
+            folder, name = self._parent(path)
+            node = self._names(folder).get(name)
+            if node is None:
+                node = self._new(is_folder=False)
+                self._set(folder, name, node)
+            elif flags & os.O_EXCL:
+                raise _failure(errno.EEXIST, path)
+        else:
+            node = self._find(path)
+        if node.names is not None and flags & (os.O_WRONLY | os.O_RDWR):
+            raise _failure(errno.EISDIR, path)
+        if flags & os.O_TRUNC:
+            node.data.clear()
+        descriptor = _FIRST_DESCRIPTOR
+        while descriptor in self._opened:
+            descriptor += 1
+        self._opened[descriptor] = _Opened(self.scheduler.running.process, node, path)
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        if not self.scheduler.running.process.is_dead:
+            self._of(descriptor)
+            self._close(descriptor)
+
+    def _close(self, descriptor: int) -> None:
+        opened = self._opened.pop(descriptor)
+        if self._locks.get(opened.node.number) == descriptor:
+            del self._locks[opened.node.number]
+
+    def _of(self, descriptor: int) -> _Opened:
+        opened = self._opened.get(descriptor)
+        if opened is None:
+            raise _failure(errno.EBADF)
+        return opened
+
+    def _use(self, call: str, descriptor: int, *, changes: bool = False) -> _Opened:
+        opened = self._opened.get(descriptor)
+        self._step(call, "" if opened is None else opened.place, changes=changes)
+        return self._of(descriptor)
+
+    def pread(self, descriptor: int, count: int, position: int) -> bytes:
+        opened = self._use("pread", descriptor)
+        return bytes(opened.node.data[position : position + count])
+
+    def preadv(self, descriptor: int, buffers: Any, position: int) -> int:
+        done = 0
+        for buffer in buffers:
+            view = memoryview(buffer).cast("B")
+            data = self.pread(descriptor, len(view), position + done)
+            view[: len(data)] = data
+            done += len(data)
+        return done
+
+    def read(self, descriptor: int, count: int) -> bytes:
+        opened = self._use("read", descriptor)
+        data = bytes(opened.node.data[opened.position : opened.position + count])
+        opened.position += len(data)
+        return data
+
+    def lseek(self, descriptor: int, position: int, how: int) -> int:
+        opened = self._use("lseek", descriptor)
+        if how != os.SEEK_SET:
+            raise _failure(errno.EINVAL)
+        opened.position = position
+        return position
+
+    def stat(self, place: Any, *, follow_symlinks: bool = True) -> os.stat_result:
+        path = os.fspath(place)
+        self._step("stat", path)
+        return self._status(self._find(path))
+
+    def lstat(self, place: Any) -> os.stat_result:
+        return self.stat(place)
+
+    def fstat(self, descriptor: int) -> os.stat_result:
+        return self._status(self._use("fstat", descriptor).node)
+
+    @staticmethod
+    def _status(node: Node) -> os.stat_result:
+        is_folder = node.names is not None
+        mode = stat.S_IFDIR | 0o755 if is_folder else stat.S_IFREG | 0o644
+        links = 2 if is_folder else node.links
+        head = (mode, node.number, _DEVICE, links, 0, 0, len(node.data))
+        stamps = (node.modified, node.modified, node.changed)
+        seconds = tuple(each // 1_000_000_000 for each in stamps)
+        names = ("st_atime_ns", "st_mtime_ns", "st_ctime_ns")
+        return os.stat_result((*head, *seconds), dict(zip(names, stamps, strict=True)))
+
+    def listdir(self, place: Any) -> list[str]:
+        path = os.fspath(place)
+        self._step("listdir", path)
+        names = list(self._names(self._find(path)))
+        # In no order that anybody could count on.
+        return names[::-1] if self.scheduler.total_steps & 1 else names
+
+    def scandir(self, place: Any) -> contextlib.AbstractContextManager[Iterator[_Entry]]:
+        path = os.fspath(place)
+        entries = [_Entry(self, f"{path}/{name}", name) for name in self.listdir(path)]
+        return contextlib.nullcontext(iter(entries))
+
+    def readlink(self, place: Any) -> str:
+        self._step("readlink", os.fspath(place))
+        self._find(os.fspath(place))
+        raise _failure(errno.EINVAL, place)
+
+    def pwrite(self, descriptor: int, data: Any, position: int) -> int:
+        opened = self._use("pwrite", descriptor, changes=True)
+        content = bytes(data)
+        process = self.scheduler.running.process
+        is_torn = self._torn is process
+        if is_torn:
+            content = content[: len(content) // 2]
+        held = opened.node.data
+        if len(held) < position:
+            held.extend(bytes(position - len(held)))
+        held[position : position + len(content)] = content
+        opened.node.modified = opened.node.changed = self._stamp()
+        if is_torn:
+            self.kill(process)
+            self.scheduler.step("torn")
+        return len(content)
+
+    def write(self, descriptor: int, data: Any) -> int:
+        opened = self._of(descriptor)
+        count = self.pwrite(descriptor, data, opened.position)
+        opened.position += count
+        return count
+
+    def copy_file_range(
+        self, source: int, target: int, count: int, offset_src: int, offset_dst: int
+    ) -> int:
+        data = self.pread(source, count, offset_src)
+        return self.pwrite(target, data, offset_dst) if data else 0
+
+    def ftruncate(self, descriptor: int, size: int) -> None:
+        opened = self._use("ftruncate", descriptor, changes=True)
+        held = opened.node.data
+        if size < len(held):
+            del held[size:]
+        else:
+            held.extend(bytes(size - len(held)))
+        opened.node.modified = opened.node.changed = self._stamp()
+
+    def truncate(self, place: Any, size: int) -> None:
+        descriptor = place if isinstance(place, int) else self.open(place, os.O_RDWR)
+        self.ftruncate(descriptor, size)
+        if descriptor is not place:
+            self.close(descriptor)
+
+    def fsync(self, descriptor: int) -> None:
+        self._use("fsync", descriptor, changes=True)
+
+    def mkdir(self, place: Any, mode: int = 0o777) -> None:
+        path = os.fspath(place)
+        self._step("mkdir", path, changes=True)
+        folder, name = self._parent(path)
+        if name in self._names(folder):
+            raise _failure(errno.EEXIST, path)
+        self._set(folder, name, self._new(is_folder=True))
+
+    def rmdir(self, place: Any) -> None:
+        path = os.fspath(place)
+        self._step("rmdir", path, changes=True)
+        if self._names(self._find(path)):
+            raise _failure(errno.ENOTEMPTY, path)
+        folder, name = self._parent(path)
+        self._set(folder, name, None)
+
+    def unlink(self, place: Any) -> None:
+        path = os.fspath(place)
+        self._step("unlink", path, changes=True)
+        if self._find(path).names is not None:
+            raise _failure(errno.EISDIR, path)
+        folder, name = self._parent(path)
+        self._set(folder, name, None)
+
+    def replace(self, source: Any, target: Any) -> None:
+        path, other = os.fspath(source), os.fspath(target)
+        self._step("rename", path, changes=True)
+        node = self._find(path)
+        folder, name = self._parent(other)
+        there = self._names(folder).get(name)
+        if there is node:
+            return
+        if there is not None and there.names:
+            raise _failure(errno.ENOTEMPTY, other)
+        self._set(folder, name, node)
+        self._set(*self._parent(path), None)
+
+    def link(self, source: Any, target: Any, *, follow_symlinks: bool = True) -> None:
+        path, other = os.fspath(source), os.fspath(target)
+        self._step("link", other, changes=True)
+        node = self._find(path)
+        folder, name = self._parent(other)
+        if name in self._names(folder):
+            raise _failure(errno.EEXIST, other)
+        self._set(folder, name, node)
+
+    # Locks
+
+    def lockf(self, descriptor: int, command: int, *_: int) -> None:
+        number = self._use("lock", descriptor).node.number
+        if command & fcntl.LOCK_UN:
+            if self._locks.get(number) == descriptor:
+                del self._locks[number]
+        elif self._locks.setdefault(number, descriptor) != descriptor:
+            raise _failure(errno.EAGAIN)
+
+    def fcntl(self, descriptor: int, command: int, asked: bytes) -> bytes:
+        if command == fcntl.F_OFD_SETLK:
+            (kind,) = struct.unpack_from("h", asked)
+            self.lockf(descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX)
+            return asked
+        if command != fcntl.F_GETLK:
+            raise _failure(errno.ENOSYS)
+        number = self._use("lock", descriptor).node.number
+        is_free = self._locks.get(number, descriptor) == descriptor
+        return struct.pack("h", fcntl.F_UNLCK if is_free else fcntl.F_WRLCK) + asked[2:]
+
+
+class _Entry:
+    """What ``os.scandir`` gives."""
+
+    def __init__(self, machine: Machine, path: str, name: str) -> None:
+        self.path, self.name, self._machine = path, name, machine
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        return stat.S_ISDIR(self._mode())
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        return stat.S_ISREG(self._mode())
+
+    def is_symlink(self) -> bool:
+        return False
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        return self._machine.stat(self.path)
+
+    def _mode(self) -> int:
+        try:
+            return self.stat().st_mode
+        except FileNotFoundError:
+            return 0
+
+
+class _AtOnce(Executor):
+    """Runs what it is given before anything else."""
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(task(*arguments, **named))
+        except Exception as error:  # noqa: BLE001 - as a pool does
+            future.set_exception(error)
+        return future
+
+
+def _failure(code: int, path: object = None) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+def _is_simulated(place: Any) -> bool:
+    if isinstance(place, int):
+        return place >= _FIRST_DESCRIPTOR
+    text = place if isinstance(place, str) else os.fspath(place)
+    return isinstance(text, str) and text.startswith(ROOT)
+
+
+_CALLS: Final = (
+    *("open", "close", "pread", "preadv", "read", "lseek", "stat", "lstat", "fstat", "listdir"),
+    *("scandir", "readlink", "pwrite", "write", "copy_file_range", "ftruncate", "truncate"),
+    *("fsync", "mkdir", "rmdir", "unlink", "replace", "link"),
+)
+_ALIASES: Final = {"remove": "unlink", "rename": "replace", "fdatasync": "fsync"}
+_WITHOUT_EFFECT: Final = ("fchmod", "fchown", "chmod", "chown", "utime", "posix_fadvise")
+
+
+@functools.cache
+def _free_cached_properties() -> None:
+    """Take the locks of ``cached_property`` away, which Python 3.11 holds for all processes here.
+
+    A strand may lose its turn while it computes one, and nobody could go on.
+    """
+    for name, module in list(sys.modules.items()):
+        if name.startswith("kafkalog"):
+            for each in list(vars(module).values()):
+                for found in list(vars(each).values()) if isinstance(each, type) else ():
+                    if isinstance(found, functools.cached_property):
+                        found.lock = contextlib.nullcontext()  # type: ignore[attr-defined]
+
+
+@contextlib.contextmanager
+def installed(machine: Machine) -> Iterator[Machine]:
+    """Let files below :data:`ROOT`, and all that ``system`` asks, be the machine's."""
+    scheduler = machine.scheduler
+    _free_cached_properties()
+    with contextlib.ExitStack() as undo:
+
+        def patch(module: object, name: str, replacement: object) -> None:
+            undo.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, replacement)
+
+        def divert(module: object, name: str, simulation: Callable[..., Any]) -> None:
+            original = getattr(module, name)
+
+            def call(*arguments: Any, **named: Any) -> Any:
+                if arguments and _is_simulated(arguments[0]):
+                    return simulation(*arguments, **named)
+                return original(*arguments, **named)
+
+            patch(module, name, call)
+
+        for name in _CALLS:
+            divert(os, name, getattr(machine, name))
+        for name, known in _ALIASES.items():
+            divert(os, name, getattr(machine, known))
+        for name in _WITHOUT_EFFECT:
+            divert(os, name, lambda *_, **__: None)
+        divert(fcntl, "lockf", machine.lockf)
+        divert(fcntl, "fcntl", machine.fcntl)
+        patch(system, "time_ns", machine.time_ns)
+        patch(system, "monotonic", lambda: scheduler.now / 1e9)
+        patch(system, "sleep", scheduler.sleep)
+        patch(system, "process_id", lambda: scheduler.running.process.number)
+        patch(system, "host_name", lambda: "host")
+        patch(system, "boot_id", lambda: "boot")
+        patch(system, "mounts", lambda: "1 0 0:1 / / rw - ext4 disk rw\n")
+        patch(system, "random_id", machine.random_id)
+        patch(system, "lock", lambda: Lock(scheduler))
+        patch(system, "start_thread", scheduler.start_thread)
+        patch(system, "pool", lambda *_: _AtOnce())
+        patch(system, "memory", {})
+        yield machine

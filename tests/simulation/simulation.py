@@ -1,0 +1,197 @@
+"""One history: a plan drawn from a seed, run, audited; and made smaller if it is at fault."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import random
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.actors import ACTORS, Scene, look, write_first
+from tests.simulation.auditor import Audit, History
+from tests.simulation.machine import ROOT, Machine, installed
+from tests.simulation.scheduler import Rates, Scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tests.simulation.scheduler import Decision
+
+__all__ = ["Plan", "Result", "draw", "run", "shrink"]
+
+_START_NS = 1_700_000_000_000_000_000
+_HARMLESS = ("kill", "torn", "interrupt")
+"""Faults that are in nobody's way but of who is struck."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to happen: actors by name with their kind and operations, and how much goes wrong.
+
+    ``script`` has the decisions; None to draw them from the seed.
+    """
+
+    seed: str
+    actors: Mapping[str, tuple[str, int]]
+    directories: int
+    partitions: int
+    options: Mapping[str, str]
+    rates: Rates
+    script: tuple[Decision, ...] | None = None
+
+
+@dataclass
+class Result:
+    """What a history came to."""
+
+    plan: Plan
+    found: list[str]
+    decisions: tuple[Decision, ...]
+    operations: int = 0
+    steps: int = 0
+    switches: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    digest: int = 0
+    """Of all that was told: the same plan gives the same."""
+
+
+def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
+    """Draw a plan."""
+    chance = random.Random(seed)
+    names = list(kinds) or [
+        *chance.choices(("appender", "versioned", "query"), k=chance.choice((1, 2, 2, 3))),
+        *chance.choices(("reader", "follower", "operator"), (3, 3, 2), k=chance.choice((1, 2))),
+    ]
+    actors = {f"{k}{n}": (k, chance.randrange(3, 10)) for n, k in enumerate(names)}
+    options = {"flush": chance.choice(("commit", "commit", "os")), "max.block.ms": "60000"}
+    if chance.random() < 0.5:
+        options["segment.bytes"] = str(chance.choice((200, 600, 2000)))
+    if chance.random() < 0.3:
+        options["index.interval.bytes"] = "0"
+    every = chance.choice((60, 250, 1000))
+    faults = {
+        what: every * chance.choice((1, 1, 4))
+        for what in ("kill", "torn", "interrupt", "pause", "jump", "error", "vanish")
+        if chance.random() < 0.45
+    }
+    return Plan(
+        seed,
+        actors,
+        directories=chance.choice((1, 1, 2, 3)),
+        partitions=chance.choice((1, 2, 3)),
+        options=options,
+        rates=Rates(chance.choice((3, 10, 40)), faults),
+    )
+
+
+def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
+    """Run a plan, and audit what happened."""
+    happening = set(plan.rates.faults)
+    if plan.script is not None:
+        happening = {decision.what for decision in plan.script} - {"switch"}
+    script = None if plan.script is None else list(plan.script)
+    scheduler = Scheduler(plan.seed, plan.rates, script, start_ns=_START_NS)
+    machine, history = Machine(scheduler), History()
+    scene = Scene(
+        machine,
+        history,
+        {
+            "partitions": plan.partitions,
+            "directories": plan.directories,
+            "options": plan.options,
+            "may_fail": False,
+        },
+    )
+    gc.collect()
+    gc.disable()
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with installed(machine):
+            _begin(scene)
+            scene.may_fail = bool(happening - set(_HARMLESS))
+            actors = {
+                name: _actor(scene, plan, name, kind, operations)
+                for name, (kind, operations) in plan.actors.items()
+            }
+            scheduler.run(actors)
+            scene.may_fail = False
+            machine.calm()
+            scheduler.run({"end": lambda: _end(scene)}, calm=True)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+        history.errors.append(f"{type(error).__name__}: {error}")
+    finally:
+        gc.enable()
+        logging.disable(disabled)
+    told = repr((history.writes, history.reads, history.errors)).encode()
+    return Result(
+        plan,
+        Audit(history).found,
+        tuple(scheduler.taken),
+        operations=len(history.reads) + sum(max(len(w.tries), 1) for w in history.writes),
+        steps=scheduler.total_steps,
+        switches=scheduler.switches,
+        faults=Counter(machine.faults),
+        outcomes=Counter(write.outcome for write in history.writes),
+        digest=zlib.crc32(told),
+    )
+
+
+def _begin(scene: Scene) -> None:
+    scene.machine.scheduler.run({"begin": lambda: _make(scene)}, calm=True)
+
+
+def _make(scene: Scene) -> None:
+    scene.machine.mkdir(ROOT + "/d0")
+    for path in scene.paths[1:]:
+        scene.machine.mkdir(path)
+    write_first(scene)
+
+
+def _actor(scene: Scene, plan: Plan, name: str, kind: str, operations: int) -> Callable[[], None]:
+    chance = random.Random(f"{plan.seed}/{name}/plan")
+    return lambda: ACTORS[kind](scene, name, operations, chance)
+
+
+def _end(scene: Scene) -> None:
+    """When all is quiet again, who writes can write, and who reads can read."""
+    ACTORS["appender"](scene, "end", 1, random.Random(0))
+    look(scene, "end")
+
+
+def shrink(result: Result, tries: int = 300) -> Result:
+    """Make a plan smaller, as long as something is wrong with what comes of it."""
+    best = run(replace(result.plan, script=result.decisions))
+    if not best.found:
+        return result
+    for name in list(best.plan.actors):
+        fewer = {k: v for k, v in best.plan.actors.items() if k != name}
+        tried = run(replace(best.plan, actors=fewer))
+        tries -= 1
+        best = tried if tried.found else best
+    for name, (kind, operations) in list(best.plan.actors.items()):
+        for less in range(1, operations):
+            tried = run(replace(best.plan, actors={**best.plan.actors, name: (kind, less)}))
+            tries -= 1
+            if tried.found:
+                best = tried
+                break
+    size = max(len(best.decisions) // 2, 1)
+    while tries > 0:
+        at = 0
+        while at < len(best.decisions) and tries > 0:
+            script = (*best.decisions[:at], *best.decisions[at + size :])
+            tried = run(replace(best.plan, script=script))
+            tries -= 1
+            if tried.found:
+                best = tried
+            else:
+                at += size
+        if size == 1:
+            break
+        size //= 2
+    return best

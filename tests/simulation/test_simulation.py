@@ -1,0 +1,112 @@
+"""Histories of many actors, of this day's seed; and that the auditor finds what is wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.simulation.auditor import Audit, History, Read, Write
+from tests.simulation.mutations import MUTATIONS, find, mutated
+from tests.simulation.simulation import draw, run, shrink
+
+SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "20")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.crash
+def test_no_history_of_today_loses_doubles_or_changes_a_record() -> None:
+    given = [sys.executable, "-m", "tests.simulation", "--seconds", SECONDS]
+    path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(ROOT)])
+    done = subprocess.run(
+        given,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_same_seed_and_the_same_decisions_give_the_same_history() -> None:
+    first = run(draw("again/1"))
+    assert run(draw("again/1")).digest == first.digest
+    again = run(replace(first.plan, script=first.decisions))
+    assert (again.digest, again.decisions) == (first.digest, first.decisions)
+
+
+# Those that are found within a second; the others are for `make simulate MUTATIONS=1`.
+QUICK = ("no intent", "no locks", "no recovery", "publish before append", "every batch is the next")
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("name", QUICK)
+def test_a_guard_that_is_taken_out_is_missed(name: str) -> None:
+    result, _, _ = find(name, 60)
+    assert result is not None
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_guard_that_is_to_be_taken_out_is_there(name: str) -> None:
+    with mutated(name):
+        pass
+
+
+def test_a_history_at_fault_is_made_smaller() -> None:
+    result, _, _ = find("publish before append", 60)
+    assert result is not None
+    with mutated("publish before append"):
+        small = shrink(result, tries=20)
+    assert small.found
+    assert len(small.plan.actors) <= len(result.plan.actors)
+
+
+# What the auditor knows
+
+A = {"a0": 0, "a1": 1}
+SEEN = [(0, 0, "a0"), (1, 0, "a1")]
+
+
+def audit(outcome: str, *rows: list[tuple[int, int, str]], life: str | None = None) -> str:
+    history = History([Write(A, 1, outcome, 2)])
+    for number, seen in enumerate(rows):
+        history.reads.append(Read("reader", 3 + 2 * number, 4 + 2 * number, seen, life))
+    return "\n".join(Audit(history).found)
+
+
+@pytest.mark.parametrize("outcome", ["ok", "unknown"])
+def test_what_was_written_may_be_seen(outcome: str) -> None:
+    assert audit(outcome, SEEN, SEEN) == ""
+
+
+def test_what_came_to_nothing_may_be_absent() -> None:
+    assert audit("unknown", []) == audit("fail", []) == ""
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome", "reads"),
+    [
+        ("lacks what was acknowledged", "ok", [[]]),
+        ("is seen, and failed", "fail", [SEEN]),
+        ("sees a part of a batch", "unknown", [SEEN[:1]]),
+        ("was not written", "ok", [[*SEEN, (1, 1, "b")]]),
+        ("a0 at (0, 1), and at (0, 0)", "ok", [[SEEN[0], (0, 1, "a0"), SEEN[1]]]),
+        ("(0, 0) is a1, was a0", "ok", [SEEN, [(0, 0, "a1"), (1, 0, "a0")]]),
+        ("offset 2 after 0 in 0", "ok", [[SEEN[0], (0, 2, "b"), SEEN[1]]]),
+        ("begins at", "ok", [[(0, 1, "a0"), SEEN[1]]]),
+        ("the end of 0 fell below 1", "unknown", [SEEN, []]),
+    ],
+)
+def test_what_may_never_be_is_found(
+    found: str, outcome: str, reads: list[list[tuple[int, int, str]]]
+) -> None:
+    assert found in audit(outcome, *reads)
+
+
+def test_a_query_is_given_each_offset_once_and_none_is_left_out() -> None:
+    assert audit("ok", SEEN, life="query") == ""
+    assert "gives offset 0 of 0 where 1 is due" in audit("ok", SEEN, SEEN, life="query")
