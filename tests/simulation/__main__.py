@@ -18,14 +18,20 @@ from tests.simulation.simulation import Result, draw, run, shrink
 
 def main() -> int:
     """Run histories; returns 1 if one is at fault."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", default=f"{datetime.now(UTC):%Y-%m-%d}")
     parser.add_argument("--history", help="run this one only, and make it smaller")
     given = parser.parse_args()
     if given.history:
         return _explain(run(draw(given.history)))
+    _say(f"seed {given.seed}")
     return _search(given.seed, given.seconds)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def _search(seed: str, seconds: float) -> int:
@@ -44,7 +50,12 @@ def _search(seed: str, seconds: float) -> int:
         outcomes += result.outcomes
         if result.found:
             failed.append(result)
-    time.process_time() - cpu
+            _say(f"history {result.plan.seed}: {result.found[0]}")
+    used = time.process_time() - cpu
+    _say(
+        f"{histories} histories, {operations} operations ({operations / used * 60:.0f} a minute of "
+        f"CPU), {steps} steps, {switches} switches, faults {dict(faults)}, writes {dict(outcomes)}"
+    )
     for result in failed[:1]:
         _explain(result)
     return 1 if failed else 0
@@ -52,12 +63,17 @@ def _search(seed: str, seconds: float) -> int:
 
 def _explain(result: Result) -> int:
     if not result.found:
+        _say(f"history {result.plan.seed}: nothing is wrong with it")
         return 0
     small = shrink(result)
-    for _decision in small.decisions:
-        pass
-    for _what in small.found:
-        pass
+    plan = small.plan
+    _say(f"history {plan.seed}, made smaller: {dict(plan.actors)}")
+    _say(f"  {plan.directories} directories, {plan.partitions} partitions, {dict(plan.options)}")
+    for decision in small.decisions:
+        _say(f"  {decision.actor} at step {decision.step}: {decision.what} {decision.value}")
+    for what in small.found:
+        _say(f"  FOUND {what}")
+    _say(f"  run it again: make simulate HISTORY={plan.seed}")
     return 1
 
 

@@ -29,7 +29,9 @@ def test_no_history_of_today_loses_doubles_or_changes_a_record() -> None:
         text=True,
         check=False,
     )
+    sys.stdout.write(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert " histories, " in done.stdout
 
 
 def test_the_same_seed_and_the_same_decisions_give_the_same_history() -> None:
