@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import struct
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.support.archives import unpack
 from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.kafka import Broker, Topic, ZooKeeperBroker, serve
 
@@ -24,8 +24,7 @@ SEGMENT: Final = f"{PARTITION}/00000000000000000070"
 @pytest.fixture
 def logdir(tmp_path: Path) -> Path:
     """Unpack what a broker 4.1 wrote: 41 segments, sparse and dense indexes."""
-    with tarfile.open(CASE / "logdir.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(CASE / "logdir.tar.gz", tmp_path)
     return tmp_path / "logdir"
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
+from tests.support.archives import unpack
 from tests.support.scenes import tasks
 from tests.support.sinking import Writer
 from tests.support.states import version_of
@@ -47,8 +47,7 @@ class EarlierSet:
     @classmethod
     def unpacked(cls, name: str, folder: Path) -> Self:
         """Unpack one of :data:`SETS` into a folder."""
-        with tarfile.open(_DATA / f"{name}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+        unpack(_DATA / f"{name}.tar.gz", folder)
         return cls.at(name, folder)
 
     @classmethod

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.support.archives import unpack
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, LOG_START_OFFSET
 from kafkalog.model import TopicPartition
@@ -34,8 +34,7 @@ def release(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def logs(release: str, tmp_path: Path) -> Iterator[list[tuple[PartitionLog, int]]]:
     """Give the logs of a release, each with where its broker's high watermark was."""
-    with tarfile.open(DATA / release / "logdir.tar.gz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(DATA / release / "logdir.tar.gz", tmp_path)
     dirs = LogDirs([tmp_path / "logdir"])
     found = dirs.partitions()
     starts = dirs.checkpoint(LOG_START_OFFSET, found.values())
