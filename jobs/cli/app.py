@@ -14,6 +14,7 @@ import typer
 from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.batches import dump, verify
 from kafkalog.jobs.cli.groups import groups, lag
+from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
 from kafkalog.jobs.cli.topics import describe, offsets, topics
 from kafkalog.jobs.cli.upkeep import handover, recover, takeover
@@ -40,6 +41,10 @@ app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
 app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
 app.command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
+app.command(epilog="Example: kafkalog retain /logs --dry-run")(retain)
+app.command(
+    "delete-records", epilog='Example: kafkalog delete-records /logs --offsets \'{"t":{"0":1}}\''
+)(delete_records)
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 
 __all__ = [
     "CLEANED",
+    "DELETED",
     "LOG",
     "OFFSET_INDEX",
     "SNAPSHOT",
@@ -42,6 +43,7 @@ TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 
 CLEANED: Final = ".cleaned"
+DELETED: Final = ".deleted"
 SWAP: Final = ".swap"
 
 _NUMBERED = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)

@@ -23,7 +23,12 @@ from kafkalog.files.regular import (
 )
 from kafkalog.files.shield import check_interrupt
 from kafkalog.files.system import system
-from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
+from kafkalog.streaming.log.files import (
+    DELETED,
+    LOG,
+    parse_base_offset,
+    parse_partition_directory,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,7 +39,6 @@ __all__ = ["FolderCopy", "LogSizes"]
 LogSizes = dict[tuple[str, str], int]
 """By folder and name of a ``.log`` file: up to where its bytes will not change any more."""
 
-_DELETED: Final = ".deleted"
 _SETTLED_NS: Final = 1_000_000_000
 """A file that changed so shortly before it was copied may have changed again in one tick."""
 _COMPARED_BYTES: Final = 4096
@@ -116,7 +120,7 @@ class FolderCopy:
                 make_directory(self.target / folder)
                 self._folders.add(folder)
             for entry in entries:
-                is_left_out = entry.name.endswith((_DELETED, TEMPORARY_SUFFIX))
+                is_left_out = entry.name.endswith((DELETED, TEMPORARY_SUFFIX))
                 if not is_left_out and not entry.is_dir(follow_symlinks=False):
                     yield folder, entry.name
 

@@ -24,6 +24,7 @@ from kafkalog.checkpoints.broker import (
     is_topic_id,
     read_offset_checkpoint,
     read_topic_id,
+    remove_clean_shutdown_marker,
     write_clean_shutdown_marker,
     write_offset_checkpoint,
     write_topic_id,
@@ -200,6 +201,7 @@ def _take(log_set: LogSet, done: Upkeep) -> None:
     if state != log_set.state:
         log_set.publish(state.following())
     for folder in log_set.directories:
+        remove_clean_shutdown_marker(folder)  # what it marks is not what is there from now on
         _lower_high_watermarks(folder, done.partitions)
         drop_lines_of_gone(folder)
 

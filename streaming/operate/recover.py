@@ -83,7 +83,7 @@ class Upkeep:
 
         def look(log_set: LogSet) -> None:
             self.set_id = log_set.state.set_id
-            unfinished = log_set.unfinished()
+            unfinished = [each for each in log_set.unfinished() if each.partitions]
             self.taken_back = [f"batch {each.batch_id} of {each.writer}" for each in unfinished]
             if not accepts_os_loss:
                 refuse_os_loss(log_set, mends=mends)

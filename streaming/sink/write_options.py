@@ -200,13 +200,15 @@ class WriteOptions(Options):
         "retention.ms",
         _SIGNED,
         unit="ms",
-        doc="kept for a broker, which enforces it. Default: 604800000",
+        doc="how long records are kept, by kafkalog retain and by a broker. If it is not given: "
+        "kafkalog retain deletes none by time",
     )
     retention_bytes: str | None = _setting(
         "retention.bytes",
         _SIGNED,
         unit="bytes",
-        doc="kept for a broker, which enforces it. Default: -1 (off)",
+        doc="a partition's size from which on the oldest segments are deleted, by kafkalog retain "
+        "and by a broker. If it is not given: none by size",
     )
     delete_retention_ms: str | None = _setting(
         "delete.retention.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
@@ -224,7 +226,7 @@ class WriteOptions(Options):
         "file.delete.delay.ms",
         DURATION_MS,
         unit="ms",
-        doc="kept for a broker, which deletes segments",
+        doc="how long deleted segments stay for those who have them open. Default: 60000",
     )
 
     # Performance

@@ -35,6 +35,7 @@ from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
+from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.proof import check_ours
 from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
 from kafkalog.streaming.store.stale_lines import drop_lines
@@ -152,6 +153,8 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
         ],
         durable=durable,
     )
+    if not intent.partitions:
+        repeat_log_starts(log_set)
     _drop_staged(log_set, intent)
 
 

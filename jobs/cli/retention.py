@@ -1,0 +1,120 @@
+"""The commands that delete the oldest records: ``retain`` and ``delete-records``."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kafkalog.jobs.arguments import pairs
+from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
+    DryRun,
+    Json,
+    Paths,
+    TopicName,
+)
+from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows
+
+if TYPE_CHECKING:
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.operate.retain import Deleted
+
+__all__ = ["delete_records", "retain"]
+
+_AllowBroker = Annotated[
+    bool,
+    typer.Option(
+        "--allow-broker-directory", help="Work on directories that a broker had last, too."
+    ),
+]
+
+
+def retain(
+    paths: Paths,
+    topic: TopicName = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="A topic setting, such as retention.ms, for topics to which it was not given.",
+        ),
+    ] = None,
+    allow_broker: _AllowBroker = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Delete segments that have expired by the topics' retention.ms and retention.bytes."""
+    settings = pairs(config)
+    with one_line_errors():
+        from kafkalog.streaming.operate.retain import retain as act  # noqa: PLC0415
+
+        done = act(paths, topic=topic, config=settings, allows_broker=allow_broker, dry_run=dry_run)
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def delete_records(
+    paths: Paths,
+    offsets: Annotated[
+        str,
+        typer.Option(help='The new first offsets: {"t":{"0":5,"1":-1}}; -1 deletes all records.'),
+    ],
+    allow_broker: _AllowBroker = False,
+    as_json: Json = False,
+) -> None:
+    """Delete the records below given offsets, of all partitions that are named at once."""
+    with one_line_errors():
+        from kafkalog.streaming.operate.retain import delete_records as act  # noqa: PLC0415
+
+        done = act(paths, _offsets(offsets), allows_broker=allow_broker)
+    _report(done, as_json=as_json)
+
+
+def _offsets(text: str) -> dict[TopicPartition, int]:
+    from kafkalog.streaming.operate.retain import HIGH_WATERMARK_OFFSET  # noqa: PLC0415
+    from kafkalog.streaming.source.offsets import parse_partition_longs  # noqa: PLC0415
+
+    return dict(parse_partition_longs("offsets", text, HIGH_WATERMARK_OFFSET))
+
+
+def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
+    """Print what was found and done, and end with 1 if a person has to decide on something."""
+    rows = _rows(done)
+    if as_json:
+        report = {
+            "dryRun": dry_run,
+            "set": done.set_id,
+            "partitions": rows,
+            "leftAlone": done.left_alone,
+            "removedFiles": done.removed.files,
+            "removedBytes": done.removed.bytes,
+            "problems": done.problems,
+        }
+        typer.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        if dry_run:
+            typer.echo("dry run: nothing was changed; what would be done:")
+        print_rows(rows, as_json=False)
+        for topic, reason in sorted(done.left_alone.items()):
+            typer.echo(f"left alone: {topic}: {reason}")
+        if done.removed.files:
+            typer.echo(f"removed: {done.removed.files} files, {done.removed.bytes} bytes")
+        for problem in done.problems:
+            typer.echo(f"problem: {problem}", err=True)
+    raise typer.Exit(PROBLEM if done.problems else 0)
+
+
+def _rows(done: Deleted) -> list[dict[str, Any]]:
+    return [
+        {
+            "topic": each.topic_partition.topic,
+            "partition": each.topic_partition.partition,
+            "path": str(each.path),
+            "startBefore": each.start_before,
+            "start": each.start,
+            "end": each.end,
+            "segments": len(each.segments),
+            "bytes": each.bytes,
+        }
+        for each in done.partitions
+    ]

@@ -1,0 +1,202 @@
+"""The segments of partitions, for whoever deletes the oldest of them: retention, DeleteRecords.
+
+A log is left alone, with a reason, where what is there is not what the commit state says: a folder
+that is a link, or has another topic's id; a compaction that was cut off; a log that does not end
+where the state says, since a broker has appended to it, or it was damaged.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, META_PROPERTIES, read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.errors import CorruptRecordError, LogDirectoryError
+from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.files import CLEANED, LOG, SNAPSHOT, SWAP, file_name
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
+from kafkalog.streaming.log.read.timestamps import largest_timestamp
+from kafkalog.streaming.log.retired_files import retire_below
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_files import base_offsets_of, segment_names
+from kafkalog.streaming.store.ends.rule import Said, said_start
+from kafkalog.streaming.store.ownership import check_no_link
+from kafkalog.streaming.store.retention import LogBounds
+from kafkalog.streaming.store.stale_lines import check_log_start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.retention import Expired
+
+__all__ = ["KnownLog", "OldSegment", "refuse_broker_directory"]
+
+
+class OldSegment:
+    """A segment as :mod:`kafkalog.streaming.store.retention` asks for it; read when asked."""
+
+    def __init__(self, folder: Path, base_offset: int, *, log_end: int | None = None) -> None:
+        """Take a segment; ``log_end`` is that of its log if it is the active one."""
+        self.base_offset = base_offset
+        self._folder = folder
+        self._log_end = log_end
+
+    @cached_property
+    def _stat(self) -> os.stat_result:
+        return (self._folder / file_name(self.base_offset, LOG)).lstat()
+
+    @property
+    def size(self) -> int:
+        """Bytes in its log."""
+        return self._stat.st_size
+
+    @cached_property
+    def largest_timestamp(self) -> int:
+        """The largest timestamp of its records, ms; when its file was last changed, without any.
+
+        Raises:
+            CorruptRecordError: its batches cannot be read.
+        """
+        with LogSegment(self._folder, self.base_offset) as segment:
+            is_active = self._log_end is not None
+            end = MAX_OFFSET if self._log_end is None else self._log_end
+            latest = largest_timestamp(segment, end, active=is_active).timestamp
+        return latest if latest >= 0 else self._stat.st_mtime_ns // 1_000_000
+
+
+class _End(NamedTuple):
+    base_offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLog:
+    """The log of a partition that the commit state knows, under ``key``."""
+
+    where: PartitionDirectory
+    key: str
+    topic: TopicState
+    state: PartitionState
+    bounds: LogBounds
+    segments: tuple[OldSegment, ...]
+
+    @classmethod
+    def of(
+        cls, state: CommitState, where: PartitionDirectory, marks: BrokerMarks
+    ) -> KnownLog | None:
+        """Look at a partition's folder; None of one that the state does not know.
+
+        Raises:
+            KafkaLogError: the log is to be left alone, see the module.
+        """
+        name, number = where.topic_partition
+        key = topic_key(name, read_topic_id(where.path))
+        topic = state.topics.get(key)
+        if topic is None or topic.name != name or number not in topic.partitions:
+            return None
+        check_no_link(where)
+        known = topic.partitions[number]
+        names = segment_names(where.path)
+        if any(each.endswith((SWAP, CLEANED)) for each in names):
+            raise LogDirectoryError(
+                f"{where.path}: a compaction was cut off there. A broker that starts ends it, and "
+                "so does `kafkalog salvage`"
+            )
+        bases = base_offsets_of(names, "")
+        checkpointed = marks.log_start(where)
+        check_log_start(where, checkpointed, known.log_end)
+        start = said_start(Said(log_start=checkpointed, kept_start=known.log_start), known.log_end)
+        segments = [OldSegment(where.path, base) for base in bases[:-1]]
+        segments += [OldSegment(where.path, base, log_end=known.log_end) for base in bases[-1:]]
+        bounds = LogBounds(max([start, *bases[:1]]), known.high_watermark, known.log_end)
+        return cls(where, key, topic, known, bounds, tuple(segments))
+
+    @property
+    def number(self) -> int:
+        """The number of the partition."""
+        return self.where.topic_partition.partition
+
+    def check_end(self) -> None:
+        """See that the log ends where the commit state says.
+
+        Raises:
+            LogDirectoryError: it does not.
+            CorruptRecordError: its last batches cannot be read.
+        """
+        self._find_end()
+
+    def _find_end(self) -> _End:
+        key, end = self.where.topic_partition, self.state.log_end
+        with PartitionLog(self.where.path, key) as log:
+            found = log.log_end()
+        if found.is_damage:
+            raise CorruptRecordError(
+                f"{self.where.path}: damaged at byte {found.position} of segment "
+                f"{found.base_offset}: nothing was deleted there. `kafkalog salvage` shows it"
+            )
+        if found.offset != end:
+            raise LogDirectoryError(
+                f"{self.where.path}: the log ends at offset {found.offset}, and at {end} by the "
+                "commit state, so nothing was deleted there. If a broker has appended since, run "
+                "`kafkalog takeover`"
+            )
+        return _End(found.base_offset, found.position)
+
+    def roll(self) -> None:
+        """Durably let the log continue in a new segment at its end.
+
+        Raises:
+            LogDirectoryError, CorruptRecordError: as :meth:`check_end`.
+        """
+        folder, end = self.where.path, self.state.log_end
+        found = self._find_end()
+        config = LogConfig.from_mapping(self.topic.settings)
+        with PartitionLog(folder, self.where.topic_partition) as log:
+            needs_snapshot = never_had_producers(folder, log.segments)
+        # The former one is a sealed segment until it is gone, should this be cut off.
+        interval = config.index_interval_bytes
+        cut_segment(folder, found.base_offset, found.position, index_interval_bytes=interval)
+        if needs_snapshot:
+            _make(folder / file_name(end, SNAPSHOT), EMPTY_SNAPSHOT)
+        start_segment(folder, end)
+        fsync_directory(folder)
+
+    def retire(self, gone: Expired) -> None:
+        """Rename the files of what has expired. REQUIRES: the log start above it is published."""
+        if gone.rolls:
+            retire_below(self.where.path, self.state.log_end)
+        elif self.segments:
+            retire_below(self.where.path, self.segments[gone.segments].base_offset)
+
+
+def _make(path: Path, data: bytes) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = create_exclusive(path)
+    try:
+        write_all(descriptor, data, 0)
+        sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def refuse_broker_directory(log_dir: Path) -> None:
+    """Refuse a directory that a broker had last, by its mark of a clean shutdown.
+
+    Raises:
+        LogDirectoryError: it is one.
+    """
+    if (log_dir / META_PROPERTIES).exists() and (log_dir / CLEAN_SHUTDOWN).exists():
+        raise LogDirectoryError(
+            f"log directory {log_dir} was given to a broker, or a broker had it last: it deletes "
+            "by its own settings. Run `kafkalog takeover` first, or say --allow-broker-directory"
+        )

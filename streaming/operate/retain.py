@@ -1,0 +1,354 @@
+"""Delete the oldest records: retention by what was given to topics, and DeleteRecords.
+
+1. files that an earlier round has retired go, once ``file.delete.delay.ms`` is over;
+2. what has expired is told by :mod:`~kafkalog.streaming.store.retention`;
+3. where all of a log has, it continues in a new segment;
+4. the new log starts are published, by one rename for all partitions, and Kafka's checkpoint
+   follows (:mod:`~kafkalog.streaming.store.log_starts`);
+5. the segments are renamed to ``.deleted``.
+
+Cut off before step 4, nothing is deleted. After it, segments may lie below their log start: nobody
+reads them, and the next round renames them.
+
+Source: Kafka ``UnifiedLog.deleteOldSegments``, ``ReplicaManager.deleteRecords``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.errors import (
+    KafkaLogError,
+    OffsetOutOfRangeError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
+from kafkalog.files.shield import check_interrupt, shielded
+from kafkalog.files.system import system
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.retired_files import Removed, remove_retired
+from kafkalog.streaming.operate.old_segments import KnownLog, refuse_broker_directory
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.log_starts import LogStarts, move_log_starts
+from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
+from kafkalog.streaming.store.retention import Expired, Retention, expired
+from kafkalog.streaming.store.session import check_written, existing, opened_set
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import TopicState
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = [
+    "HIGH_WATERMARK_OFFSET",
+    "Deleted",
+    "Shortened",
+    "delete_records",
+    "retain",
+    "retain_set",
+]
+
+HIGH_WATERMARK_OFFSET: Final = -1
+"""In place of an offset up to which records are deleted: all that are committed."""
+
+_REMOTE: Final = "remote.storage.enable"
+_NONE: Final = Retention()
+
+
+class Shortened(NamedTuple):
+    """A partition that was looked at: its log start before and after, and what has gone.
+
+    ``segments`` are the base offsets of those that were renamed to ``.deleted``.
+    """
+
+    topic_partition: TopicPartition
+    path: Path
+    start_before: int
+    start: int
+    end: int
+    segments: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(slots=True)
+class Deleted:
+    """What was done; after a dry run what would be.
+
+    ``left_alone`` says why for each topic that was. ``removed`` are the files of earlier rounds
+    that were unlinked. ``problems`` are what a person has to decide on.
+    """
+
+    set_id: str = ""
+    partitions: list[Shortened] = field(default_factory=list)
+    left_alone: dict[str, str] = field(default_factory=dict)
+    removed: Removed = field(default_factory=Removed)
+    problems: list[str] = field(default_factory=list)
+
+
+class _Gone(NamedTuple):
+    log: KnownLog
+    what: Expired
+
+
+@shielded
+def retain(
+    paths: Sequence[str],
+    *,
+    topic: str | None = None,
+    config: Mapping[str, str] | None = None,
+    allows_broker: bool = False,
+    dry_run: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> Deleted:
+    """Delete the segments that have expired, of one topic if it is named.
+
+    Args:
+        paths: all log directories of the set.
+        topic: the topic.
+        config: settings by Kafka's names, for what was not given to the topics themselves.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        OptionError: a setting that Kafka would refuse.
+        UnknownTopicOrPartitionError: the commit state does not know the topic.
+        KafkaLogError: the directories are no whole set, or somebody else holds them.
+    """
+    LogConfig.from_mapping(config or {})
+    with _opened(
+        paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
+    ) as log_set:
+        if topic is not None and topic not in {t.name for t in log_set.state.topics.values()}:
+            raise UnknownTopicOrPartitionError(
+                f"the commit state of {', '.join(map(str, log_set.directories))} knows no topic "
+                f"{topic!r}"
+            )
+        return retain_set(
+            log_set,
+            config=config or {},
+            concerns=lambda key: topic in {None, key.topic},
+            dry_run=dry_run,
+        )
+
+
+def _opened(
+    paths: Sequence[str], holder: str, *, allows_broker: bool, dry_run: bool, wait_ms: int
+) -> AbstractContextManager[LogSet]:
+    directories = existing(paths)
+    check_written(directories)
+    for folder in () if allows_broker else directories:
+        refuse_broker_directory(folder)
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    return opened_set(directories, policy, holder=holder, dry_run=dry_run)
+
+
+def retain_set(
+    log_set: LogSet,
+    *,
+    config: Mapping[str, str],
+    concerns: Callable[[TopicPartition], bool] = lambda _: True,
+    dry_run: bool = False,
+) -> Deleted:
+    """Do what :func:`retain` does with an opened set. REQUIRES: the locks, unless ``dry_run``."""
+    done = Deleted(log_set.state.set_id)
+    now_ms = system.time_ns() // 1_000_000
+    gone = []
+    for log in _logs(log_set, concerns, done):
+        settings = {**config, **log.topic.settings}
+        try:
+            retention = _retention(log.topic, settings, done)
+            if not dry_run:
+                _remove_retired(log.where.path, settings, now_ms, done)
+            what = expired(log.segments, retention, now_ms, log.bounds)
+            if what.segments:
+                log.check_end()
+        except (KafkaLogError, OSError) as error:
+            done.problems.append(str(error))
+        else:
+            gone.append(_Gone(log, what))
+    _delete(log_set, gone, done, dry_run=dry_run)
+    return done
+
+
+@shielded
+def delete_records(
+    paths: Sequence[str],
+    offsets: Mapping[TopicPartition, int],
+    *,
+    allows_broker: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> Deleted:
+    """Let logs start at these offsets, all at once, whatever retention says.
+
+    What lies below counts as deleted. Whole segments below go, too. An offset below the start of a
+    log changes nothing; -1 is the high watermark.
+
+    Raises:
+        UnknownTopicOrPartitionError: a partition that the commit state does not know, or that has
+            no folder.
+        OffsetOutOfRangeError: an offset above a high watermark. Nothing was changed.
+        OptionError: an internal topic, or one that is compacted only.
+        KafkaLogError: a log, or the set, is not as it should be. Nothing was changed.
+    """
+    with _opened(
+        paths,
+        "kafkalog delete-records",
+        allows_broker=allows_broker,
+        dry_run=False,
+        wait_ms=wait_ms,
+    ) as log_set:
+        done = Deleted(log_set.state.set_id)
+        now_ms = system.time_ns() // 1_000_000
+        gone = []
+        for key, log in _named(log_set, offsets).items():
+            start = max(log.bounds.log_start, _start(log, offsets[key]))
+            log.check_end()
+            bounds = log.bounds._replace(log_start=start)
+            gone.append(_Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
+        for log, _ in gone:
+            _remove_retired(log.where.path, log.topic.settings, now_ms, done)
+        _delete(log_set, gone, done)
+        return done
+
+
+def _named(
+    log_set: LogSet, offsets: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, KnownLog]:
+    there = LogDirs(log_set.directories).partitions()
+    marks = BrokerMarks()
+    found = {}
+    for key in offsets:
+        log = KnownLog.of(log_set.state, there[key], marks) if key in there else None
+        if log is None:
+            raise UnknownTopicOrPartitionError(
+                f"{key} is no partition that the commit state of "
+                f"{', '.join(map(str, log_set.directories))} knows, or has no folder there"
+            )
+        _refuse_policy(log)
+        found[key] = log
+    return found
+
+
+def _refuse_policy(log: KnownLog) -> None:
+    name = log.topic.name
+    if name in INTERNAL_TOPICS:
+        raise OptionError(f"records of {name!r} are not deleted: it is a topic of Kafka's own")
+    if log.topic.settings.get(_REMOTE, "").strip().lower() == "true":
+        raise OptionError(f"records of {name!r} are not deleted: {_REMOTE} is true")
+    if not Retention.of(log.topic.settings).deletes:
+        raise OptionError(
+            f"records of {name!r} are not deleted: its cleanup.policy is "
+            f"{log.topic.settings['cleanup.policy']}, without delete"
+        )
+
+
+def _start(log: KnownLog, offset: int) -> int:
+    committed = log.bounds.high_watermark
+    if offset == HIGH_WATERMARK_OFFSET:
+        return committed
+    if not 0 <= offset <= committed:
+        key = log.where.topic_partition
+        raise OffsetOutOfRangeError(
+            f"{key}: its records cannot be deleted up to offset {offset}: it is committed up to "
+            f"{committed}. Nothing was changed",
+            offset=offset,
+            log_start_offset=log.bounds.log_start,
+        )
+    return offset
+
+
+def _logs(
+    log_set: LogSet, concerns: Callable[[TopicPartition], bool], done: Deleted
+) -> Iterator[KnownLog]:
+    """Yield the logs of topics that are ours to shorten; note why others are left alone."""
+    marks = BrokerMarks()
+    for key, where in LogDirs(log_set.directories).partitions().items():
+        check_interrupt()
+        if not concerns(key):
+            continue
+        if key.topic in INTERNAL_TOPICS:
+            done.left_alone[key.topic] = "a topic of Kafka's own"
+            continue
+        try:
+            log = KnownLog.of(log_set.state, where, marks)
+        except (KafkaLogError, OSError) as error:
+            done.problems.append(str(error))
+            continue
+        if log is None:
+            done.left_alone[key.topic] = "the commit state does not know it"
+        elif log.topic.settings.get(_REMOTE, "").strip().lower() == "true":
+            done.left_alone[key.topic] = f"{_REMOTE} is true"
+        else:
+            yield log
+
+
+def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) -> Retention:
+    """Give the limits of a topic: none where none was given, and where it is only compacted."""
+    if not Retention.is_given(settings):
+        done.left_alone[topic.name] = (
+            "neither retention.ms nor retention.bytes was given: all records are kept"
+        )
+        return _NONE
+    found = Retention.of(settings)
+    if not found.deletes:
+        done.left_alone[topic.name] = f"cleanup.policy is {settings['cleanup.policy']}"
+    return found
+
+
+def _remove_retired(folder: Path, settings: Mapping[str, str], now_ms: int, done: Deleted) -> None:
+    delay_ms = LogConfig.from_mapping(settings).file_delete_delay_ms
+    removed = remove_retired(folder, now_ms - delay_ms)
+    done.removed = Removed(done.removed.files + removed.files, done.removed.bytes + removed.bytes)
+
+
+def _delete(
+    log_set: LogSet, gone: Sequence[_Gone], done: Deleted, *, dry_run: bool = False
+) -> None:
+    """Roll, publish, and rename: see the module."""
+    if not dry_run:
+        gone = _rolled(gone, done)
+    done.partitions += [_shortened(*each) for each in gone]
+    if dry_run:
+        return
+    starts: LogStarts = {}
+    for log, what in gone:
+        if what.log_start > log.bounds.log_start:
+            starts.setdefault(log.key, {})[log.number] = what.log_start
+    if starts:
+        move_log_starts(log_set, starts)
+    for log, what in gone:
+        log_set.verify_locks()
+        log.retire(what)
+
+
+def _rolled(gone: Sequence[_Gone], done: Deleted) -> list[_Gone]:
+    """Roll the logs of which all has expired; leave those alone where that fails."""
+    left = []
+    for each in gone:
+        try:
+            if each.what.rolls:
+                each.log.roll()
+            left.append(each)
+        except (KafkaLogError, OSError) as error:
+            done.problems.append(str(error))
+    return left
+
+
+def _shortened(log: KnownLog, what: Expired) -> Shortened:
+    segments = log.segments[: what.segments]
+    return Shortened(
+        log.where.topic_partition,
+        log.where.path,
+        log.bounds.log_start,
+        what.log_start,
+        log.bounds.log_end,
+        tuple(each.base_offset for each in segments),
+        sum(each.size for each in segments),
+    )

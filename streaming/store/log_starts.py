@@ -1,0 +1,125 @@
+"""Move the starts of logs: in the commit state by one rename, then in Kafka's checkpoint.
+
+No record is touched. What lies below a start counts as deleted from the rename on, in all
+partitions at once. The intent that is declared for it names no partition: it keeps brokers out, and
+tells the next session to write the checkpoints again if this one is cut off before they are there.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    LOG_START_OFFSET,
+    read_offset_checkpoint,
+    read_topic_id,
+    write_offset_checkpoint,
+)
+from kafkalog.checkpoints.intent import Intent
+from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.shield import Interrupted, check_interrupt
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.log_dir import LogDirs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["LogStarts", "move_log_starts", "repeat_log_starts"]
+
+_WRITER: Final = "log-start"
+"""What the intent has in place of a writer. No writer key looks like it: they have a colon."""
+
+LogStarts = dict[str, dict[int, int]]
+"""New log starts, by the key of the topic in the commit state and the number of the partition."""
+
+
+def move_log_starts(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) -> None:
+    """Publish that logs start at these offsets, and write Kafka's checkpoints.
+
+    REQUIRES: the locks are held, nothing is unfinished, the state knows the partitions, and no
+    start lies above its high watermark.
+
+    Raises:
+        OSError, KafkaLogError: nothing is published; or all of it, and the next session writes the
+            checkpoints.
+    """
+    check_interrupt()
+    state = _starting(log_set.state, starts)
+    intent = Intent(state.sequence, state.set_id, _WRITER, 0, (), state.commit_id)
+    log_set.check_current()
+    try:
+        log_set.node.declare(intent)
+        log_set.publish(state)
+    except (Exception, Interrupted):
+        _withdraw(log_set, state)
+        raise
+    repeat_log_starts(log_set, starts)
+    log_set.node.withdraw(durable=False)
+
+
+def _withdraw(log_set: LogSet, state: CommitState) -> None:
+    """Take the intent away, unless the state is published after all."""
+    with suppress(OSError, KafkaLogError):
+        log_set.verify_locks()
+        if log_set.state.stamp != state.stamp and not log_set.is_outdated():
+            log_set.node.withdraw(durable=True)
+
+
+def _starting(state: CommitState, starts: Mapping[str, Mapping[int, int]]) -> CommitState:
+    topics = dict(state.topics)
+    for key, of_topic in starts.items():
+        topics[key] = _topic_starting(topics[key], of_topic)
+    left = any(topic.durable_ends for topic in topics.values())
+    return replace(state.following(topics=topics), boot=state.boot if left else None)
+
+
+def _topic_starting(topic: TopicState, starts: Mapping[int, int]) -> TopicState:
+    partitions = dict(topic.partitions)
+    durable = dict(topic.durable_ends)
+    for number, start in starts.items():
+        before = partitions[number]
+        partitions[number] = before._replace(log_start=max(start, before.log_start))
+        if number in durable:
+            # What counts as deleted is not looked for after a loss of power.
+            durable[number] = max(start, durable[number])
+            if durable[number] >= before.log_end:
+                del durable[number]
+    return replace(topic, partitions=partitions, durable_ends=durable)
+
+
+def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None = None) -> None:
+    """Let Kafka's checkpoints say at least what the commit state says of these partitions.
+
+    All of those that the state knows, without ``which``. A folder with another topic id is of
+    another topic. What a checkpoint says of a log that starts even later stays.
+
+    Raises:
+        OSError, CheckpointError: a checkpoint cannot be read or replaced.
+    """
+    there = LogDirs(log_set.directories).partitions()
+    by_directory: dict[Path, dict[TopicPartition, int]] = {}
+    for key, topic in log_set.state.topics.items():
+        for number in topic.partitions if which is None else which.get(key, ()):
+            found = there.get(TopicPartition(topic.name, number))
+            start = topic.partitions[number].log_start
+            if found is not None and start and _is_of(log_set.state, key, found):
+                by_directory.setdefault(found.log_dir, {})[found.topic_partition] = start
+    for folder, starts in by_directory.items():
+        known = read_offset_checkpoint(folder, LOG_START_OFFSET)
+        raised = {key: start for key, start in starts.items() if start > known.get(key, 0)}
+        if raised:
+            write_offset_checkpoint(folder, LOG_START_OFFSET, raised)
+
+
+def _is_of(state: CommitState, key: str, found: PartitionDirectory) -> bool:
+    try:
+        return state.key_of(found.topic_partition.topic, read_topic_id(found.path)) == key
+    except CheckpointError:
+        return False
