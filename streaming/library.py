@@ -17,6 +17,7 @@ from kafkalog.files.system import remembered, system
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
+from kafkalog.streaming.operate.periodic_retention import retain_if_due
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -120,7 +121,9 @@ def _append(
     staged = TaskWriter(plan, identity).write(_batches(data))
     identity = with_digests(identity, [staged], parsed.topic)
     committer = Committer(plan.commit_plan, identity, appenders=remembered(KeptAppenders))
-    return committer.commit_or_abort(staged.runs)
+    outcome = committer.commit_or_abort(staged.runs)
+    retain_if_due(plan.directories, parsed.policy, parsed.retention_check_interval_ms)
+    return outcome
 
 
 @crosses_border

@@ -200,15 +200,15 @@ class WriteOptions(Options):
         "retention.ms",
         _SIGNED,
         unit="ms",
-        doc="how long records are kept, by kafkalog retain and by a broker. If it is not given: "
-        "kafkalog retain deletes none by time",
+        doc="how long records are kept. If it is not given, none is deleted by time, except by a "
+        "broker, which has a default of 7 days",
     )
     retention_bytes: str | None = _setting(
         "retention.bytes",
         _SIGNED,
         unit="bytes",
-        doc="a partition's size from which on the oldest segments are deleted, by kafkalog retain "
-        "and by a broker. If it is not given: none by size",
+        doc="the size that a partition keeps: its oldest segments go as long as it has that much "
+        "without them. If it is not given, none is deleted by size",
     )
     delete_retention_ms: str | None = _setting(
         "delete.retention.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
@@ -253,6 +253,14 @@ class WriteOptions(Options):
         SIZE,
         unit="bytes",
         doc="bytes of log between index entries. Default: 4096",
+    )
+    retention_check_interval_ms: int = option(
+        "retention.check.interval.ms",
+        duration_ms(minimum=1),
+        default=300_000,
+        unit="ms",
+        doc="how often a writing process deletes what has expired by retention.ms and "
+        "retention.bytes, after a commit",
     )
     max_block_ms: int = option(
         "max.block.ms",

@@ -164,6 +164,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             appenders=remembered(KeptAppenders),
         )
         committer.commit(_runs(outputs))
+        _retain(self._plan)
 
     def _digest_of_rows(self, outputs: Sequence[TaskOutput]) -> str:
         """Tell the batch by its rows, where its checkpoint cannot be read."""
@@ -206,6 +207,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         outputs = _outputs(messages)
         identity = with_digests(self._identity, outputs, self._plan.options.topic)
         Committer(self._plan.commit_plan, identity).commit(_runs(outputs))
+        _retain(self._plan)
 
     @crosses_border
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -249,6 +251,14 @@ def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:
 
     if outputs:
         Committer(plan.commit_plan, outputs[0].identity).abort(_runs(outputs))
+
+
+def _retain(plan: WritePlan) -> None:
+    """Delete what has expired, now and then: the batch is committed, whatever comes of it."""
+    from kafkalog.streaming.operate.periodic_retention import retain_if_due  # noqa: PLC0415
+
+    given = plan.options
+    retain_if_due(plan.directories, given.policy, given.retention_check_interval_ms)
 
 
 def _outputs(messages: Sequence[WriterCommitMessage | None]) -> list[TaskOutput]:

@@ -1,0 +1,112 @@
+"""Retention by whoever writes: a round now and then, after a commit, that fails nobody.
+
+A broker has a thread for it. A writer of ours has a process that lives as long as its query, and
+commits in it: there a round follows a commit once ``retention.check.interval.ms`` is over. It does
+nothing where no topic has a limit, and waits for no other writer.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import LockTimeoutError
+from kafkalog.files.shield import shielded
+from kafkalog.files.system import remembered, system
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.old_segments import refuse_broker_directory
+from kafkalog.streaming.operate.retain import retain_set
+from kafkalog.streaming.store.retention import Retention
+from kafkalog.streaming.store.session import opened_set
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.streaming.operate.retain import Deleted
+    from kafkalog.streaming.store.policy import SetPolicy
+
+__all__ = ["retain_if_due"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+_MOST_PARTITIONS: Final = 1000
+"""That one round looks at: about a millisecond each. The next round continues after them."""
+
+
+class _Rounds:
+    """When the next round of a set is due, and after which partition it begins, by directories."""
+
+    def __init__(self) -> None:
+        self.due: dict[tuple[Path, ...], float] = {}
+        self.after: dict[tuple[Path, ...], TopicPartition] = {}
+
+
+def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: int) -> None:
+    """Delete what has expired, unless this process did so less than ``interval_ms`` ago.
+
+    REQUIRES: no lock of the directories is held. What goes wrong is a line in the log.
+    """
+    rounds, which = remembered(_Rounds), tuple(directories)
+    now = system.monotonic()
+    if now < rounds.due.get(which, now):
+        return
+    rounds.due[which] = now + interval_ms / 1000
+    try:
+        _round(rounds, which, policy)
+    except LockTimeoutError:
+        _LOGGER.debug("retention waits for its next round: another writer holds %s", directories)
+    except Exception as error:  # noqa: BLE001 - the batch before it is committed, whatever this is
+        _LOGGER.warning("retention was not done, the next round tries again: %s", error)
+
+
+@shielded
+def _round(rounds: _Rounds, directories: tuple[Path, ...], policy: SetPolicy) -> None:
+    state = load_committed(directories).state
+    if state is None or not any(_concerned(topic) for topic in state.topics.values()):
+        return
+    for folder in directories:
+        refuse_broker_directory(folder)
+    with opened_set(directories, replace(policy, wait_ms=0), holder="retention") as log_set:
+        chosen = _chosen(log_set.state, rounds.after.pop(directories, None))
+        if len(chosen) > _MOST_PARTITIONS:
+            chosen = chosen[:_MOST_PARTITIONS]
+            rounds.after[directories] = chosen[-1]
+        keys = frozenset(chosen)
+        _tell(retain_set(log_set, config={}, concerns=keys.__contains__))
+
+
+def _concerned(topic: TopicState) -> bool:
+    """Whether there may be something to do: by a limit, or by what was deleted before."""
+    return Retention.is_given(topic.settings) or any(
+        each.log_start for each in topic.partitions.values()
+    )
+
+
+def _chosen(state: CommitState, after: TopicPartition | None) -> list[TopicPartition]:
+    """List the partitions to look at, from the one after ``after`` on and round."""
+    found = sorted(
+        TopicPartition(topic.name, number)
+        for topic in state.topics.values()
+        if _concerned(topic)
+        for number in topic.partitions
+    )
+    first = 0 if after is None else sum(key <= after for key in found)
+    return found[first:] + found[:first]
+
+
+def _tell(done: Deleted) -> None:
+    for each in done.partitions:
+        if each.segments:
+            _LOGGER.info(
+                "retention: %s starts at offset %d now: %d segments with %d bytes have expired",
+                each.topic_partition,
+                each.start,
+                len(each.segments),
+                each.bytes,
+            )
+    for problem in done.problems:
+        _LOGGER.warning("retention: %s", problem)

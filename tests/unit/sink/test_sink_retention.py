@@ -1,0 +1,144 @@
+"""A sink that deletes what has expired, after commits, and fails no batch by it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.sinking import Writer, rows
+
+from kafkalog.files.system import system
+from kafkalog.streaming.library import append
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.operate import periodic_retention
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.session import Session
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SECOND_NS = 1_000_000_000
+MINUTE_NS = 60 * SECOND_NS
+
+
+class Clock:
+    """A clock that stands still until it is moved on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now_ns = system.time_ns()
+        patch.setattr(system, "time_ns", lambda: self.now_ns)
+        patch.setattr(system, "monotonic", lambda: self.now_ns / 1e9)
+        patch.setattr(system, "memory", {})
+
+    @property
+    def now_ms(self) -> int:
+        return self.now_ns // 1_000_000
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def write(log: Path, batch_id: int, stamp_ms: int, *, partitions: int = 1, **options: str) -> None:
+    """Commit a micro-batch as Spark does: one segment in each partition."""
+    writer = Writer(log, topic="t", segment__bytes="80", numPartitions=str(partitions), **options)
+    plan = replace(writer.plan(), digests_rows=True)
+    identity = BatchIdentity("query:4711", batch_id, "run-1")
+    numbers = list(range(partitions))
+    batch = rows(["a"] * partitions, partitions=numbers, timestamps=[stamp_ms] * partitions)
+    message = StagedMessage(TaskWriter(plan, identity, query_id="4711").write([batch]))
+    LogStreamWriter(plan).commit([message], batch_id)
+
+
+def bases(log: Path, number: int = 0) -> list[int]:
+    return list_base_offsets(log / f"t-{number}")
+
+
+def test_a_round_follows_a_commit_once_the_interval_is_over(tmp_path: Path, clock: Clock) -> None:
+    write(tmp_path, 0, 1, retention__ms="60000")
+    assert bases(tmp_path) == [1]
+    write(tmp_path, 1, 1, retention__ms="60000")
+    write(tmp_path, 2, clock.now_ms)
+    clock.now_ns += 5 * MINUTE_NS - SECOND_NS
+    write(tmp_path, 3, clock.now_ms)
+    assert bases(tmp_path) == [1, 2, 3]
+    clock.now_ns += SECOND_NS
+    write(tmp_path, 4, clock.now_ms)
+    assert bases(tmp_path) == [3, 4]
+
+
+def test_a_log_of_small_batches_stays_as_small_as_it_was_told_for_a_day(
+    tmp_path: Path, clock: Clock
+) -> None:
+    largest = 0
+    for batch in range(96):
+        write(tmp_path, batch, clock.now_ms, retention__bytes="400")
+        clock.now_ns += 15 * MINUTE_NS
+        held = sum(path.stat().st_size for path in (tmp_path / "t-0").glob("*.log"))
+        largest = max(largest, held)
+    assert largest <= 400 + 2 * 80
+    assert len(list((tmp_path / "t-0").iterdir())) < 40
+
+
+def test_without_a_limit_a_thousandth_commit_still_keeps_the_first_row(
+    tmp_path: Path, clock: Clock
+) -> None:
+    for batch in range(20):
+        write(tmp_path, batch, 1_356_998_400_000)
+        clock.now_ns += 3000 * MINUTE_NS
+    assert bases(tmp_path) == list(range(20))
+
+
+def test_a_writer_from_python_does_so_too(tmp_path: Path, clock: Clock) -> None:
+    options: dict[str, Any] = {"retention.ms": "60000", "segment.bytes": "80"}
+    append(tmp_path, "t", rows(["a"], timestamps=[1]), options=options)
+    assert bases(tmp_path) == [1]
+
+
+def test_what_goes_wrong_fails_no_batch(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("a mistake of ours")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(periodic_retention, "retain_set", fail)
+        write(tmp_path, 0, 1, retention__ms="60000")
+    assert "retention was not done" in caplog.text
+    assert "a mistake of ours" in caplog.text
+    clock.now_ns += 5 * MINUTE_NS
+    write(tmp_path, 1, 1)
+    assert bases(tmp_path) == [2]
+
+
+def test_it_waits_for_no_other_writer(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, 0, clock.now_ms, retention__ms="60000")
+    clock.now_ns += 5 * MINUTE_NS
+    with (
+        caplog.at_level(logging.DEBUG, "kafkalog.sink"),
+        Session([tmp_path], SetPolicy(), holder="another"),
+    ):
+        periodic_retention.retain_if_due([tmp_path], SetPolicy(), 1)
+    assert "waits for its next round" in caplog.text
+    assert bases(tmp_path) == [0]
+
+
+def test_a_round_looks_at_some_partitions_and_the_next_one_at_the_others(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic_retention, "_MOST_PARTITIONS", 2)
+    shortened = []
+    for batch in range(3):
+        write(tmp_path, batch, 1, partitions=5, retention__ms="60000")
+        done = [number for number in range(5) if bases(tmp_path, number) == [batch + 1]]
+        shortened.append(done)
+        clock.now_ns += 5 * MINUTE_NS
+    assert shortened == [[0, 1], [2, 3], [0, 4]]
