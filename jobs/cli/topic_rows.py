@@ -10,10 +10,12 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.store.retention import Retention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
 __all__ = ["describe_partitions", "list_offsets", "list_topics"]
@@ -61,10 +63,21 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
                 "segments": segments,
                 "bytes": size,
                 "settings": dict(known.settings) if known else {},
+                "retention": _retention(known),
                 "unfinished": committed.in_progress(*key),
             }
         )
     return rows
+
+
+def _retention(known: TopicState | None) -> str | None:
+    """Say whether records are deleted, by what was given to a topic; None of one not known."""
+    if known is None:
+        return None
+    given = Retention.of(known.settings)
+    limits = {"retention.ms": given.ms, "retention.bytes": given.bytes}
+    named = [name for name, limit in limits.items() if limit is not None and given.deletes]
+    return "by " + " and ".join(named) if named else "keeps everything"
 
 
 def _size(log: PartitionLog) -> int:

@@ -38,7 +38,12 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
-from kafkalog.streaming.operate.state_of_logs import advanced, moved_ends, without_lost
+from kafkalog.streaming.operate.state_of_logs import (
+    advanced,
+    moved_ends,
+    warn_of_broker_retention,
+    without_lost,
+)
 from kafkalog.streaming.store.broker_identity import (
     check_identity,
     refuse_another_identity,
@@ -103,6 +108,7 @@ def hand_over(
         done = _ready(log_set, begun, topic_ids or {}, dry_run=dry_run)
         for folder in () if done.problems else log_set.directories:
             _give(folder, done, cluster_id, node_id, dry_run=dry_run)
+        warn_of_broker_retention(log_set.state)
         return done
 
 

@@ -18,6 +18,7 @@ from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.old_segments import refuse_broker_directory
 from kafkalog.streaming.operate.retain import retain_set
+from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.retention import Retention
 from kafkalog.streaming.store.session import opened_set
 
@@ -70,7 +71,8 @@ def _round(rounds: _Rounds, directories: tuple[Path, ...], policy: SetPolicy) ->
         return
     for folder in directories:
         refuse_broker_directory(folder)
-    with opened_set(directories, replace(policy, wait_ms=0), holder="retention") as log_set:
+    at_once = replace(policy, wait_ms=0)
+    with opened_set(directories, at_once, refuse_os_loss, holder="retention") as log_set:
         chosen = _chosen(log_set.state, rounds.after.pop(directories, None))
         if len(chosen) > _MOST_PARTITIONS:
             chosen = chosen[:_MOST_PARTITIONS]

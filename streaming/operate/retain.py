@@ -33,6 +33,7 @@ from kafkalog.streaming.log.retired_files import Removed, remove_retired
 from kafkalog.streaming.operate.old_segments import KnownLog, refuse_broker_directory
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.log_starts import LogStarts, move_log_starts
+from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.retention import Expired, Retention, expired
 from kafkalog.streaming.store.session import check_written, existing, opened_set
@@ -146,7 +147,11 @@ def _opened(
     for folder in () if allows_broker else directories:
         refuse_broker_directory(folder)
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
-    return opened_set(directories, policy, holder=holder, dry_run=dry_run)
+
+    def look(log_set: LogSet) -> None:
+        refuse_os_loss(log_set, mends=not dry_run)
+
+    return opened_set(directories, policy, look, holder=holder, dry_run=dry_run)
 
 
 def retain_set(

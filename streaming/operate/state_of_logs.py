@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
+from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.lost_partitions import lost_partitions
+from kafkalog.streaming.store.retention import Retention
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,9 +18,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.partition_end import PartitionEnd
 
-__all__ = ["advanced", "moved_ends", "without_lost"]
+__all__ = ["advanced", "moved_ends", "warn_of_broker_retention", "without_lost"]
 
 _LOG: Final = logging.getLogger("kafkalog.sink")
+
+_SHOWN: Final = 20
 
 
 def moved_ends(before: CommitState, state: CommitState) -> list[str]:
@@ -80,3 +84,23 @@ def without_lost(state: CommitState, log_set: LogSet) -> CommitState:
         durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
         topics[key] = replace(topic, partitions=kept, durable_ends=durable)
     return replace(state, topics=topics)
+
+
+def warn_of_broker_retention(state: CommitState) -> None:
+    """Say which topics keep all records here, and would not where a broker has its defaults."""
+    kept = sorted(
+        topic.name
+        for topic in state.topics.values()
+        if "retention.ms" not in topic.settings
+        and topic.name not in INTERNAL_TOPICS
+        and Retention.of(topic.settings).deletes
+    )
+    if kept:
+        more = f" and {len(kept) - _SHOWN} more" if len(kept) > _SHOWN else ""
+        _LOG.warning(
+            "these topics were given no retention.ms, and keep their records: %s%s. A broker "
+            "deletes by its own setting, what is older than 7 days by default. Set retention.ms of "
+            "the topics in the cluster before it starts here, to -1 to keep everything",
+            ", ".join(kept[:_SHOWN]),
+            more,
+        )

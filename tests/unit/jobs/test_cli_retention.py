@@ -63,6 +63,21 @@ def test_retain_takes_settings_for_topics_that_have_none(log: Path) -> None:
     assert list_base_offsets(log / "t-0") == [0, 1]
 
 
+def test_describe_says_what_keeps_everything(log: Path) -> None:
+    code, text = call("describe", log, "--json")
+    found = {each["topic"]: each["retention"] for each in map(json.loads, text.splitlines())}
+    assert (code, found) == (0, {"t": "by retention.ms", "kept": "keeps everything"})
+
+
+def test_handover_warns_that_a_broker_deletes_by_its_own_setting(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code, _ = call("handover", log)
+    assert code == 0
+    (said,) = [each for each in caplog.messages if "retention.ms" in each]
+    assert "keep their records: kept. A broker deletes by its own setting" in said
+
+
 def test_delete_records_moves_the_starts_that_are_named(log: Path) -> None:
     code, _ = call("delete-records", log, "--offsets", '{"t":{"0":-1},"kept":{"0":1}}')
     assert code == 0

@@ -21,6 +21,7 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import (
+    DataLossError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
@@ -34,6 +35,8 @@ from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import delete_records, retain
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
@@ -275,6 +278,40 @@ def test_a_directory_that_a_broker_had_last_is_refused_until_it_is_taken_over(
     take_over([str(tmp_path)])
     retain([str(tmp_path)])
     assert bases(tmp_path) == [2]
+
+
+def test_what_was_left_to_the_system_is_not_looked_for_once_it_has_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "boot_id", lambda: "first")
+    fill(tmp_path, OLD_MS, OLD_MS, flush="os", retention__ms=str(DAY_MS))
+    fill(tmp_path, OLD_MS, now_ms(), topic="u", flush="os", retention__ms=str(DAY_MS))
+    retain([str(tmp_path)])
+    state = load_state(tmp_path)
+    assert state is not None
+    durable = {topic.name: topic.durable_ends for topic in state.topics.values()}
+    assert durable == {"t": {}, "u": {0: 2, 1: 2}}
+    monkeypatch.setattr(system, "boot_id", lambda: "second")
+    assert recover([str(tmp_path)]).problems == []
+    assert seen(tmp_path) == (4, [])
+
+
+def test_a_stream_that_stood_below_the_new_start_is_told_what_it_lost(tmp_path: Path) -> None:
+    fill(tmp_path, OLD_MS, OLD_MS, now_ms(), retention__ms=str(DAY_MS))
+    options = {"path": str(tmp_path), "subscribe": "t", "startingOffsets": "earliest"}
+    options["fetchOffset.retryIntervalMs"] = "0"
+    stream = StreamControl(ReadOptions.parse(options))
+    stood = {T0: 3, T1: 5}
+    end = stream.next_end(stood, take_all=False)
+    assert len(stream.plan(stood, end)) > 1
+    retain([str(tmp_path)])
+    again = StreamControl(ReadOptions.parse(options))
+    with pytest.raises(DataLossError, match=r"t-0.*\b3\b"):
+        again.plan(stood, again.next_end(stood, take_all=False))
+    lenient = StreamControl(ReadOptions.parse({**options, "failOnDataLoss": "false"}))
+    splits = lenient.plan(stood, lenient.next_end(stood, take_all=False))
+    read = {split.topic_partition: split.slices[0].start_offset for split in splits}
+    assert read == {T0: 4, T1: 5}
 
 
 # DeleteRecords
