@@ -1,0 +1,113 @@
+"""The last offset of each key in a part of a log, in memory of a fixed size.
+
+Keys are kept by their MD5, 24 bytes each, whatever their length. As in Kafka, two keys with one MD5
+would count as one.
+
+Source: Kafka ``SkimpyOffsetMap``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.streaming.clean import map_kernels as kernels
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+__all__ = ["BYTES_PER_ENTRY", "OffsetMap"]
+
+BYTES_PER_ENTRY: Final = 24
+DEFAULT_MEMORY: Final = 128 << 20
+DEFAULT_LOAD_FACTOR: Final = 0.9
+"""Kafka's ``log.cleaner.dedupe.buffer.size`` and ``log.cleaner.io.buffer.load.factor``."""
+
+
+class OffsetMap:
+    """Maps keys to offsets. Not shared between threads.
+
+    ``latest_offset`` is how far the log was looked at, -1 at first; ``len()`` is the number of
+    keys.
+    """
+
+    def __init__(
+        self, memory: int = DEFAULT_MEMORY, load_factor: float = DEFAULT_LOAD_FACTOR
+    ) -> None:
+        """Take memory for an empty map.
+
+        Args:
+            memory: bytes, of which the system gives those that are used.
+            load_factor: the part of the slots that may be taken, above 0 and below 1.
+
+        Raises:
+            ValueError: there would be room for less than two keys.
+        """
+        slots = memory // BYTES_PER_ENTRY
+        self.capacity = int(slots * load_factor)
+        """The number of keys that the map takes."""
+        if self.capacity < 1 or slots * load_factor <= 1 or load_factor >= 1:
+            raise ValueError(
+                f"{memory} bytes with a load factor of {load_factor} are too small a map of "
+                f"offsets: a key takes {BYTES_PER_ENTRY} bytes, and nothing could be cleaned"
+            )
+        self._table = np.zeros((slots, kernels.SLOT_FIELDS), np.int64)
+        self._scratch = np.zeros(kernels.SCRATCH_SIZE, np.int64)
+        self._state = np.zeros(kernels.STATE_SIZE, np.int64)
+        self._state[kernels.LATEST_OFFSET] = -1
+
+    def __len__(self) -> int:
+        return int(self._state[kernels.ENTRIES])
+
+    @property
+    def latest_offset(self) -> int:
+        """The last offset that was put or passed."""
+        return int(self._state[kernels.LATEST_OFFSET])
+
+    def pass_to(self, offset: int) -> None:
+        """Say that the log was looked at up to an offset, which has no key of its own."""
+        self._state[kernels.LATEST_OFFSET] = offset
+
+    def clear(self) -> None:
+        """Forget all keys."""
+        self._table.fill(0)
+        self._state[:] = (0, -1)
+
+    def put(
+        self, source: Bytes, key_starts: Integers, key_lengths: Integers, offsets: Integers
+    ) -> int:
+        """Note the offsets of keys in order; a later one replaces an earlier one.
+
+        Args:
+            source: uint8[m], in which the keys lie.
+            key_starts: int64[n].
+            key_lengths: int64[n], negative for a record without a key, which is passed over.
+            offsets: int64[n].
+
+        Returns:
+            how many records were taken, less than n if the map was full before one with a key,
+            even one it has; ``latest_offset`` is that of the last key it took.
+        """
+        taken = kernels.put_keys(
+            *(source, key_starts, key_lengths, offsets, self.capacity),
+            *(kernels.MD5_CONSTANTS, self._scratch, self._table, self._state),
+        )
+        _check(taken)
+        return taken
+
+    def find(self, source: Bytes, key_starts: Integers, key_lengths: Integers) -> Integers:
+        """Return the offset of each key, int64[n]; -1 for one that is not in the map."""
+        found = np.empty(len(key_starts), np.int64)
+        _check(
+            kernels.find_keys(
+                *(source, key_starts, key_lengths),
+                *(kernels.MD5_CONSTANTS, self._scratch, self._table, found),
+            )
+        )
+        return found
+
+
+def _check(answer: int) -> None:
+    if answer == kernels.BROKEN:
+        raise AssertionError("a key was found outside of its bytes")

@@ -1,0 +1,102 @@
+"""The map of offsets, by a dict; with what Kafka's ``OffsetMapTest`` asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kafkalog.streaming.clean import map_kernels as kernels
+from kafkalog.streaming.clean.offset_map import BYTES_PER_ENTRY, OffsetMap
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def laid_out(keys: Sequence[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    lengths = np.array([-1 if key is None else len(key) for key in keys], np.int64)
+    ends = np.cumsum(np.maximum(lengths, 0), dtype=np.int64)
+    data = b"".join(key or b"" for key in keys)
+    return np.frombuffer(data, np.uint8), ends - np.maximum(lengths, 0), lengths
+
+
+def put(offsets: OffsetMap, keys: Sequence[bytes | None], first: int = 0) -> bool:
+    return offsets.put(*laid_out(keys), np.arange(first, first + len(keys))) == len(keys)
+
+
+def found(offsets: OffsetMap, keys: Sequence[bytes | None]) -> list[int]:
+    return offsets.find(*laid_out(keys)).tolist()
+
+
+@pytest.mark.parametrize("count", [10, 100, 1000, 5000])
+def test_all_that_was_put_is_found_and_nothing_else(count: int) -> None:
+    offsets = OffsetMap(2 * BYTES_PER_ENTRY * count)
+    keys = [str(number).encode() for number in range(count)]
+    assert put(offsets, keys)
+    assert len(offsets) == count
+    assert found(offsets, keys) == list(range(count))
+    assert found(offsets, [f"other {number}".encode() for number in range(count)]) == [-1] * count
+
+
+def test_a_cleared_map_is_empty() -> None:
+    offsets = OffsetMap(4000)
+    put(offsets, [b"one", b"two"])
+    offsets.clear()
+    assert (len(offsets), offsets.latest_offset) == (0, -1)
+    assert found(offsets, [b"one", b"two"]) == [-1, -1]
+
+
+def test_a_map_up_to_its_load_finds_what_is_not_in_it_too() -> None:
+    offsets = OffsetMap(24 * 500, 0.99)
+    keys = [str(number).encode() for number in range(495)]
+    assert put(offsets, keys)
+    assert found(offsets, keys) == list(range(495))
+    assert found(offsets, [b"x", b"y"]) == [-1, -1]
+
+
+def test_a_full_map_takes_no_key_not_even_one_it_has() -> None:
+    offsets = OffsetMap(10 * BYTES_PER_ENTRY, 0.5)
+    assert offsets.capacity == 5
+    assert put(offsets, [b"a", b"b", b"a", b"c", b"d", None, b"e"])
+    assert (len(offsets), offsets.latest_offset) == (5, 6)
+    assert put(offsets, [None, None], 7)
+    assert not put(offsets, [None, b"a"], 9)
+    assert offsets.latest_offset == 6
+    assert found(offsets, [b"a"]) == [2]
+
+
+def test_a_map_without_room_for_a_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="too small"):
+        OffsetMap(BYTES_PER_ENTRY)
+
+
+@given(st.binary(max_size=300))
+@settings(max_examples=200, deadline=None)
+def test_keys_are_kept_by_their_md5(key: bytes) -> None:
+    offsets = OffsetMap(10 * BYTES_PER_ENTRY)
+    put(offsets, [key], 7)
+    (slot,) = np.flatnonzero(offsets._table[:, kernels.NEXT_OFFSET])
+    halves = offsets._table[slot, : kernels.NEXT_OFFSET].astype("<i8").tobytes()
+    assert halves == hashlib.md5(key).digest()
+
+
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=200), st.integers(2, 40))
+@settings(max_examples=200, deadline=None)
+def test_it_is_a_dict_until_it_is_full(keys: list[bytes | None], slots: int) -> None:
+    offsets = OffsetMap(slots * BYTES_PER_ENTRY)
+    model: dict[bytes, int] = {}
+    all_in = True
+    for offset, key in enumerate(keys):
+        if key is not None:
+            if len(model) >= offsets.capacity:
+                all_in = False
+                break
+            model[key] = offset
+    assert put(offsets, keys) is all_in
+    assert len(offsets) == len(model)
+    assert offsets.latest_offset == max(model.values(), default=-1)
+    assert found(offsets, keys) == [-1 if key is None else model.get(key, -1) for key in keys]
