@@ -34,7 +34,8 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \
-	    tests/crash/test_commit_model.py tests/crash/test_lost_locks.py tests/crash/test_missing_members.py
+	    tests/crash/test_commit_model.py tests/crash/test_lost_locks.py \
+	    tests/crash/test_missing_members.py tests/crash/test_mixed_flush_model.py
 
 powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 \

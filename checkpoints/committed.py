@@ -29,27 +29,12 @@ _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 class Committed:
     """What the log directories of one set have committed, and what is in progress there.
 
-    A reader takes these steps in this order, so that a commit that runs meanwhile is seen whole or
-    not at all:
+    A commit that runs meanwhile has to be seen whole or not at all. That depends on when a reader
+    loads this, between listing folders, reading Kafka's checkpoint files and walking logs:
+    :mod:`kafkalog.streaming.store.ends.watch` has the order, and why it holds.
 
-    1. list the partition folders;
-    2. read Kafka's ``replication-offset-checkpoint`` files;
-    3. :func:`load_committed`, which reads the intents first and the states after them; if it gives
-       another sequence number than before the listing, once more from step 1: what was committed
-       since may lie in folders that were not there yet;
-    4. per partition the committed end is :meth:`high_watermark`, or the checkpoint's where that is
-       larger; of a partition that is :meth:`in_progress` the checkpoint counts up to where that
-       commit begins. The checkpoint of a directory says of a partition there that it does not
-       name that nothing is committed. Where neither knows it (there is no such file) and it is not
-       in progress, it is the log end by walking the log; after the walk, :func:`load_committed`
-       again, and if the sequence numbers differ from before, once more from step 1.
-
-    A partition in progress that the state does not know has no committed records: its end is its
-    log start. No end lies beyond the log end.
-
-    Why this order: checkpoint files are written after the state, so what stands in one is in every
-    state that is read later; an intent is removed after its state is published, so an intent that
-    was gone before the states were read is in them; a folder is made after its intent.
+    A partition that is :meth:`in_progress` and that the state does not know has no committed
+    records.
     """
 
     state: CommitState | None

@@ -32,10 +32,11 @@ from kafkalog.files.system import system
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.forgetting import tell_forgotten
+from kafkalog.streaming.commit.left_to_system import make_left_durable
 from kafkalog.streaming.commit.newcomers import tell_newcomer
 from kafkalog.streaming.commit.planning import plan_appends
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-from kafkalog.streaming.commit.states import next_state
+from kafkalog.streaming.commit.states import all_durable, next_state
 from kafkalog.streaming.commit.versions import new_topics_of
 from kafkalog.streaming.store.clearing import WrittenEnd, sweep, write_ends
 from kafkalog.streaming.store.identity import Verdict, judge, remember
@@ -195,8 +196,14 @@ class Committer:
         return self._leave(log_set, state)
 
     def _leave(self, log_set: LogSet, state: CommitState) -> Outcome:
-        """Make durable what is committed: its writer may have ended before that."""
+        """Make durable what is committed: its writer may have ended before that.
+
+        Its records, too: an earlier run may have left them to the system.
+        """
         _LOGGER.info("%s is committed already", self._identity)
+        if self._durable and (ends := make_left_durable(log_set)):
+            following = state.following() if state.stamp == log_set.state.stamp else state
+            state = all_durable(following, ends)
         self._publish(log_set, state)
         sweep(log_set, self._identity)
         return Outcome(appended=False, sequence=log_set.state.sequence, end_offsets={})
@@ -219,6 +226,8 @@ class Committer:
         left = dict(self._identity.digests)
         if given.digests and not left:
             return None
+        if self._durable and len(left) < len(given.digests):
+            log_set.state = all_durable(log_set.state, make_left_durable(log_set))
         for name, _ in given.digests:
             if name not in left:
                 _LOGGER.info("%s is in topic %r already", given, name)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
+import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, DataLossError
@@ -227,3 +229,38 @@ def test_kept_offsets_with_a_gap_between_segments_are_no_loss(
     assert len(list(tmp_path.glob("t-0/*.log"))) == 3
     boots.append("second")
     assert look(tmp_path) == {T0: 22}
+
+
+@pytest.mark.parametrize("run", ["run-1", "run-2"])
+def test_a_batch_that_comes_again_is_durable_by_what_its_last_run_promises(
+    tmp_path: Path, run: str
+) -> None:
+    wrote(tmp_path)
+    again = rows(["2c", "2d"])
+    for flush, left in (("os", {0: 2}), ("commit", {})):
+        options = {"name": "os", "run": run, "topic": "t", "flush": flush}
+        before = state_of(tmp_path).sequence
+        assert not Writer(tmp_path, **options).write(2, again).appended
+        assert durable_ends(tmp_path) == left
+        assert state_of(tmp_path).sequence <= before + 1
+    assert state_of(tmp_path).boot is None
+
+
+def test_a_version_that_some_topics_have_is_durable_in_them_too(tmp_path: Path) -> None:
+    def write(flush: str, *topics: str) -> bool:
+        table = pa.table({"value": list(topics), "topic": list(topics)})
+        done = kafkalog.append(
+            tmp_path, None, table, transactional_id="me", version=1, options={"flush": flush}
+        )
+        return done.appended
+
+    def left() -> set[str]:
+        return {each.name for each in state_of(tmp_path).topics.values() if each.durable_ends}
+
+    assert write("os", "a", "b")
+    assert left() == {"a", "b"}
+    assert write("commit", "a", "b", "c")
+    assert left() == set()
+    assert write("os", "d")
+    assert not write("commit", "d")
+    assert left() == set()
