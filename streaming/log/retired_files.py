@@ -48,7 +48,7 @@ def retire_below(folder: Path, base_offset: int) -> None:
     """
     for _, _, name in sorted(_numbered_below(folder, base_offset)):
         with suppress(FileNotFoundError):
-            (folder / name).rename(folder / (name + DELETED))
+            (folder / name).replace(folder / (name + DELETED))
 
 
 def _numbered_below(folder: Path, base_offset: int) -> list[tuple[int, int, str]]:

@@ -1,0 +1,95 @@
+"""Cut the power at each change of a retention, and go on with whatever is left on the disk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.crash.test_power_loss import STATES, changes_of, states_after
+from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.sinking import Writer, rows
+
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.retain import retain
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.store.ends.watch import EndsWatch
+
+if TYPE_CHECKING:
+    from tests.support.disk import Disk
+
+pytestmark = pytest.mark.crash
+
+KEYS = (TopicPartition("t", 0), TopicPartition("t", 1))
+
+
+def prepared(limit: str) -> Disk:
+    """Give a disk with three segments in each of two partitions; all of it is durable."""
+    machine = Machine()
+    with simulated(machine):
+        writer = Writer(
+            MOUNT, topic="t", numPartitions="2", segment__bytes="80", retention__bytes=limit
+        )
+        for batch in range(3):
+            writer.write(batch, rows([f"{batch}a", f"{batch}b"], partitions=[0, 1]))
+    return machine.disk
+
+
+def act() -> None:
+    assert retain([str(MOUNT)]).problems == []
+
+
+def seen() -> list[tuple[int, list[str]]]:
+    """Give what a reader sees of each partition: the first offset, and the values."""
+    watch = EndsWatch([str(MOUNT)])
+    ends = watch.look().offsets
+    found = []
+    for key in KEYS:
+        with watch.open(key) as log:
+            start = log.log_start_offset
+            values = [
+                value.decode()
+                for part in log.slices(start, ends[key])
+                for batch in log.read_slice(part, RecordDecoder(Columns.VALUE))
+                for value in batch.column("value").to_pylist()
+            ]
+            found.append((start, values))
+    return found
+
+
+def look(disk: Disk) -> list[tuple[int, list[str]]]:
+    with simulated(Machine(disk.copy())):
+        return seen()
+
+
+@pytest.mark.parametrize("limit", ["100", "0"], ids=["some", "all"])
+def test_whatever_a_loss_of_power_leaves_of_a_retention_the_next_one_ends_it(limit: str) -> None:
+    before = prepared(limit)
+    whole = changes_of(before, act)
+    first, last = look(before), look(whole.disk)
+    assert first != last
+    folders = list(whole.disk.folders)
+    number = 0
+    states = states_after(before, whole.disk.changes, folders, f"retention {limit}")
+    for number, (disk, returned) in enumerate(states, start=1):
+        machine = Machine(disk.copy())
+        machine.process = number
+        with simulated(machine):
+            found = seen()
+            assert found == last or (not returned and found == first)
+            Writer(MOUNT, topic="other", name="other").write(0, rows(["x"]))
+            assert seen() == found
+            state = load_state(MOUNT)
+            assert state is not None
+            said = read_offset_checkpoint(MOUNT, LOG_START_OFFSET)
+            for key in KEYS:
+                (topic,) = [each for each in state.topics.values() if each.name == "t"]
+                assert said.get(key, 0) == topic.partitions[key.partition].log_start
+            act()
+            assert seen() == last
+            assert list_base_offsets(MOUNT / "t-0")[0] == last[0][0]
+            assert recover([str(MOUNT)]).problems == []
+    assert number >= min(STATES, 20)
