@@ -39,41 +39,45 @@ _WORD: Final = 0xFFFFFFFF
 _HASH_PROBES: Final = 10
 
 MD5_CONSTANTS: Final = np.array(
-    [
-        [int(abs(np.sin(step + 1)) * 2**32) for step in range(64)],
-        [
-            *(7, 12, 17, 22) * 4,
-            *(5, 9, 14, 20) * 4,
-            *(4, 11, 16, 23) * 4,
-            *(6, 10, 15, 21) * 4,
-        ],
-    ],
-    np.int64,
+    [int(abs(np.sin(step + 1)) * 2**32) for step in range(64)], np.int64
 )
-"""int64[2, 64]: what RFC 1321 adds at each step, and by how many bits it rotates."""
+"""int64[64]: what RFC 1321 adds at each step."""
+
+
+@inlined
+def _step(a: int, b: int, mixed: int, word: int, bits: int) -> int:
+    """Return what becomes of ``a``, all of them words of 32 bits."""
+    total = (a + mixed + word) & _WORD
+    return (b + ((total << bits) | (total >> (32 - bits)))) & _WORD
 
 
 @inlined
 def _digest_block(scratch: Integers, constants: Integers) -> None:
-    """Take the words ``scratch[:16]`` into the state."""
+    """Take the words ``scratch[:16]`` into the state: four rounds of 16 steps, four at a time."""
     a, b, c, d = scratch[_A], scratch[_B], scratch[_C], scratch[_D]
-    for step in range(64):
-        if step < 16:
-            mixed = (b & c) | (~b & d & _WORD)
-            word = step
-        elif step < 32:
-            mixed = (d & b) | (~d & c & _WORD)
-            word = (5 * step + 1) & 15
-        elif step < 48:
-            mixed = b ^ c ^ d
-            word = (3 * step + 5) & 15
-        else:
-            mixed = c ^ (b | (~d & _WORD))
-            word = (7 * step) & 15
-        mixed = (mixed + a + constants[0, step] + scratch[word]) & _WORD
-        bits = constants[1, step]
-        a, d, c = d, c, b
-        b = (b + ((mixed << bits) | (mixed >> (32 - bits)))) & _WORD
+    for i in range(0, 16, 4):
+        a = _step(a, b, (b & c) | (~b & d), constants[i] + scratch[i], 7)
+        d = _step(d, a, (a & b) | (~a & c), constants[i + 1] + scratch[i + 1], 12)
+        c = _step(c, d, (d & a) | (~d & b), constants[i + 2] + scratch[i + 2], 17)
+        b = _step(b, c, (c & d) | (~c & a), constants[i + 3] + scratch[i + 3], 22)
+    for i in range(0, 16, 4):
+        at = 5 * i + 1
+        a = _step(a, b, (d & b) | (~d & c), constants[16 + i] + scratch[at & 15], 5)
+        d = _step(d, a, (c & a) | (~c & b), constants[17 + i] + scratch[(at + 5) & 15], 9)
+        c = _step(c, d, (b & d) | (~b & a), constants[18 + i] + scratch[(at + 10) & 15], 14)
+        b = _step(b, c, (a & c) | (~a & d), constants[19 + i] + scratch[(at + 15) & 15], 20)
+    for i in range(0, 16, 4):
+        at = 3 * i + 5
+        a = _step(a, b, b ^ c ^ d, constants[32 + i] + scratch[at & 15], 4)
+        d = _step(d, a, a ^ b ^ c, constants[33 + i] + scratch[(at + 3) & 15], 11)
+        c = _step(c, d, d ^ a ^ b, constants[34 + i] + scratch[(at + 6) & 15], 16)
+        b = _step(b, c, c ^ d ^ a, constants[35 + i] + scratch[(at + 9) & 15], 23)
+    for i in range(0, 16, 4):
+        at = 7 * i
+        a = _step(a, b, c ^ (b | (~d & _WORD)), constants[48 + i] + scratch[at & 15], 6)
+        d = _step(d, a, b ^ (a | (~c & _WORD)), constants[49 + i] + scratch[(at + 7) & 15], 10)
+        c = _step(c, d, a ^ (d | (~b & _WORD)), constants[50 + i] + scratch[(at + 14) & 15], 15)
+        b = _step(b, c, d ^ (c | (~a & _WORD)), constants[51 + i] + scratch[(at + 21) & 15], 21)
     scratch[_A] = (scratch[_A] + a) & _WORD
     scratch[_B] = (scratch[_B] + b) & _WORD
     scratch[_C] = (scratch[_C] + c) & _WORD
@@ -142,7 +146,7 @@ def _slot_of(low: int, high: int, table: Integers) -> int:
     "const int64[]",
     "const int64[]",
     "int64",
-    "const int64[,]",
+    "const int64[]",
     "int64[]",
     "int64[,]",
     "int64[]",
@@ -197,7 +201,7 @@ def put_keys(
     "const uint8[]",
     "const int64[]",
     "const int64[]",
-    "const int64[,]",
+    "const int64[]",
     "int64[]",
     "const int64[,]",
     "int64[]",
