@@ -65,21 +65,33 @@ class LastRecords:
 
     @classmethod
     def read(
-        cls, directory: Path, *, now_ms: int, expiration_ms: int = DEFAULT_EXPIRATION_MS
+        cls,
+        directory: Path,
+        *,
+        end_offset: int,
+        now_ms: int,
+        expiration_ms: int = DEFAULT_EXPIRATION_MS,
     ) -> Self:
         """Read them: the newest snapshot, and the headers of the batches since.
 
-        A producer is no longer active if it wrote nothing for ``expiration_ms`` and has no open
-        transaction.
+        Args:
+            directory: the partition's folder.
+            end_offset: the committed end; what lies after it is not looked at.
+            now_ms: the time.
+            expiration_ms: a producer that wrote nothing for so long, and has no open transaction,
+                is no longer active.
 
         Raises:
             CorruptRecordError: bytes since the snapshot that are no batch.
             UnknownTopicOrPartitionError: the folder is gone.
         """
-        known, since = _newest_snapshot(directory)
-        for _, chunk in walk_batches(directory, since):
-            table = chunk.table
+        known, since = _newest_snapshot(directory, end_offset)
+        batches = walk_batches(directory, since) if since < end_offset else iter(())
+        for _, chunk in batches:
+            table = chunk.table[chunk.table.last_offset < end_offset]
             _apply(known, table[table.producer_id != NO_PRODUCER_ID])
+            if int(chunk.table.last_offset[-1]) + 1 >= end_offset:
+                break
         return cls.of(
             (producer, one)
             for producer, one in known.items()
@@ -102,8 +114,10 @@ class LastRecords:
         return stays
 
 
-def _newest_snapshot(directory: Path) -> tuple[dict[int, LastRecord], int]:
+def _newest_snapshot(directory: Path, end_offset: int) -> tuple[dict[int, LastRecord], int]:
     for offset in reversed(list_snapshots(directory)):
+        if offset > end_offset:
+            continue
         path = directory / file_name(offset, SNAPSHOT)
         try:
             entries = read_snapshot(path)

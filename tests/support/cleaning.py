@@ -125,14 +125,10 @@ class CleanableLog:
 
     def cleanable(self, **changes: Any) -> Cleanable:
         """Look what can be cleaned."""
-        segments = LogSegments.of(self.folder)
-        bases = [segment.base_offset for segment in segments]
-        ends = [int(chunk.table.last_offset[-1]) + 1 for chunk in segments[-1].chunks(0)]
-        end = max([*ends, bases[-1]])
-        segments.close()
+        end = self.end()
         arguments: dict[str, Any] = {
             "clean_to": self.clean_to,
-            "log_start": bases[0],
+            "log_start": self.bases()[0],
             "log_end": end,
             "high_watermark": min(end, self.high_watermark),
             "now_ms": self.now,
@@ -142,6 +138,13 @@ class CleanableLog:
         )
         assert found is not None
         return found
+
+    def end(self) -> int:
+        """Give the log end offset."""
+        active = LogSegments.of(self.folder)[-1]
+        with active:
+            ends = [int(chunk.table.last_offset[-1]) + 1 for chunk in active.chunks(0)]
+        return max([*ends, active.base_offset])
 
     def clean(self, *, expiration_ms: int = 1 << 60) -> CleanedLog:
         """Clean once, and put the result in place."""
@@ -155,7 +158,7 @@ class CleanableLog:
             LogConfig.from_mapping(self.config),
             offsets=OffsetMap(self.memory),
             last_records=LastRecords.read(
-                self.folder, now_ms=self.now, expiration_ms=expiration_ms
+                self.folder, end_offset=self.end(), now_ms=self.now, expiration_ms=expiration_ms
             ),
             now_ms=self.now,
         )

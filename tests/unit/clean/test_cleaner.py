@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.cleaning import ABORT, COMMIT, NOW, CleanableLog, batch, marker
 
-from kafkalog.errors import ChecksumMismatchError
+from kafkalog.errors import ChecksumMismatchError, CorruptRecordError
 from kafkalog.streaming.log.index.txn import TxnIndex
 from kafkalog.streaming.records.compression import Codec
 
@@ -307,6 +307,16 @@ def test_an_empty_result_is_a_segment_that_keeps_the_first_offset(log: Cleanable
     log.clean()
     assert log.bases() == [0, 1, 2]
     assert (log.folder / f"{0:020d}.log").stat().st_size == 0
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_records_that_contradict_their_batch_are_not_cleaned_over(
+    log: CleanableLog, codec: Codec
+) -> None:
+    damaged = batch(2, [(b"c", b"v"), (b"d", b"v")], codec=codec, count=3)
+    log.write([plain(0, "ab"), damaged], [plain(4, "x")])
+    with pytest.raises(CorruptRecordError, match=r"up to offset 3.*cannot be cleaned"):
+        log.clean()
 
 
 def test_damage_is_not_cleaned_over(log: CleanableLog) -> None:

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from tests.support.cleaning import NOW, CleanableLog
 from tests.support.message_set_encoding import encode_message_set
+from tests.support.message_sets import gzip_stream, message
 from tests.support.record_batches import Row, columns
 
 from kafkalog.model import TimestampType
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.records.message_sets.layout import open_wrapper
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,3 +134,15 @@ def test_a_last_message_without_a_key_leaves_nothing(tmp_path: Path) -> None:
     )
     log.clean()
     assert list(log.records()) == [0, 10]
+
+
+def test_messages_of_another_magic_than_their_wrapper_are_mended(tmp_path: Path) -> None:
+    inside = [message(n, key, b"v", magic=0) for n, key in enumerate([b"a", b"b"])]
+    wrapper = message(1, None, gzip_stream(b"".join(inside)), magic=1, attributes=1, timestamp=NOW)
+    log = make(tmp_path, wrapper, messages(10, [(b"x", b"8")], 1, Codec.NONE))
+    log.clean()
+    assert log.records() == {0: (b"a", b"v"), 1: (b"b", b"v"), 10: (b"x", b"8")}
+    entry = memoryview((log.folder / f"{0:020d}.log").read_bytes())
+    opened = open_wrapper(entry, max_decompressed_bytes=1 << 20, check_inner_crcs=True)
+    sizes = len(opened.messages) // 2
+    assert opened.messages[[16, sizes + 16]].tolist() == [1, 1]

@@ -188,7 +188,7 @@ class Pair:
 
 
 @given(st.lists(rounds, min_size=1, max_size=4), st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_log_becomes_what_the_model_makes_of_it(story: list[Any], indexed: bool) -> None:
     folder = Path(mkdtemp(prefix="clean-"))
     try:
