@@ -108,7 +108,6 @@ def hand_over(
         done = _ready(log_set, begun, topic_ids or {}, dry_run=dry_run)
         for folder in () if done.problems else log_set.directories:
             _give(folder, done, cluster_id, node_id, dry_run=dry_run)
-        warn_of_broker_retention(log_set.state)
         return done
 
 
@@ -126,6 +125,7 @@ def _ready(
     log_set: LogSet, begun: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
 ) -> Upkeep:
     """Put logs in order, make them durable, and give topics their ids. REQUIRES: the locks."""
+    warn_of_broker_retention(log_set.state)
     done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
     report_lost(log_set, done)
     _check_numbers(done)
