@@ -123,7 +123,7 @@ class _Rebuilder:
         latest = np.maximum(latest, NO_TIMESTAMP)
         table = records.table
         latest = np.where(table.is_log_append_time[rows], table.max_timestamp[rows], latest)
-        out, ends = self._written(base)
+        out, ends = self._encoded(base)
         starts = [0, *ends.tolist()]
         batches = {}
         for slot, row in enumerate(rows.tolist()):
@@ -137,7 +137,7 @@ class _Rebuilder:
             )
         return batches
 
-    def _written(self, base_timestamps: Integers) -> tuple[Bytes, Integers]:
+    def _encoded(self, base_timestamps: Integers) -> tuple[Bytes, Integers]:
         rows, records = self._rows, self._records
         sections = np.ascontiguousarray(records.sections[rows])
         room = int((sections[:, END] - sections[:, START]).sum())

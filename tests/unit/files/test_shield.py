@@ -52,12 +52,10 @@ def begun() -> Callable[[], list[str]]:
 def press_ctrl_c() -> Iterator[Callable[[], None]]:
     """Send the signal from any thread, and wait until the main thread has it: a load delays it."""
     arrived = threading.Event()
-    handler = signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: Any) -> None:
         arrived.set()
-        assert callable(handler)
-        handler(number, frame)
+        signal.default_int_handler(number, frame)
 
     def press() -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -308,6 +306,7 @@ _UNDER_ITS_CALLERS = {
     "check_no_broker",
     "_commit",
     "_copy_set",
+    "_opened",
     "_session",
     "_written",
 }
