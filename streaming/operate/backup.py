@@ -41,6 +41,7 @@ from kafkalog.files.shield import shielded
 from kafkalog.streaming.operate.folder_copy import FolderCopy
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.store.locks import check_no_broker
+from kafkalog.streaming.store.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import Session, existing
 
@@ -161,6 +162,7 @@ def _is_ours(sources: Sequence[Path], policy: SetPolicy) -> bool:
     ):
         return False
     if without:
+        refuse_mount_points(sources)
         raise LogDirectoryError(
             f"{without[0]} has no {STATE_FILE}, and {len(sources) - len(without)} of the other log "
             "directories have one: they are not one set"

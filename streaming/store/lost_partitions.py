@@ -17,6 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.committed import Committed
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import LogDirectoryError
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
-    from kafkalog.checkpoints.committed import Committed
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
     "lost_partitions",
     "lost_text",
     "missing_members",
+    "refuse_mount_points",
 ]
 
 
@@ -56,18 +60,32 @@ class MissingMembers(NamedTuple):
         return bool(self.without_state)
 
     def __str__(self) -> str:
-        """Say what is missing, for a person."""
-        count = self.members - len(self.given)
-        of = f"of the {self.members} log directories of set {self.set_id}"
-        if self.without_state:
-            return (
-                f"{count} {of} are missing, and {_listed(self.without_state)} holds no "
-                f"{STATE_FILE}: a disk may not be mounted there"
-            )
+        """Say what is missing, to whoever reads."""
+        if self.are_lost:
+            return self._lost_text
         return (
-            f"{count} {of} were not given: what lies in them is not read, and whether something "
-            f"is missing beside {_listed(self.given)} cannot be told"
+            f"{self._count_text} were not given: what lies in them is not read, and whether "
+            f"something is missing beside {_listed(self.given)} cannot be told"
         )
+
+    @property
+    def refusal(self) -> str:
+        """What is missing, for whoever wants to change the set."""
+        only = f"{self._count_text} are missing: only {_listed(self.given)} was given"
+        missing = self._lost_text if self.are_lost else only
+        return f"{missing}. Partitions that live in the missing ones would start again at offset 0"
+
+    @property
+    def _lost_text(self) -> str:
+        return (
+            f"{self._count_text} are missing, and {_listed(self.without_state)} holds no "
+            f"{STATE_FILE}: a disk may not be mounted there"
+        )
+
+    @property
+    def _count_text(self) -> str:
+        count = self.members - len(self.given)
+        return f"{count} of the {self.members} log directories of set {self.set_id}"
 
 
 def missing_members(committed: Committed, directories: Sequence[Path]) -> MissingMembers | None:
@@ -83,6 +101,33 @@ def missing_members(committed: Committed, directories: Sequence[Path]) -> Missin
         return None
     without = tuple(folder for folder in directories if folder not in known)
     return MissingMembers(state.set_id, len(state.member_ids), tuple(known), without)
+
+
+def refuse_mount_points(folders: Sequence[Path]) -> None:
+    """Refuse what is left of a set whose disks are not all mounted, before locks are made there.
+
+    REQUIRES: the paths are real ones. Where each folder has our lock file, whoever opens the set
+    looks.
+
+    Raises:
+        LogDirectoryError: a folder has nothing of the set, and the set lacks a member.
+        CheckpointError: a state is damaged or from a newer release.
+    """
+    if _are_ours(folders):
+        return
+    states = {folder: state for folder in folders if (state := load_state(folder)) is not None}
+    if len({state.set_id for state in states.values()}) != 1:
+        return
+    newest = max(states.values(), key=lambda state: state.rank)
+    members = {folder: state.member_id for folder, state in states.items()}
+    missing = missing_members(Committed(newest, None, members), folders)
+    # Whoever takes the folder into the set meanwhile has made a lock there.
+    if missing is not None and missing.are_lost and not _are_ours(missing.without_state):
+        raise LogDirectoryError(missing.refusal)
+
+
+def _are_ours(folders: Sequence[Path]) -> bool:
+    return all((folder / LOCK_FILE).exists() for folder in folders)
 
 
 def _has(committed: Committed, folder: Path) -> bool:

@@ -18,13 +18,14 @@ from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.guard import unfinished_salvage
 from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.lost_partitions import MissingMembers
 from kafkalog.streaming.store.nodes import Node
 from kafkalog.streaming.store.partition_states import in_present_format
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.store.policy import SetPolicy
@@ -133,7 +134,7 @@ def open_set(
     if starts:
         return _start(folders, verify_locks)
     newest = _newest(known)
-    log_set = LogSet(newest, Node(_members(known, newest)), verify_locks)
+    log_set = LogSet(newest, Node(_members(known, newest, strangers)), verify_locks)
     intents = {folder: found for folder in known if (found := load_intent(folder)) is not None}
     check_one_history({folder: state.stamp for folder, state in known.items()}, intents)
     if not strangers:
@@ -168,7 +169,7 @@ def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     starts = _starts(known, strangers)
     for folder in strangers:
         _check_may_join(folder, policy, joins=not starts)
-    members = {} if starts else _members(known, _newest(known))
+    members = {} if starts else _members(known, _newest(known), strangers)
     members |= {f"new {folder}": folder for folder in (folders if starts else strangers)}
     state = CommitState(0, "", "", ()) if starts else _newest(known)
     return LogSet(replace(state, member_ids=tuple(members)), Node(members))
@@ -236,8 +237,10 @@ def _newest(states: Mapping[Path, CommitState]) -> CommitState:
     return max(states.values(), key=lambda state: state.rank)
 
 
-def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[str, Path]:
-    """Match directories with the members that the newest state names."""
+def _members(
+    states: Mapping[Path, CommitState], newest: CommitState, strangers: Sequence[Path] = ()
+) -> dict[str, Path]:
+    """Match directories with the members that the newest state names; ``strangers`` have none."""
     found: dict[str, Path] = {}
     for folder, state in states.items():
         if state.set_id != newest.set_id or state.member_id not in newest.member_ids:
@@ -253,12 +256,9 @@ def _members(states: Mapping[Path, CommitState], newest: CommitState) -> dict[st
                 "copy of the other; leave it out"
             )
     if len(found) < len(newest.member_ids):
-        raise LogDirectoryError(
-            f"{len(newest.member_ids) - len(found)} of the {len(newest.member_ids)} log "
-            f"directories of set {newest.set_id} are missing: only {_listed(found.values())} were "
-            "given or are mounted. Partitions that live in the missing ones would start again at "
-            "offset 0"
-        )
+        given = tuple(found.values())
+        missing = MissingMembers(newest.set_id, len(newest.member_ids), given, tuple(strangers))
+        raise LogDirectoryError(missing.refusal)
     return found
 
 
@@ -293,10 +293,6 @@ def _check_may_join(folder: Path, policy: SetPolicy, *, joins: bool) -> None:
             f"…) and no {STATE_FILE}: its commit state was lost, or others made them. Restore it; "
             "or, to continue from what the logs hold, run `kafkalog takeover`"
         )
-
-
-def _listed(folders: Iterable[Path]) -> str:
-    return ", ".join(str(folder) for folder in folders)
 
 
 def _new_id() -> str:

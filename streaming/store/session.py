@@ -29,6 +29,7 @@ from kafkalog.files.shield import shielded_part
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
 from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
@@ -98,8 +99,10 @@ class Session:
 
         Raises:
             LockTimeoutError: another writer held one of the directories for too long.
-            LogDirectoryError: a broker holds one, or the file system has no locks.
+            LogDirectoryError: a broker holds one, or the file system has no locks; or one has
+                nothing in it, and a member of the set is missing.
         """
+        refuse_mount_points(self._locks.directories)
         self._locks.__enter__()
         return self
 
@@ -189,6 +192,7 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
 
 def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
     check_given(directories)
+    refuse_mount_points(directories)
     for folder in directories:
         make_with_parents(folder)
         check_file_system(folder)
