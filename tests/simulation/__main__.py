@@ -36,7 +36,7 @@ def _say(text: str) -> None:
 
 def _search(seed: str, seconds: float) -> int:
     began, cpu = time.monotonic(), time.process_time()
-    operations = steps = switches = histories = 0
+    operations = amid = steps = switches = histories = 0
     faults: Counter[str] = Counter()
     outcomes: Counter[str] = Counter()
     failed: list[Result] = []
@@ -44,6 +44,7 @@ def _search(seed: str, seconds: float) -> int:
         result = run(draw(f"{seed}/{histories}"))
         histories += 1
         operations += result.operations
+        amid += result.amid
         steps += result.steps
         switches += result.switches
         faults += result.faults
@@ -52,9 +53,11 @@ def _search(seed: str, seconds: float) -> int:
             failed.append(result)
             _say(f"history {result.plan.seed}: {result.found[0]}")
     used = time.process_time() - cpu
+    rate, share = operations / used * 60, amid / max(operations, 1)
     _say(
-        f"{histories} histories, {operations} operations ({operations / used * 60:.0f} a minute of "
-        f"CPU), {steps} steps, {switches} switches, faults {dict(faults)}, writes {dict(outcomes)}"
+        f"{histories} histories, {operations} operations ({rate:.0f} a minute of CPU), {share:.0%} "
+        f"of them amid another's, {steps} steps, {switches} switches, faults {dict(faults)}, "
+        f"writes {dict(outcomes)}"
     )
     for result in failed[:1]:
         _explain(result)

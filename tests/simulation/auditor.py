@@ -6,12 +6,17 @@ what its writer was told, and ``reads`` what each look at a topic gave. Time cou
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
-__all__ = ["Audit", "History", "Read", "Write"]
+__all__ = ["Audit", "Cut", "History", "Read", "Write"]
 
 Place = tuple[int, int]
 """Partition and offset."""
+
+_MOST_BYTES: Final = 100
+"""That a record takes, in a batch of its own."""
 
 
 @dataclass
@@ -39,6 +44,39 @@ class Read:
     ended: int
     rows: list[tuple[int, int, str]]
     life: str | None = None
+    is_part: bool = False
+    """Whether a limit may have cut batches."""
+    skips: bool = False
+    """Whether it continues after a loss."""
+    told_of_loss: bool = False
+
+
+@dataclass
+class Cut:
+    """The oldest records are deleted on purpose: those below ``starts``, by partition.
+
+    A start is None where it is not known. With ``keeps_bytes`` any may go that are not among the
+    last ones of so many bytes. ``ended`` is None if nobody was told how it ended.
+    """
+
+    actor: str
+    began: int
+    starts: dict[int, int | None] = field(default_factory=dict)
+    keeps_bytes: int | None = None
+    ended: int | None = None
+
+    def reaches(self, partition: int, offset: int, read: Read) -> bool:
+        """Whether a log may start at an offset by the end of a read."""
+        if self.began > read.ended:
+            return False
+        if self.keeps_bytes is not None:
+            return True
+        start = self.starts.get(partition, 0)
+        return start is None or start >= offset
+
+    def is_over(self, read: Read) -> bool:
+        """Whether it was over before a read began."""
+        return self.ended is not None and self.ended < read.began
 
 
 @dataclass
@@ -47,9 +85,13 @@ class History:
 
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    cuts: list[Cut] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     """What failed though nothing was in its way."""
     tick: int = 0
+    operations: int = 0
+    amid: int = 0
+    """How many of them had another process act before they ended."""
 
     def now(self) -> int:
         """Return the time, which goes on."""
@@ -72,6 +114,7 @@ class Audit:
         lives: dict[str, list[Read]] = {}
         for read in self._history.reads:
             self._rows(read)
+        for read in self._history.reads:
             self._batches(read)
             if read.life is None:
                 self._whole(read)
@@ -85,11 +128,29 @@ class Audit:
         if len(self.found) < 20:
             self.found.append(what)
 
+    # What may be gone
+
+    def _may_start(self, partition: int, offset: int, read: Read) -> bool:
+        """Whether all below an offset may have been deleted on purpose."""
+        return any(cut.reaches(partition, offset, read) for cut in self._history.cuts)
+
+    def _may_lack(self, value: str, read: Read) -> bool:
+        """Whether a value may have been deleted on purpose."""
+        partition = self._writes[value].values[value]
+        offset = self._place_of[value][1] if value in self._place_of else 0
+        return self._may_start(partition, offset + 1, read)
+
+    def _missing(self, write: Write, there: set[str], read: Read) -> list[str]:
+        missing = sorted(write.values.keys() - there)
+        return [value for value in missing if not self._may_lack(value, read)]
+
+    # One read
+
     def _rows(self, read: Read) -> None:
         seen: dict[int, int] = {}
         for partition, offset, value in read.rows:
             place = (partition, offset)
-            if partition in seen and offset != seen[partition] + 1:
+            if partition in seen and offset != seen[partition] + 1 and not read.skips:
                 self._say(f"{read.reader}: offset {offset} after {seen[partition]} in {partition}")
             seen[partition] = offset
             if self._value_at.setdefault(place, value) != value:
@@ -107,10 +168,11 @@ class Audit:
     def _batches(self, read: Read) -> None:
         values = [value for _, _, value in read.rows]
         there = set(values)
-        for write in {id(each): each for v in values if (each := self._writes.get(v))}.values():
-            missing = write.values.keys() - there
-            if missing:
-                self._say(f"{read.reader}: sees a part of a batch: without {sorted(missing)}")
+        if not read.is_part and not read.told_of_loss:
+            for write in {id(each): each for v in values if (each := self._writes.get(v))}.values():
+                missing = self._missing(write, there, read)
+                if missing:
+                    self._say(f"{read.reader}: sees a part of a batch: without {missing}")
         places = {value: (p, o) for p, o, value in read.rows}
         for write in self._history.writes:
             found = sorted(places[value] for value in write.values if value in places)
@@ -121,24 +183,53 @@ class Audit:
                 self._say(f"{read.reader}: the order of {list(write.values)} is turned around")
 
     def _whole(self, read: Read) -> None:
-        first = {partition: offset for partition, offset, _ in reversed(read.rows)}
-        if any(first.values()):
-            self._say(f"{read.reader}: begins at {first}")
+        for partition, first in _firsts(read).items():
+            if first and not self._may_start(partition, first, read):
+                self._say(f"{read.reader}: {partition} begins at {first}")
+            for cut in self._history.cuts:
+                if cut.is_over(read) and first < (cut.starts.get(partition) or 0):
+                    self._say(f"{read.reader}: {partition} begins at {first}, deleted by {cut}")
+        if read.told_of_loss:
+            return
         there = {value for _, _, value in read.rows}
         for write in self._history.writes:
             if write.outcome == "ok" and write.acknowledged < read.began:
-                missing = write.values.keys() - there
+                missing = self._missing(write, there, read)
                 if missing:
-                    self._say(f"{read.reader}: lacks what was acknowledged: {sorted(missing)}")
+                    self._say(f"{read.reader}: lacks what was acknowledged: {missing}")
+        self._kept(read)
+
+    def _kept(self, read: Read) -> None:
+        """See that retention left as much as it was told to."""
+        kept = [cut.keeps_bytes for cut in self._history.cuts if cut.keeps_bytes is not None]
+        if not kept or any(cut.starts for cut in self._history.cuts):
+            return
+        counts = Counter(partition for partition, _, _ in read.rows)
+        for partition, first in _firsts(read).items():
+            if first and counts[partition] < min(kept) // _MOST_BYTES:
+                self._say(
+                    f"{read.reader}: of {partition} only {counts[partition]} records are left"
+                )
+
+    # Several reads
 
     def _life(self, reads: list[Read]) -> None:
         ends: dict[int, int] = {}
-        for read in reads:
+        last: dict[int, int] = {}
+        told_at = -1
+        for number, read in enumerate(reads):
+            told_at = number if read.told_of_loss else told_at
             for partition, offset, _ in read.rows:
-                if offset != ends.get(partition, 0):
+                due = ends.get(partition, 0)
+                # What was skipped may have been all that a batch was to give of a partition.
+                is_told = read.skips and told_at >= last.get(partition, 0)
+                may_skip = partition not in ends or is_told
+                last[partition] = number
+                if offset < due or (
+                    offset > due and not (may_skip and self._may_start(partition, offset, read))
+                ):
                     self._say(
-                        f"{read.reader}: gives offset {offset} of {partition} where "
-                        f"{ends.get(partition, 0)} is due"
+                        f"{read.reader}: gives offset {offset} of {partition} where {due} is due"
                     )
                 ends[partition] = offset + 1
 
@@ -153,7 +244,12 @@ class Audit:
                 continue
             ends = {partition: offset + 1 for partition, offset, _ in read.rows}
             for partition, floor in floors[id(read)].items():
-                if ends.get(partition, 0) < floor:
+                is_gone = partition not in ends and self._may_start(partition, floor, read)
+                if ends.get(partition, 0) < floor and not is_gone and not read.told_of_loss:
                     self._say(f"{read.reader}: the end of {partition} fell below {floor}")
             for partition, end in ends.items():
                 highest[partition] = max(highest.get(partition, 0), end)
+
+
+def _firsts(read: Read) -> dict[int, int]:
+    return {partition: offset for partition, offset, _ in reversed(read.rows)}

@@ -104,6 +104,7 @@ class Scheduler:
         self.steps: dict[str, int] = {}
         self.total_steps = 0
         self.switches = 0
+        self.process_switches = 0
         self.happens: Callable[[Decision], None] = lambda _: None
         self.fault: BaseException | None = None
         self._seed = seed
@@ -300,6 +301,7 @@ class Scheduler:
         me = self.running
         if other is not me:
             self.switches += 1
+            self.process_switches += other.process is not me.process
             self._hand_over(other)
             me.gate.acquire()
 

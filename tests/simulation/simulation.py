@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
-import logging
 import random
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.actors import ACTORS, Scene, look, write_first
-from tests.simulation.auditor import Audit, History
+from tests.simulation.actors import ACTORS, DELETING
+from tests.simulation.auditor import Audit, Cut, History
 from tests.simulation.machine import ROOT, Machine, installed
+from tests.simulation.readers import look
+from tests.simulation.scene import Scene
 from tests.simulation.scheduler import Rates, Scheduler
+from tests.simulation.writers import write_first
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Result", "draw", "run", "shrink"]
 
 _START_NS = 1_700_000_000_000_000_000
+_OTHERS = ("reader", "follower", "operator", "deleter", "janitor")
+_WEIGHTS = (3, 3, 2, 1, 1)
 _HARMLESS = ("kill", "torn", "interrupt")
 """Faults that are in nobody's way but of who is struck."""
 
@@ -54,6 +58,8 @@ class Result:
     steps: int = 0
     switches: int = 0
     faults: Counter[str] = field(default_factory=Counter)
+    amid: int = 0
+    """How many operations came amid another's."""
     outcomes: Counter[str] = field(default_factory=Counter)
     digest: int = 0
     """Of all that was told: the same plan gives the same."""
@@ -63,8 +69,8 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     """Draw a plan."""
     chance = random.Random(seed)
     names = list(kinds) or [
-        *chance.choices(("appender", "versioned", "query"), k=chance.choice((1, 2, 2, 3))),
-        *chance.choices(("reader", "follower", "operator"), (3, 3, 2), k=chance.choice((1, 2))),
+        *chance.choices(("appender", "versioned", "query", "batch"), k=chance.choice((1, 2, 2, 3))),
+        *chance.choices(_OTHERS, _WEIGHTS, k=chance.choice((1, 2, 2, 3))),
     ]
     actors = {f"{k}{n}": (k, chance.randrange(3, 10)) for n, k in enumerate(names)}
     options = {"flush": chance.choice(("commit", "commit", "os")), "max.block.ms": "60000"}
@@ -72,6 +78,9 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         options["segment.bytes"] = str(chance.choice((200, 600, 2000)))
     if chance.random() < 0.3:
         options["index.interval.bytes"] = "0"
+    if chance.random() < 0.15:
+        options["retention.bytes"] = str(chance.choice((400, 1500)))
+        options["retention.check.interval.ms"] = str(chance.choice((1, 1000)))
     every = chance.choice((60, 250, 1000))
     faults = {
         what: every * chance.choice((1, 1, 4))
@@ -96,6 +105,8 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     script = None if plan.script is None else list(plan.script)
     scheduler = Scheduler(plan.seed, plan.rates, script, start_ns=_START_NS)
     machine, history = Machine(scheduler), History()
+    if "retention.bytes" in plan.options:
+        history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
     scene = Scene(
         machine,
         history,
@@ -103,15 +114,14 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             "partitions": plan.partitions,
             "directories": plan.directories,
             "options": plan.options,
-            "may_fail": False,
+            "may_lose": any(kind in DELETING for kind, _ in plan.actors.values())
+            or "retention.bytes" in plan.options,
         },
     )
     gc.collect()
     gc.disable()
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
     try:
-        with installed(machine):
+        with installed(machine), scene.listening():
             _begin(scene)
             scene.may_fail = bool(happening - set(_HARMLESS))
             actors = {
@@ -126,13 +136,13 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         history.errors.append(f"{type(error).__name__}: {error}")
     finally:
         gc.enable()
-        logging.disable(disabled)
     told = repr((history.writes, history.reads, history.errors)).encode()
     return Result(
         plan,
         Audit(history).found,
         tuple(scheduler.taken),
-        operations=len(history.reads) + sum(max(len(w.tries), 1) for w in history.writes),
+        operations=history.operations,
+        amid=history.amid,
         steps=scheduler.total_steps,
         switches=scheduler.switches,
         faults=Counter(machine.faults),

@@ -1,0 +1,71 @@
+"""Who looks after a set while others work on it: persons, and what they let run by the hour."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.simulation.auditor import Cut
+from tests.simulation.scene import TOPIC, Scene
+
+from kafkalog.errors import OffsetOutOfRangeError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.retain import HIGH_WATERMARK_OFFSET, delete_records, retain
+
+if TYPE_CHECKING:
+    import random
+
+__all__ = ["deleter", "janitor", "operator"]
+
+
+def operator(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A person who lets a set be recovered while others work on it."""
+    for _ in range(max(operations // 3, 1)):
+        with scene.at_work(name):
+            scene.rest(chance)
+            done = recover(scene.paths)
+            if (done.problems or done.lost) and not scene.may_fail:
+                scene.history.errors.append(f"{name} finds {done.problems} {done.lost}")
+
+
+def deleter(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A person who deletes the oldest records, whatever retention says."""
+    highest = dict.fromkeys(range(scene.partitions), 0)
+    for _ in range(max(operations // 2, 1)):
+        offsets: dict[TopicPartition, int] = {}
+        cut = Cut(name, scene.history.now())
+        for number in chance.sample(range(scene.partitions), chance.randint(1, scene.partitions)):
+            key = TopicPartition(TOPIC, number)
+            if chance.random() < 0.2:
+                offsets[key] = HIGH_WATERMARK_OFFSET
+                cut.starts[number] = None
+            else:
+                highest[number] += chance.randrange(4)
+                offsets[key] = cut.starts[number] = highest[number]
+        scene.history.cuts.append(cut)
+        try:
+            with scene.at_work(name, cut):
+                scene.rest(chance)
+                try:
+                    done = delete_records(scene.paths, offsets)
+                except OffsetOutOfRangeError:
+                    cut.starts.clear()  # it says that nothing was changed
+                    highest = dict.fromkeys(highest, 0)
+                    continue
+                for each in done.partitions:
+                    cut.starts[each.topic_partition.partition] = each.start
+        finally:
+            for number, start in cut.starts.items():
+                highest[number] = max(highest[number], start or 0)
+
+
+def janitor(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """What deletes by ``retention.bytes`` now and then."""
+    for _ in range(max(operations // 2, 1)):
+        size = chance.choice((300, 600, 1500))
+        scene.history.cuts.append(Cut(name, scene.history.now(), keeps_bytes=size))
+        with scene.at_work(name):
+            scene.rest(chance)
+            done = retain(scene.paths, topic=TOPIC, config={"retention.bytes": str(size)})
+            if done.problems and not scene.may_fail:
+                scene.history.errors.append(f"{name} finds {done.problems}")

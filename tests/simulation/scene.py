@@ -1,0 +1,192 @@
+"""Where a history takes place: directories, options, and what is told to those who act."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from tests.simulation.auditor import Cut, History, Read, Write
+from tests.simulation.machine import ROOT, Machine
+from tests.simulation.scheduler import InterruptError, KilledError
+
+from kafkalog.errors import DurabilityError, KafkaLogError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["TOPIC", "Scene"]
+
+TOPIC: Final = "t"
+COLUMNS: Final = ("partition", "offset", "value")
+
+
+class Scene:
+    """Directories, options, and the history of what was told.
+
+    ``may_fail``: whether something may be in the way of those who read and write, but for kills.
+    ``may_lose``: whether records are deleted on purpose.
+    """
+
+    def __init__(self, machine: Machine, history: History, plan: dict[str, Any]) -> None:
+        self.machine = machine
+        self.history = history
+        self.partitions: int = plan["partitions"]
+        self.paths = [f"{ROOT}/d{number}" for number in range(plan["directories"])]
+        self.path = ",".join(self.paths)
+        self.options: dict[str, str] = dict(plan["options"])
+        self.may_fail = False
+        self.may_lose: bool = plan["may_lose"]
+        self.warned: dict[str, list[str]] = {}
+        """What was said to each actor since it was last asked for."""
+
+    # Records
+
+    def rows(self, values: dict[str, int]) -> pa.RecordBatch:
+        """Make rows of values, each for its partition."""
+        return pa.RecordBatch.from_pydict(
+            {
+                "value": pa.array([value.encode() for value in values]),
+                "partition": pa.array(list(values.values()), pa.int32()),
+            }
+        )
+
+    def write(self, name: str, chance: random.Random) -> Write:
+        """Begin a batch of a few records, each of its own."""
+        count = chance.choice((1, 2, 3, 8))
+        values = {f"{name}.{n}": chance.randrange(self.partitions) for n in range(count)}
+        write = Write(values, self.history.now())
+        self.history.writes.append(write)
+        return write
+
+    def read(self, reader: str, began: int, tables: Sequence[Any], life: str | None = None) -> Read:
+        """Note what a reader was given, in columns of :data:`COLUMNS`."""
+        rows: list[tuple[int, int, str]] = []
+        for table in tables:
+            columns = (table.column(name).to_pylist() for name in COLUMNS)
+            rows += [(p, offset, value.decode()) for p, offset, value in zip(*columns, strict=True)]
+        read = Read(reader, began, self.history.now(), sorted(rows), life)
+        self.history.reads.append(read)
+        return read
+
+    # What comes of it
+
+    @contextlib.contextmanager
+    def operation(self) -> Iterator[None]:
+        """Count what an actor does as one operation, and see if others act meanwhile."""
+        scheduler = self.machine.scheduler
+        before = scheduler.process_switches
+        try:
+            yield
+        finally:
+            self.history.operations += 1
+            self.history.amid += scheduler.process_switches > before
+
+    @contextlib.contextmanager
+    def told(self, write: Write, actor: str) -> Iterator[None]:
+        """Note what a try to write comes to; nothing of ours is raised, nor a kill."""
+        outcome = "unknown"
+        try:
+            with self.operation():
+                yield
+            outcome = "ok"
+        except KilledError:
+            self.reborn(actor)
+        except InterruptError as error:
+            notes = " ".join(getattr(error, "__notes__", []))
+            outcome = "fail" if "stopped before it was done" in notes else outcome
+            outcome = "ok" if "it is done" in notes else outcome
+            write.tries.append(f"interrupted: {notes}")
+        except DurabilityError as error:
+            outcome = "ok"
+            write.tries.append(str(error))
+        except KafkaLogError as error:
+            outcome = "fail"
+            self.failed(actor, write, error)
+        except OSError as error:
+            self.failed(actor, write, error)
+        write.tries.append(outcome)
+        if write.outcome != "ok" and (outcome == "ok" or write.outcome == "fail"):
+            write.outcome = outcome
+            write.acknowledged = self.history.now()
+
+    @contextlib.contextmanager
+    def at_work(self, actor: str, cut: Cut | None = None) -> Iterator[None]:
+        """Let an actor do what writes no record; nothing of ours is raised, nor a kill."""
+        try:
+            with self.operation():
+                yield
+            if cut is not None:
+                cut.ended = self.history.now()
+        except KilledError:
+            self.reborn(actor)
+        except InterruptError:
+            pass
+        except (KafkaLogError, OSError) as error:
+            self.failed(actor, None, error)
+
+    @contextlib.contextmanager
+    def told_late(self, actor: str) -> Iterator[None]:
+        """Let a driver that was replaced commit: it may be refused, and changes no outcome."""
+        try:
+            with self.operation():
+                yield
+        except KilledError:
+            self.reborn(actor)
+        except (InterruptError, KafkaLogError, OSError):
+            pass
+
+    def failed(self, actor: str, write: Write | None, error: Exception) -> None:
+        """Note a failure, which is a fault if nothing was in the way."""
+        text = f"{type(error).__name__}: {error}"
+        if write is not None:
+            write.tries.append(text[:300])
+        if not self.may_fail:
+            self.history.errors.append(f"{actor} fails, and nothing was in its way: {text[:600]}")
+
+    def reborn(self, actor: str) -> None:
+        """Go on as a new process."""
+        scheduler = self.machine.scheduler
+        scheduler.become(scheduler.process(actor))
+
+    def rest(self, chance: random.Random) -> None:
+        """Do nothing for a while."""
+        self.machine.scheduler.sleep(chance.random() * 0.05)
+
+    # What was said
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Keep warnings of kafkalog, by actor, in place of writing them down."""
+        logger = logging.getLogger("kafkalog")
+        handler = _Listener(self)
+        level, propagates = logger.level, logger.propagate
+        logger.addHandler(handler)
+        logger.setLevel(logging.WARNING)
+        logger.propagate = False
+        try:
+            yield
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+            logger.propagate = propagates
+
+    def said_to(self, actor: str) -> list[str]:
+        """Give what was said to an actor, once."""
+        return self.warned.pop(actor, [])
+
+
+class _Listener(logging.Handler):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(logging.WARNING)
+        self._scene = scene
+
+    def createLock(self) -> None:  # noqa: N802 - the name of the standard library
+        """Have none: a strand may lose its turn with it."""
+        self.lock = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        actor = self._scene.machine.scheduler.running.process.actor
+        self._scene.warned.setdefault(actor, []).append(record.getMessage())

@@ -1,0 +1,168 @@
+"""Who writes: programs that append, batch writes and streaming queries as Spark runs them."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tests.simulation.auditor import Write
+from tests.simulation.scene import TOPIC, Scene
+
+import kafkalog
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.system import remembered, system
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.versions import with_digests
+from kafkalog.streaming.operate.periodic_retention import retain_if_due
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
+from kafkalog.streaming.store.kept_appenders import KeptAppenders
+from kafkalog.streaming.store.session import ensure_set
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Sequence
+
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
+
+__all__ = ["appender", "batch", "query", "versioned", "write_first"]
+
+_TRIES: Final = 6
+
+
+def write_first(scene: Scene) -> None:
+    """Make the topic."""
+    first = Write({f"first.{n}": n for n in range(scene.partitions)}, scene.history.now())
+    scene.history.writes.append(first)
+    with scene.told(first, "first"):
+        _append(scene, first)
+
+
+def _append(scene: Scene, write: Write, **named: Any) -> None:
+    options = {"numPartitions": str(scene.partitions), **scene.options}
+    kafkalog.append(scene.path, TOPIC, scene.rows(write.values), options=options, **named)
+
+
+def appender(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A program that appends, and never tries again."""
+    for number in range(operations):
+        write = scene.write(f"{name}.{number}", chance)
+        with scene.told(write, name):
+            _append(scene, write)
+
+
+def versioned(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A program that appends under a name and versions, and tries again until it is told ok."""
+    for version in range(operations):
+        write = scene.write(f"{name}.{version}", chance)
+        for _ in range(_TRIES):
+            with scene.told(write, name):
+                _append(scene, write, transactional_id=name, version=version)
+            if write.outcome == "ok":
+                break
+        else:
+            return
+
+
+def batch(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """Batch writes of Spark, with ``txnAppId`` or without: tasks stage, the driver commits."""
+    for number in range(operations):
+        write = scene.write(f"{name}.{number}", chance)
+        is_named = chance.random() < 0.5
+        for _ in range(_TRIES if is_named else 1):
+            with scene.told(write, name):
+                identity = (
+                    BatchIdentity(f"{APP_PREFIX}{name}", number, topic=TOPIC)
+                    if is_named
+                    else BatchIdentity(f"job:{system.random_id()}", 0)
+                )
+                plan = _plan(scene)
+                outputs = _stage(scene, plan, identity, write, chance)
+                _commit_batch(plan, with_digests(identity, outputs, TOPIC), _runs(outputs))
+            if write.outcome == "ok":
+                break
+        if is_named and write.outcome != "ok":
+            return
+
+
+def _commit_batch(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun]) -> None:
+    committer = Committer(plan.commit_plan, identity)
+    try:
+        committer.commit(runs)
+    except Exception:
+        # As Spark does: what this one comes to is not told.
+        with contextlib.suppress(KafkaLogError, OSError):
+            Committer(plan.commit_plan, identity).abort(runs)
+        raise
+    _retain(plan)
+
+
+def query(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A streaming query: planned, staged by tasks, committed or aborted, replayed."""
+    late: list[tuple[WritePlan, BatchIdentity, list[StagedRun]]] = []
+    runs = 0
+    for number in range(operations):
+        write = scene.write(f"{name}.{number}", chance)
+        for _ in range(_TRIES):
+            staged: list[StagedRun] = []
+            identity = BatchIdentity(f"query:{name}", number, f"run-{runs}", f"digest {number}")
+            plan = None
+            with scene.told(write, name):
+                plan = _plan(scene)
+                staged += _runs(_stage(scene, plan, identity, write, chance))
+                _commit_query(plan, identity, staged)
+            if write.outcome == "ok":
+                break
+            if plan and staged and chance.random() < 0.3:
+                late.append((plan, identity, staged))  # a driver that was replaced wakes up later
+            runs += 1
+        else:
+            return
+        if late and chance.random() < 0.5:
+            with scene.told_late(name):
+                _commit_query(*late.pop())
+
+
+def _commit_query(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun]) -> None:
+    try:
+        Committer(plan.commit_plan, identity, appenders=remembered(KeptAppenders)).commit(runs)
+    except Exception:
+        with contextlib.suppress(KafkaLogError, OSError):
+            Committer(plan.commit_plan, replace(identity, digest="")).abort(runs)
+        raise
+    _retain(plan)
+
+
+def _plan(scene: Scene) -> WritePlan:
+    given = {"path": scene.path, "topic": TOPIC, "numPartitions": str(scene.partitions)}
+    options = WriteOptions.parse({**given, **scene.options})
+    now_ms = system.time_ns() // 1_000_000
+    return WritePlan(options, ensure_set(options.paths, options.policy), now_ms)
+
+
+def _retain(plan: WritePlan) -> None:
+    given = plan.options
+    retain_if_due(plan.directories, given.policy, given.retention_check_interval_ms)
+
+
+def _stage(
+    scene: Scene, plan: WritePlan, identity: BatchIdentity, write: Write, chance: random.Random
+) -> list[TaskOutput]:
+    """Let tasks stage rows, each a part, one after the other; some are run twice."""
+    values = list(write.values.items())
+    cut = chance.randrange(len(values) + 1)
+    parts = [dict(values)] if chance.random() < 0.5 else [dict(values[:cut]), dict(values[cut:])]
+    outputs = []
+    for number, part in enumerate(parts):
+        rows = [scene.rows(part)]
+        if chance.random() < 0.1:  # a speculative attempt, whose message nobody takes
+            TaskWriter(plan, identity, number=number).write(rows)
+        outputs.append(TaskWriter(plan, identity, number=number).write(rows))
+    return outputs
+
+
+def _runs(outputs: Sequence[TaskOutput]) -> list[StagedRun]:
+    return [run for output in outputs for run in output.runs]
