@@ -136,8 +136,9 @@ class CommitState:
 
     ``commit_id`` is that of the commit that published it, "" where none was noted.
     ``boot`` is the run of the machine to which records were left that are not durable, None where
-    all are or it is not known. ``controller_epoch`` is 0 with one node. ``version`` is that of the
-    format it was read in: format 1 knew neither log starts nor leader epochs.
+    all are or it is not known. ``controller_epoch`` is 0 with one node. ``metadata_end`` is where a
+    cluster's metadata ended when the settings of topics were taken from it. ``version`` is that of
+    the format it was read in: format 1 knew neither log starts nor leader epochs.
     """
 
     sequence: int
@@ -149,6 +150,7 @@ class CommitState:
     commit_id: str = ""
     boot: str | None = None
     controller_epoch: int = 0
+    metadata_end: int | None = None
     version: int = field(default=FORMAT_VERSION, compare=False)
 
     @property

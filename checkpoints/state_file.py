@@ -4,7 +4,7 @@
 
     line 1       header, see :mod:`~kafkalog.checkpoints.sealed_file`; version 2
     line 2       {"sequence":7,"commit":"…","set":"…","member":"…","members":["…","…"],
-                  "controllerEpoch":0,"boot":"…"}
+                  "controllerEpoch":0,"boot":"…","metadataEnd":57}
     a topic      {"topic":"flights","id":"<topic id>","settings":{"compression.type":"lz4"},
                   "partitions":{"0":[0,120,120,3],"1":[40,98,98,0]},"durableEnds":{"1":60},
                   "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
@@ -18,6 +18,7 @@ epoch is -1 where it could not be told.
 ``durableEnds`` are those of the partitions that ``flush=os`` wrote last: what lies below is on the
 disk. A partition that is not named there is durable up to its log end.
 ``boot`` is the run of the machine that the rest was left to, where there is any.
+``metadataEnd`` is up to where a cluster's metadata was read for the settings of topics, if it was.
 ``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
 ``app:<txnAppId>``, of an earlier release, counts for all topics. ``query`` is the streaming query
 that wrote to the topic last. ``expired`` is when a commit has first found that a writer has
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
 __all__ = ["STATE_FILE", "load_state", "state_bytes"]
 
 _HEAD: Final = frozenset(
-    {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot"}
+    {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot", "metadataEnd"}
 )
 _TOPIC: Final = frozenset(
     {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query"}
@@ -111,6 +112,7 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         "members": list(state.member_ids),
         "controllerEpoch": state.controller_epoch,
         **({"boot": state.boot} if state.boot is not None else {}),
+        **({"metadataEnd": state.metadata_end} if state.metadata_end is not None else {}),
     }
     for key, topic in sorted(state.topics.items()):
         yield _topic_line(key, topic)
@@ -220,6 +222,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         commit_id=text(head["commit"]),
         boot=text(head["boot"]) if "boot" in head else None,
         controller_epoch=natural(head["controllerEpoch"]),
+        metadata_end=natural(head["metadataEnd"]) if "metadataEnd" in head else None,
         version=sealed.version,
     )
 

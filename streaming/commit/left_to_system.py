@@ -37,7 +37,7 @@ def make_left_durable(log_set: LogSet) -> list[PartitionEnd]:
     found = LogDirs(log_set.directories).partitions()
     ends, reaches = [], []
     for key, topic in topics.items():
-        interval = LogConfig.from_mapping(topic.settings).index_interval_bytes
+        interval = LogConfig.of_topic(topic.settings).index_interval_bytes
         for number, durable_end in topic.durable_ends.items():
             name = TopicPartition(topic.name, number)
             where = found.get(name)

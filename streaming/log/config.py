@@ -12,6 +12,7 @@ format, and writes v2 alone since.
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,7 +22,7 @@ from kafkalog.model import TimestampType
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["LOG_CONFIG_NAMES", "LogConfig"]
+__all__ = ["LOG_CONFIG_NAMES", "LogConfig", "understood"]
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -177,6 +178,23 @@ class LogConfig:
             values[known.name] = known.metadata[_PARSE](name, text)
         return cls(**values)
 
+    @classmethod
+    def of_topic(cls, settings: Mapping[str, str]) -> Self:
+        """Take the settings that are kept with a topic; it never raises.
+
+        What :func:`understood` leaves out does not count, nor what does not go with the rest: a
+        broker may have given it to the topic.
+        """
+        known = understood(settings)
+        with suppress(OptionError):
+            return cls.from_mapping(known)
+        found: dict[str, str] = {}
+        for name, text in known.items():
+            with suppress(OptionError):
+                cls.from_mapping({**found, name: text})
+                found[name] = text
+        return cls.from_mapping(found)
+
     @property
     def magic(self) -> int:
         """The magic of what is written, 0 to 2."""
@@ -196,6 +214,19 @@ _FIELDS: Final[dict[str, Field[Any]]] = {
 
 LOG_CONFIG_NAMES: Final = frozenset(_FIELDS)
 """Every name that :meth:`LogConfig.from_mapping` knows."""
+
+
+def understood(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return those of a topic's settings of which name and value are known.
+
+    The others came from a broker: settings of tiered storage, of replicas, of a later release.
+    """
+    found = {}
+    for name, text in settings.items():
+        with suppress(OptionError):
+            LogConfig.from_mapping({name: text})
+            found[name] = text
+    return found
 
 
 def _nearest(name: str) -> str:

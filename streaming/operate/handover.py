@@ -35,6 +35,7 @@ from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.operate.broker_settings import changed_settings, with_broker_settings
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.partition_end import PartitionEnd
     from kafkalog.streaming.store.session import Condition
@@ -168,10 +170,10 @@ def take_over(
 
     Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
     commit state moves to the log ends. A directory that only brokers have written to becomes a set
-    of ours. A high watermark above the end of a whole log is lowered, with a warning. Where a
-    problem was found, such as a transaction that is still open, the state of that partition is left
-    as it was. Partitions that are gone are forgotten, with a warning: the broker has moved or
-    removed them.
+    of ours. Topics get the settings that the broker's cluster has given to them. A high watermark
+    above the end of a whole log is lowered, with a warning. Where a problem was found, such as a
+    transaction that is still open, the state of that partition is left as it was. Partitions that
+    are gone are forgotten, with a warning: the broker has moved or removed them.
 
     With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
     that will not start again, and end them. With ``dry_run`` nothing is changed, nor locked.
@@ -202,8 +204,8 @@ def _take(log_set: LogSet, done: Upkeep) -> None:
     log_set.check_current()
     sync_behind(_reach(log_set, each) for each in done.partitions)
     whole = all_durable(advanced(log_set.state, done.partitions), done.partitions)
-    state = without_lost(whole, log_set)
-    done.written = moved_ends(log_set.state, state)
+    state = with_broker_settings(without_lost(whole, log_set), log_set.directories)
+    done.written = _changes(log_set.state, state)
     if state != log_set.state:
         log_set.publish(state.following())
     for folder in log_set.directories:
@@ -217,8 +219,13 @@ def _previewed(log_set: LogSet, begun: Upkeep, *, aborts_open: bool) -> Upkeep:
     preview = Preview(log_set, takes_over=True, aborts_open=aborts_open)
     done = put_in_order(log_set, begun, takes_over=True, preview=preview)
     state = without_lost(advanced(log_set.state, done.partitions), log_set)
-    done.written = moved_ends(log_set.state, state)
+    state = with_broker_settings(state, log_set.directories)
+    done.written = _changes(log_set.state, state)
     return done
+
+
+def _changes(before: CommitState, state: CommitState) -> list[str]:
+    return moved_ends(before, state) + changed_settings(before, state)
 
 
 def _check_numbers(done: Upkeep) -> None:
@@ -337,7 +344,7 @@ def _make_durable(log_set: LogSet, partitions: Sequence[PartitionEnd]) -> None:
 
 def _reach(log_set: LogSet, each: PartitionEnd) -> LogReach:
     known = log_set.state.topics.get(each.key)
-    config = LogConfig.from_mapping(known.settings if known else {})
+    config = LogConfig.of_topic(known.settings if known else {})
     return LogReach(each.where.path, each.topic_partition, each.end, config.index_interval_bytes)
 
 

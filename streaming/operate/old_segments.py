@@ -160,7 +160,7 @@ class KnownLog:
         """
         folder, end = self.where.path, self.state.log_end
         found = self._find_end()
-        config = LogConfig.from_mapping(self.topic.settings)
+        config = LogConfig.of_topic(self.topic.settings)
         with PartitionLog(folder, self.where.topic_partition) as log:
             needs_snapshot = never_had_producers(folder, log.segments)
         # The former one is a sealed segment until it is gone, should this be cut off.

@@ -71,7 +71,7 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
         known = log_set.state.topic(key.topic, topic_id)
         if key.topic in INTERNAL_TOPICS and known is None:
             continue
-        config = LogConfig.from_mapping(known.settings if known else {})
+        config = LogConfig.of_topic(known.settings if known else {})
         with suppress(CorruptRecordError):
             now_ms = system.time_ns() // 1_000_000
             appender = PartitionAppender(found.path, key, config, now_ms=now_ms, topic_id=topic_id)

@@ -217,7 +217,7 @@ class _Order:
     ) -> PartitionEnd:
         topic_id = read_topic_id(found.path)
         known = self._log_set.state.topic(key.topic, topic_id)
-        config = LogConfig.from_mapping(known.settings if known else {})
+        config = LogConfig.of_topic(known.settings if known else {})
         expected = preview.expect(key, found, config, self._marks)
         self._done.aborted += expected.aborted
         with PartitionLog(found.path, key) as log:
@@ -232,7 +232,7 @@ class _Order:
         topic_id = read_topic_id(found.path)
         state = self._log_set.state
         known = state.topic(key.topic, topic_id)
-        config = LogConfig.from_mapping(known.settings if known else {})
+        config = LogConfig.of_topic(known.settings if known else {})
         foreign = ForeignLog(
             folder=found.path,
             key=key,

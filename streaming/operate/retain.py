@@ -298,8 +298,12 @@ def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) ->
     """Give the limits of a topic: none where none was given, and where it is only compacted."""
     if not Retention.is_given(settings):
         done.left_alone[topic.name] = (
-            "neither retention.ms nor retention.bytes was given: all records are kept"
+            "neither retention.ms nor retention.bytes was given: all records are kept. --config "
+            "gives one to this run"
         )
+        return _NONE
+    for name, text in sorted(Retention.strange(settings).items()):
+        done.left_alone[topic.name] = f"{name} is {text!r}, which is not understood"
         return _NONE
     found = Retention.of(settings)
     if not found.deletes:
@@ -308,7 +312,7 @@ def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) ->
 
 
 def _remove_retired(folder: Path, settings: Mapping[str, str], now_ms: int, done: Deleted) -> None:
-    delay_ms = LogConfig.from_mapping(settings).file_delete_delay_ms
+    delay_ms = LogConfig.of_topic(settings).file_delete_delay_ms
     removed = remove_retired(folder, now_ms - delay_ms)
     done.removed = Removed(done.removed.files + removed.files, done.removed.bytes + removed.bytes)
 

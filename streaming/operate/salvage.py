@@ -205,7 +205,7 @@ def _looked_at(
         committed = stands.log_end if stands else None
         said = marks.said(where.path, key, committed)
         found = look_for_damage(where.path, committed_end(said) or 0, said.recovery_point or 0)
-        config = LogConfig.from_mapping(known.settings if known else {})
+        config = LogConfig.of_topic(known.settings if known else {})
         logs.append(_Log(key, where, found, config.index_interval_bytes))
     return logs
 

@@ -119,7 +119,7 @@ def _cut(log_set: LogSet, lost: LostOffsets) -> None:
         remove_segment(folder, base)
     if kept:
         settings = log_set.state.topics[lost.key].settings
-        interval = LogConfig.from_mapping(settings).index_interval_bytes
+        interval = LogConfig.of_topic(settings).index_interval_bytes
         recover_segment(folder, kept[-1], index_interval_bytes=interval)
     for path in list(folder.iterdir()):
         offset = parse_base_offset(path.name, SNAPSHOT)
@@ -138,7 +138,7 @@ def _mend_indexes(log_set: LogSet) -> None:
     """Correct the indexes of segments that were left to the system, or active until then."""
     partitions = LogDirs(log_set.directories).partitions()
     for topic in log_set.state.topics.values():
-        interval = LogConfig.from_mapping(topic.settings).index_interval_bytes
+        interval = LogConfig.of_topic(topic.settings).index_interval_bytes
         for number, durable_end in topic.durable_ends.items():
             where = partitions.get(TopicPartition(topic.name, number))
             if where is None:

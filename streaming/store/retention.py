@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.config import LogConfig, understood
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Expired", "LogBounds", "Retention", "Segment", "expired"]
 
 _LIMITS: Final = ("retention.ms", "retention.bytes")
+_DECIDE: Final = (*_LIMITS, "cleanup.policy")
 
 
 class Segment(Protocol):
@@ -58,22 +59,27 @@ class Retention(NamedTuple):
 
     @classmethod
     def of(cls, settings: Mapping[str, str]) -> Self:
-        """Take the settings of a topic, by Kafka's names.
-
-        Raises:
-            OptionError: a setting that Kafka would refuse.
-        """
-        config = LogConfig.from_mapping(settings)
+        """Take a topic's settings, by Kafka's names. What is not understood deletes nothing."""
+        config = LogConfig.of_topic(settings)
+        strange = cls.strange(settings)
         ms = config.retention_ms if "retention.ms" in settings else -1
         size = config.retention_bytes if "retention.bytes" in settings else -1
         return cls(
-            None if ms < 0 else ms, None if size < 0 else size, "delete" in config.cleanup_policy
+            None if ms < 0 or strange else ms,
+            None if size < 0 or strange else size,
+            "delete" in config.cleanup_policy and "cleanup.policy" not in strange,
         )
 
     @staticmethod
     def is_given(settings: Mapping[str, str]) -> bool:
         """Whether a topic was given a limit, be it none (``-1``)."""
         return any(name in settings for name in _LIMITS)
+
+    @staticmethod
+    def strange(settings: Mapping[str, str]) -> dict[str, str]:
+        """Return the settings that decide here, and have a value that is not understood."""
+        given = {name: settings[name] for name in _DECIDE if name in settings}
+        return {name: given[name] for name in given.keys() - understood(given).keys()}
 
 
 class LogBounds(NamedTuple):

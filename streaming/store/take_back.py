@@ -236,7 +236,7 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
 
 def _index_interval(log_set: LogSet, intended: IntendedPartition) -> int:
     topic = log_set.state.topics.get(intended.key)
-    return LogConfig.from_mapping(topic.settings if topic else {}).index_interval_bytes
+    return LogConfig.of_topic(topic.settings if topic else {}).index_interval_bytes
 
 
 def _check_absent(folder: Path, intended: IntendedPartition) -> None:

@@ -15,7 +15,7 @@ from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
 from kafkalog.files.system import once_per_process
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.lost_partitions import lost_id_text
 from kafkalog.streaming.store.ownership import TopicOwners, check_no_link
@@ -52,7 +52,7 @@ class Topic:
 
     @property
     def config(self) -> LogConfig:
-        """All settings, with Kafka's defaults.
+        """All settings that are known, with Kafka's defaults.
 
         Raises:
             OptionError: settings given now that do not go with those given before.
@@ -70,7 +70,7 @@ class Topic:
 
 @lru_cache(maxsize=64)
 def _config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
-    return LogConfig.from_mapping(dict(settings))
+    return LogConfig.from_mapping(understood(dict(settings)))
 
 
 def check_writable(name: str, *, allow_internal: bool) -> None:

@@ -129,6 +129,17 @@ def _coordinator_records() -> Iterator[bytes]:
                 yield bytes([len(row["key"])]) + row["key"] + (row["value"] or b"")
 
 
+def _cluster_metadata() -> Iterator[bytes]:
+    """Give a topic and a setting of it; a setting that goes, and the topic that goes."""
+    created = b"\x01\x02\x00\x02t" + bytes(range(16)) + b"\x00"
+    given = b"\x01\x04\x00\x02\x02t\x0dretention.ms\x025\x00"
+    taken = b"\x01\x04\x00\x02\x02t\x0dretention.ms\x00\x00"
+    removed = b"\x01\x09\x00" + bytes(range(16)) + b"\x00"
+    yield bytes([len(created)]) + created + given
+    yield bytes([len(taken)]) + taken + removed
+    yield b"\x03\x01\x17\x00\x00" + given
+
+
 def _any_of_them() -> Iterator[bytes]:
     names = [name for name in TARGETS if name != any_of_them.__name__]
     for number, name in enumerate(names):
@@ -144,6 +155,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "compressed_batches": _streams,
     "message_sets": _message_sets,
     "coordinator_records": _coordinator_records,
+    "cluster_metadata": _cluster_metadata,
     "markers": _markers,
     "options": lambda: _TEXTS,
     "states": _states,

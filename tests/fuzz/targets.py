@@ -33,6 +33,7 @@ from tests.support.record_fuzz import outcome
 from kafkalog.checkpoints import broker, intent, state_file
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.cluster_metadata import MetadataReplay
 from kafkalog.streaming.coordinator.views import (
     decode_offsets_batch,
     decode_transactions_batch,
@@ -326,6 +327,14 @@ def coordinator_records(data: bytes) -> str:
     return "\n".join(column.to_string() for one in found for column in one.columns)
 
 
+def cluster_metadata(data: bytes) -> str:
+    """Records of a cluster's metadata; the first byte says how long the first one is."""
+    split = 1 + data[0] if data else 0
+    replay = MetadataReplay()
+    told = _each(lambda: replay.feed(data[1:split]), lambda: replay.feed(data[split:]))
+    return f"{told}\n{sorted(replay.settings.items())}"
+
+
 def options(data: bytes) -> str:
     """Options, and the JSON in them."""
     text = data.decode("utf-8", "surrogateescape")
@@ -363,6 +372,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         checkpoints,
         states,
         coordinator_records,
+        cluster_metadata,
         options,
         any_of_them,
     )

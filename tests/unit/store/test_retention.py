@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import pytest
 
-from kafkalog.errors import OptionError
 from kafkalog.streaming.store.retention import Expired, LogBounds, Retention, expired
 
 NOW = 1_000_000
@@ -113,6 +112,11 @@ def test_only_what_was_given_counts(settings: dict[str, str], wanted: Retention)
     assert Retention.is_given(settings) == (settings != {})
 
 
-def test_a_setting_that_kafka_refuses_is_refused() -> None:
-    with pytest.raises(OptionError, match=r"retention\.ms"):
-        Retention.of({"retention.ms": "soon"})
+@pytest.mark.parametrize(
+    "strange",
+    [{"retention.ms": "soon"}, {"cleanup.policy": ""}, {"cleanup.policy": "archive"}],
+)
+def test_a_value_that_is_not_understood_deletes_nothing(strange: dict[str, str]) -> None:
+    found = Retention.of({"retention.bytes": "7", **strange})
+    assert found[:2] == (None, None)
+    assert Retention.strange({"retention.bytes": "7", **strange}) == strange

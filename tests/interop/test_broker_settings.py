@@ -1,0 +1,105 @@
+"""What takeover knows of topics' settings is what the broker said when it was asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+)
+from tests.support.kafka import Broker, Topic
+
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.streaming.operate.handover import take_over
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.interop
+
+SECONDS = 60
+TOPICS = {
+    "plain": {},
+    "limited": {"retention.ms": "3600000", "retention.bytes": "123456789"},
+    "compacted": {"cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.25"},
+    "odd": {"compression.type": "zstd", "follower.replication.throttled.replicas": "*"},
+    "again": {"retention.ms": "1000"},
+    "gone": {"retention.ms": "1000"},
+}
+
+
+class Admin:
+    """Kafka's own clients, as ``kafka-configs`` uses them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._client = AdminClient({"bootstrap.servers": broker.bootstrap})
+
+    def alter(self, topic: str, **changes: str | None) -> None:
+        """Set settings of a topic, or delete them (None); ``__`` for a dot."""
+        entries = [
+            ConfigEntry(
+                name.replace("__", "."),
+                value,
+                incremental_operation=AlterConfigOpType.DELETE
+                if value is None
+                else AlterConfigOpType.SET,
+            )
+            for name, value in changes.items()
+        ]
+        resource = ConfigResource("topic", topic, incremental_configs=entries)
+        for future in self._client.incremental_alter_configs([resource]).values():
+            future.result(SECONDS)
+
+    def delete(self, topic: str) -> None:
+        for future in self._client.delete_topics([topic], operation_timeout=SECONDS).values():
+            future.result(SECONDS)
+
+    def given(self, topic: str) -> dict[str, str]:
+        """Ask for the settings that were given to the topic itself."""
+        resource = ConfigResource("topic", topic)
+        (future,) = self._client.describe_configs([resource]).values()
+        return {
+            entry.name: entry.value
+            for entry in future.result(SECONDS).values()
+            if ConfigSource(entry.source) == ConfigSource.DYNAMIC_TOPIC_CONFIG
+        }
+
+
+def told(data: Path) -> dict[str, dict[str, str]]:
+    state = load_state(data)
+    assert state is not None
+    return {topic.name: dict(topic.settings) for topic in state.topics.values()}
+
+
+def test_takeover_knows_the_settings_that_the_broker_told(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    snapshots = {"metadata.log.max.record.bytes.between.snapshots": "500"}
+    broker = Broker(tmp_path / "broker", log_dirs=[data], settings=snapshots)
+    with broker:
+        broker.create_topics(*(Topic(name, config=given) for name, given in TOPICS.items()))
+        admin = Admin(broker)
+        admin.alter("plain", segment__ms="70000", flush__ms="90000")
+        admin.alter("plain", flush__ms=None)
+        admin.alter("limited", retention__ms="7200000", retention__bytes=None)
+        admin.delete("gone")
+        admin.delete("again")
+        broker.create_topics(Topic("again", config={"segment.ms": "80000"}))
+        wanted = {name: admin.given(name) for name in TOPICS if name != "gone"}
+    assert wanted["again"] == {"segment.ms": "80000"}
+    assert wanted["limited"] == {"retention.ms": "7200000"}
+    assert any((data / "__cluster_metadata-0").glob("*[1-9]-*.checkpoint"))
+    assert take_over([str(data)]).problems == []
+    assert told(data) == wanted
+    with broker:
+        admin = Admin(broker)
+        admin.alter("limited", retention__ms=None)
+        admin.alter("plain", cleanup__policy="compact")
+        wanted |= {name: admin.given(name) for name in ("limited", "plain")}
+        broker.kill()
+    assert take_over([str(data)]).problems == []
+    assert told(data) == wanted
