@@ -32,6 +32,11 @@ class Write:
     began: int
     outcome: str = "fail"
     acknowledged: int = 0
+    flush: str = "commit"
+    is_durable: bool = False
+    """Whether a loss of power takes nothing of it: it was acknowledged with ``flush=commit``."""
+    is_left_to_system: bool = False
+    """Whether it was ever tried with ``flush=os``."""
     tries: list[str] = field(default_factory=list)
 
 
@@ -86,6 +91,7 @@ class History:
     writes: list[Write] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
+    losses_of_power: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     """What failed though nothing was in its way."""
     tick: int = 0
@@ -108,6 +114,7 @@ class Audit:
         self._writes = {value: each for each in history.writes for value in each.values}
         self._value_at: dict[Place, str] = {}
         self._place_of: dict[str, Place] = {}
+        self._seen: dict[str, int] = {}
         self._look()
 
     def _look(self) -> None:
@@ -140,8 +147,19 @@ class Audit:
         offset = self._place_of[value][1] if value in self._place_of else 0
         return self._may_start(partition, offset + 1, read)
 
+    def _was_lost(self, write: Write, since: int, until: int) -> bool:
+        """Whether a loss of power between two moments may have taken what was there of a write.
+
+        guarantees.md: nothing is lost with ``flush=commit`` once a commit has returned; what
+        ``flush=os`` left to the system may be.
+        """
+        done = write.acknowledged if write.outcome == "ok" and write.is_durable else until
+        return any(since < at < until and at < done for at in self._history.losses_of_power)
+
     def _missing(self, write: Write, there: set[str], read: Read) -> list[str]:
         missing = sorted(write.values.keys() - there)
+        if write.is_left_to_system and self._was_lost(write, write.began, read.began):
+            return []
         return [value for value in missing if not self._may_lack(value, read)]
 
     # One read
@@ -153,17 +171,29 @@ class Audit:
             if partition in seen and offset != seen[partition] + 1 and not read.skips:
                 self._say(f"{read.reader}: offset {offset} after {seen[partition]} in {partition}")
             seen[partition] = offset
-            if self._value_at.setdefault(place, value) != value:
-                self._say(f"{read.reader}: {place} is {value}, was {self._value_at[place]}")
-            if self._place_of.setdefault(value, place) != place:
-                self._say(f"{read.reader}: {value} at {place}, and at {self._place_of[value]}")
             write = self._writes.get(value)
+            self._place(read, place, value)
             if write is None or write.began > read.ended:
                 self._say(f"{read.reader}: {value} was not written")
             elif write.outcome == "fail":
                 self._say(f"{read.reader}: {value} is seen, and failed: {write.tries}")
             elif write.values[value] != partition:
                 self._say(f"{read.reader}: {value} in {partition}")
+
+    def _place(self, read: Read, place: Place, value: str) -> None:
+        """See that a place has the value that it had, and a value the place, powers aside."""
+        was = self._value_at.setdefault(place, value)
+        if was != value:
+            if not self._was_lost(self._writes[was], self._seen[was], read.began):
+                self._say(f"{read.reader}: {place} is {value}, was {was}")
+            self._value_at[place] = value
+        before = self._place_of.setdefault(value, place)
+        if before != place:
+            write = self._writes.get(value)
+            if write is None or not self._was_lost(write, self._seen[value], read.began):
+                self._say(f"{read.reader}: {value} at {place}, and at {before}")
+            self._place_of[value] = place
+        self._seen[value] = read.ended
 
     def _batches(self, read: Read) -> None:
         values = [value for _, _, value in read.rows]
@@ -194,6 +224,8 @@ class Audit:
         there = {value for _, _, value in read.rows}
         for write in self._history.writes:
             if write.outcome == "ok" and write.acknowledged < read.began:
+                if not write.is_durable and self._was_lost(write, write.began, read.began):
+                    continue
                 missing = self._missing(write, there, read)
                 if missing:
                     self._say(f"{read.reader}: lacks what was acknowledged: {missing}")
@@ -225,7 +257,8 @@ class Audit:
                 is_told = read.skips and told_at >= last.get(partition, 0)
                 may_skip = partition not in ends or is_told
                 last[partition] = number
-                if offset < due or (
+                is_back = is_told and bool(self._history.losses_of_power)
+                if (offset < due and not is_back) or (
                     offset > due and not (may_skip and self._may_start(partition, offset, read))
                 ):
                     self._say(
@@ -238,7 +271,12 @@ class Audit:
         highest: dict[int, int] = {}
         falls = [(read.ended, 1, read) for read in whole] + [(r.began, 0, r) for r in whole]
         floors: dict[int, dict[int, int]] = {}
-        for _, kind, read in sorted(falls, key=lambda each: each[:2]):
+        losses = iter([*self._history.losses_of_power, 1 << 62])
+        loss = next(losses)
+        for at, kind, read in sorted(falls, key=lambda each: each[:2]):
+            while at > loss:
+                # What was seen and not acknowledged may be gone.
+                highest, loss = self._durable_ends(loss), next(losses)
             if kind == 0:
                 floors[id(read)] = dict(highest)
                 continue
@@ -249,6 +287,25 @@ class Audit:
                     self._say(f"{read.reader}: the end of {partition} fell below {floor}")
             for partition, end in ends.items():
                 highest[partition] = max(highest.get(partition, 0), end)
+
+    def _durable_ends(self, loss: int) -> dict[int, int]:
+        """Give the least ends that a loss of power leaves."""
+        ends: dict[int, int] = {}
+        for value, seen in self._seen_before(loss).items():
+            write = self._writes.get(value)
+            if write is not None and not self._was_lost(write, 0, loss + 1):
+                partition, offset = seen
+                ends[partition] = max(ends.get(partition, 0), offset + 1)
+        return ends
+
+    def _seen_before(self, loss: int) -> dict[str, Place]:
+        """Give the places of values by the whole reads that ended before a moment."""
+        return {
+            value: (partition, offset)
+            for read in self._history.reads
+            if read.life is None and read.ended < loss
+            for partition, offset, value in read.rows
+        }
 
 
 def _firsts(read: Read) -> dict[int, int]:

@@ -1,7 +1,7 @@
 """A machine in memory: files, locks, clock, names and chance, for processes that take turns.
 
-Contents are changed in place, so that a call costs what it does and no copy of a file. What a loss
-of power takes is not known here, see :mod:`tests.support.disk` for that.
+Contents are changed in place, so that a call costs what it does. What no fsync has covered is kept
+beside them where a history knows losses of power: see :mod:`tests.simulation.power`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from tests.simulation.power import Node, Unsynced
 from tests.simulation.scheduler import Decision, Lock, Scheduler
 
 from kafkalog.files.system import system
@@ -40,19 +41,6 @@ _JUMPS_S: Final = (-86_400.0, -3.0, 3.0, 40 * 86_400.0)
 _ERRORS: Final = (errno.EIO, errno.ENOSPC)
 
 
-class Node:
-    """A file (``data``) or a folder (``names``)."""
-
-    __slots__ = ("changed", "data", "links", "modified", "names", "number")
-
-    def __init__(self, number: int, now: int, *, is_folder: bool) -> None:
-        self.number = number
-        self.data = bytearray()
-        self.names: dict[str, Node] | None = {} if is_folder else None
-        self.links = 0
-        self.modified = self.changed = now
-
-
 class _Opened:
     __slots__ = ("node", "place", "position", "process")
 
@@ -69,20 +57,27 @@ class _Broken(NamedTuple):
 
 
 class Machine:
-    """Files and what processes have open; calls are steps of the scheduler."""
+    """Files and what processes have open; calls are steps of the scheduler.
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    ``knows_power``: whether it may go, so that what is not durable has to be known.
+    """
+
+    def __init__(self, scheduler: Scheduler, *, knows_power: bool = False) -> None:
         self.scheduler = scheduler
         scheduler.happens = self._happens
         self.faults: dict[str, int] = {}
         self._made = 1
         self.root = Node(1, 0, is_folder=True)
+        self.unsynced = Unsynced(self.root) if knows_power else None
+        self.losses_of_power = 0
         self._opened: dict[int, _Opened] = {}
         self._locks: dict[int, int] = {}
         self._broken: dict[str, _Broken] = {}
         self._away: dict[str, tuple[Node, int]] = {}
         self._drawn = 0
         self._torn: Process | None = None
+        self.loses_power: Callable[[], None] = lambda: None
+        """What else happens when the power goes."""
 
     # What happens
 
@@ -110,8 +105,21 @@ class Machine:
                 if not self._away and len(self._names(self.root)) > 1:
                     node = self._names(self.root).pop(name)
                     self._away[name] = (node, self.scheduler.now + 3_000_000)
+            case "power":
+                self._lose_power(value)
             case what:
                 raise AssertionError(what)
+
+    def _lose_power(self, value: int) -> None:
+        """Let all processes end, and of what is not durable remain what chance wants."""
+        for name in list(self._away):
+            self._bring_back(name)
+        for process in self.scheduler.processes:
+            self.kill(process)
+        assert self.unsynced is not None
+        self.unsynced.lose(value)
+        self.losses_of_power += 1
+        self.loses_power()
 
     def _some_directory(self, value: int) -> str:
         names = sorted(self._names(self.root))
@@ -199,6 +207,8 @@ class Machine:
     def _set(self, folder: Node, name: str, node: Node | None) -> None:
         names, now = self._names(folder), self._stamp()
         before = names.get(name)
+        if self.unsynced is not None:
+            self.unsynced.name(folder, name, node)
         if before is not None:
             before.links -= 1
             before.changed = now
@@ -228,6 +238,8 @@ class Machine:
         if node.names is not None and flags & (os.O_WRONLY | os.O_RDWR):
             raise _failure(errno.EISDIR, path)
         if flags & os.O_TRUNC:
+            if self.unsynced is not None:
+                self.unsynced.change(node, 0, None)
             node.data.clear()
         descriptor = _FIRST_DESCRIPTOR
         while descriptor in self._opened:
@@ -328,6 +340,8 @@ class Machine:
         is_torn = self._torn is process
         if is_torn:
             content = content[: len(content) // 2]
+        if self.unsynced is not None:
+            self.unsynced.change(opened.node, position, content)
         held = opened.node.data
         if len(held) < position:
             held.extend(bytes(position - len(held)))
@@ -352,6 +366,8 @@ class Machine:
 
     def ftruncate(self, descriptor: int, size: int) -> None:
         opened = self._use("ftruncate", descriptor, changes=True)
+        if self.unsynced is not None:
+            self.unsynced.change(opened.node, size, None)
         held = opened.node.data
         if size < len(held):
             del held[size:]
@@ -366,7 +382,14 @@ class Machine:
             self.close(descriptor)
 
     def fsync(self, descriptor: int) -> None:
-        self._use("fsync", descriptor, changes=True)
+        try:
+            opened = self._use("fsync", descriptor, changes=True)
+        except OSError as error:
+            if self.unsynced is not None and error.errno != errno.EBADF:
+                self.unsynced.drop(self._of(descriptor).node)
+            raise
+        if self.unsynced is not None:
+            self.unsynced.sync(opened.node)
 
     def mkdir(self, place: Any, mode: int = 0o777) -> None:
         path = os.fspath(place)
@@ -541,7 +564,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
         patch(system, "sleep", scheduler.sleep)
         patch(system, "process_id", lambda: scheduler.running.process.number)
         patch(system, "host_name", lambda: "host")
-        patch(system, "boot_id", lambda: "boot")
+        patch(system, "boot_id", lambda: f"boot {machine.losses_of_power}")
         patch(system, "mounts", lambda: "1 0 0:1 / / rw - ext4 disk rw\n")
         patch(system, "random_id", machine.random_id)
         patch(system, "lock", lambda: Lock(scheduler))

@@ -23,7 +23,8 @@ def operator(scene: Scene, name: str, operations: int, chance: random.Random) ->
     for _ in range(max(operations // 3, 1)):
         with scene.at_work(name):
             scene.rest(chance)
-            done = recover(scene.paths)
+            accepts = scene.may_need_acceptance and chance.random() < 0.5
+            done = recover(scene.paths, accept_os_loss=accepts)
             if (done.problems or done.lost) and not scene.may_fail:
                 scene.history.errors.append(f"{name} finds {done.problems} {done.lost}")
 

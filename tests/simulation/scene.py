@@ -39,6 +39,7 @@ class Scene:
         self.options: dict[str, str] = dict(plan["options"])
         self.may_fail = False
         self.may_lose: bool = plan["may_lose"]
+        machine.loses_power = lambda: history.losses_of_power.append(history.now())
         self.warned: dict[str, list[str]] = {}
         """What was said to each actor since it was last asked for."""
 
@@ -57,9 +58,25 @@ class Scene:
         """Begin a batch of a few records, each of its own."""
         count = chance.choice((1, 2, 3, 8))
         values = {f"{name}.{n}": chance.randrange(self.partitions) for n in range(count)}
+        return self.begin(values, chance)
+
+    def begin(self, values: dict[str, int], chance: random.Random) -> Write:
+        """Begin a batch of these records."""
         write = Write(values, self.history.now())
         self.history.writes.append(write)
+        self.choose_flush(write, chance)
         return write
+
+    def choose_flush(self, write: Write, chance: random.Random) -> None:
+        """Let a try be durable, or be left to the system."""
+        flush = self.options["flush"]
+        write.flush = chance.choice(("commit", "os")) if flush == "mixed" else flush
+        write.is_left_to_system |= write.flush == "os"
+
+    def options_of(self, write: Write) -> dict[str, str]:
+        """Give the options of a try."""
+        partitions = {"numPartitions": str(self.partitions)}
+        return {**self.options, **partitions, "flush": write.flush}
 
     def read(self, reader: str, began: int, tables: Sequence[Any], life: str | None = None) -> Read:
         """Note what a reader was given, in columns of :data:`COLUMNS`."""
@@ -92,12 +109,14 @@ class Scene:
             with self.operation():
                 yield
             outcome = "ok"
+            write.is_durable = write.flush == "commit"
         except KilledError:
             self.reborn(actor)
         except InterruptError as error:
             notes = " ".join(getattr(error, "__notes__", []))
             outcome = "fail" if "stopped before it was done" in notes else outcome
             outcome = "ok" if "it is done" in notes else outcome
+            write.is_durable = outcome == "ok" and write.flush == "commit"
             write.tries.append(f"interrupted: {notes}")
         except DurabilityError as error:
             outcome = "ok"
@@ -137,6 +156,11 @@ class Scene:
             self.reborn(actor)
         except (InterruptError, KafkaLogError, OSError):
             pass
+
+    @property
+    def may_need_acceptance(self) -> bool:
+        """Whether a person may have to accept what a loss of power took."""
+        return bool(self.history.losses_of_power) and self.options["flush"] != "commit"
 
     def failed(self, actor: str, write: Write | None, error: Exception) -> None:
         """Note a failure, which is a fault if nothing was in the way."""

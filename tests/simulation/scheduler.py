@@ -169,6 +169,11 @@ class Scheduler:
 
         _thread.start_new_thread(run, ())
 
+    @property
+    def processes(self) -> list[Process]:
+        """All that run."""
+        return list({strand.process.number: strand.process for strand in self._strands}.values())
+
     def kill(self, process: Process) -> None:
         """Let a process be dead; its strands unwind, the youngest first."""
         process.is_dead = True

@@ -17,6 +17,8 @@ from tests.simulation.scene import Scene
 from tests.simulation.scheduler import Rates, Scheduler
 from tests.simulation.writers import write_first
 
+from kafkalog.streaming.operate.recover import recover
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -27,7 +29,7 @@ __all__ = ["Plan", "Result", "draw", "run", "shrink"]
 _START_NS = 1_700_000_000_000_000_000
 _OTHERS = ("reader", "follower", "operator", "deleter", "janitor")
 _WEIGHTS = (3, 3, 2, 1, 1)
-_HARMLESS = ("kill", "torn", "interrupt")
+_HARMLESS = frozenset({"kill", "torn", "interrupt", "power"})
 """Faults that are in nobody's way but of who is struck."""
 
 
@@ -73,7 +75,7 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         *chance.choices(_OTHERS, _WEIGHTS, k=chance.choice((1, 2, 2, 3))),
     ]
     actors = {f"{k}{n}": (k, chance.randrange(3, 10)) for n, k in enumerate(names)}
-    options = {"flush": chance.choice(("commit", "commit", "os")), "max.block.ms": "60000"}
+    options = {"flush": chance.choice(("commit", "commit", "os", "mixed")), "max.block.ms": "60000"}
     if chance.random() < 0.5:
         options["segment.bytes"] = str(chance.choice((200, 600, 2000)))
     if chance.random() < 0.3:
@@ -87,6 +89,8 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         for what in ("kill", "torn", "interrupt", "pause", "jump", "error", "vanish")
         if chance.random() < 0.45
     }
+    if chance.random() < 0.25:
+        faults["power"] = every * 10
     return Plan(
         seed,
         actors,
@@ -104,7 +108,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         happening = {decision.what for decision in plan.script} - {"switch"}
     script = None if plan.script is None else list(plan.script)
     scheduler = Scheduler(plan.seed, plan.rates, script, start_ns=_START_NS)
-    machine, history = Machine(scheduler), History()
+    machine, history = Machine(scheduler, knows_power="power" in happening), History()
     if "retention.bytes" in plan.options:
         history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
     scene = Scene(
@@ -115,7 +119,8 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             "directories": plan.directories,
             "options": plan.options,
             "may_lose": any(kind in DELETING for kind, _ in plan.actors.values())
-            or "retention.bytes" in plan.options,
+            or "retention.bytes" in plan.options
+            or "power" in happening,
         },
     )
     gc.collect()
@@ -123,7 +128,8 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     try:
         with installed(machine), scene.listening():
             _begin(scene)
-            scene.may_fail = bool(happening - set(_HARMLESS))
+            harmless = _HARMLESS if plan.options["flush"] == "commit" else _HARMLESS - {"power"}
+            scene.may_fail = bool(happening - harmless)
             actors = {
                 name: _actor(scene, plan, name, kind, operations)
                 for name, (kind, operations) in plan.actors.items()
@@ -159,6 +165,8 @@ def _make(scene: Scene) -> None:
     scene.machine.mkdir(ROOT + "/d0")
     for path in scene.paths[1:]:
         scene.machine.mkdir(path)
+    if scene.machine.unsynced is not None:
+        scene.machine.unsynced.settle()
     write_first(scene)
 
 
@@ -169,6 +177,9 @@ def _actor(scene: Scene, plan: Plan, name: str, kind: str, operations: int) -> C
 
 def _end(scene: Scene) -> None:
     """When all is quiet again, who writes can write, and who reads can read."""
+    if scene.may_need_acceptance:
+        with scene.at_work("end"):
+            recover(scene.paths, accept_os_loss=True)
     ACTORS["appender"](scene, "end", 1, random.Random(0))
     look(scene, "end")
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.auditor import Write
 from tests.simulation.scene import TOPIC, Scene
 
 import kafkalog
@@ -23,8 +23,9 @@ from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Sequence
+
+    from tests.simulation.auditor import Write
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
 
@@ -35,15 +36,14 @@ _TRIES: Final = 6
 
 def write_first(scene: Scene) -> None:
     """Make the topic."""
-    first = Write({f"first.{n}": n for n in range(scene.partitions)}, scene.history.now())
-    scene.history.writes.append(first)
+    first = scene.begin({f"first.{n}": n for n in range(scene.partitions)}, random.Random(0))
     with scene.told(first, "first"):
         _append(scene, first)
 
 
 def _append(scene: Scene, write: Write, **named: Any) -> None:
-    options = {"numPartitions": str(scene.partitions), **scene.options}
-    kafkalog.append(scene.path, TOPIC, scene.rows(write.values), options=options, **named)
+    rows = scene.rows(write.values)
+    kafkalog.append(scene.path, TOPIC, rows, options=scene.options_of(write), **named)
 
 
 def appender(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
@@ -63,6 +63,7 @@ def versioned(scene: Scene, name: str, operations: int, chance: random.Random) -
                 _append(scene, write, transactional_id=name, version=version)
             if write.outcome == "ok":
                 break
+            scene.choose_flush(write, chance)
         else:
             return
 
@@ -79,11 +80,12 @@ def batch(scene: Scene, name: str, operations: int, chance: random.Random) -> No
                     if is_named
                     else BatchIdentity(f"job:{system.random_id()}", 0)
                 )
-                plan = _plan(scene)
+                plan = _plan(scene, write)
                 outputs = _stage(scene, plan, identity, write, chance)
                 _commit_batch(plan, with_digests(identity, outputs, TOPIC), _runs(outputs))
             if write.outcome == "ok":
                 break
+            scene.choose_flush(write, chance)
         if is_named and write.outcome != "ok":
             return
 
@@ -111,7 +113,7 @@ def query(scene: Scene, name: str, operations: int, chance: random.Random) -> No
             identity = BatchIdentity(f"query:{name}", number, f"run-{runs}", f"digest {number}")
             plan = None
             with scene.told(write, name):
-                plan = _plan(scene)
+                plan = _plan(scene, write)
                 staged += _runs(_stage(scene, plan, identity, write, chance))
                 _commit_query(plan, identity, staged)
             if write.outcome == "ok":
@@ -119,6 +121,7 @@ def query(scene: Scene, name: str, operations: int, chance: random.Random) -> No
             if plan and staged and chance.random() < 0.3:
                 late.append((plan, identity, staged))  # a driver that was replaced wakes up later
             runs += 1
+            scene.choose_flush(write, chance)
         else:
             return
         if late and chance.random() < 0.5:
@@ -136,9 +139,9 @@ def _commit_query(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun
     _retain(plan)
 
 
-def _plan(scene: Scene) -> WritePlan:
-    given = {"path": scene.path, "topic": TOPIC, "numPartitions": str(scene.partitions)}
-    options = WriteOptions.parse({**given, **scene.options})
+def _plan(scene: Scene, write: Write) -> WritePlan:
+    given = {"path": scene.path, "topic": TOPIC, **scene.options_of(write)}
+    options = WriteOptions.parse(given)
     now_ms = system.time_ns() // 1_000_000
     return WritePlan(options, ensure_set(options.paths, options.policy), now_ms)
 
