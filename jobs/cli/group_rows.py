@@ -54,7 +54,7 @@ def list_groups(paths: Sequence[str]) -> list[Row]:
 
 
 def list_lag(paths: Sequence[str], offsets: str) -> list[Row]:
-    """Return how far offsets, as a query prints them, are behind the committed ends.
+    """Return the lag of offsets that a query printed: how many records are committed after them.
 
     ``lag`` is None for a partition that is named, or committed, and not there.
 

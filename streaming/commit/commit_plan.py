@@ -20,7 +20,7 @@ class CommitPlan:
 
     ``directories`` are those that staged runs count in. ``planned_ms`` is when the batch was
     planned, by the wall clock. ``expiration_ms``: how long its writer is remembered.
-    ``allows_unknown``: a query may begin above batch 0 though nobody knows it.
+    ``allows_unknown``: a query that the set does not know may begin above batch 0.
     """
 
     directories: tuple[Path, ...]

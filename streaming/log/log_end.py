@@ -95,7 +95,7 @@ def is_followed(segment: LogSegment, position: int) -> bool:
     """Return whether a valid batch lies right after the invalid one at ``position``.
 
     If so, the invalid batch is damaged and no torn tail, since nothing follows a torn tail. If its
-    size cannot be right, nobody knows where it ends, and the answer is False.
+    size cannot be right, its end cannot be told, and the answer is False.
     """
     header = segment.header_at(position)
     if header is None:

@@ -234,7 +234,7 @@ def _commit(world: _World, staged: _Staged) -> Iterator[_World]:
         yield _after(refused, machine, f"{told} is refused: {error}")
         return
     if world.known < world.returned:
-        raise Broken(f"{told} is committed where nobody knows of the last one\n{_told(world)}")
+        raise Broken(f"{told} is committed where the last one is not known\n{_told(world)}")
     yield from _killed(ended, machine, f"{told} is committed")
     after = _after(world, machine, f"{told} is committed")
     if world.left.moves:

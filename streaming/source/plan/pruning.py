@@ -31,7 +31,7 @@ def prune_ranges(
     """Take from ranges what cannot hold a row of the selection, by listings and time indexes.
 
     ``disorder_ms`` is the most by which a timestamp lies below an earlier one of its partition.
-    None if nobody knows: then there is no offset above which all timestamps are too late.
+    None if that is unknown: then no offset is known above which all timestamps are too late.
     """
     found: list[OffsetRange] = []
     for entry in ranges:
