@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["PROBLEM", "exit_if", "one_line_errors", "print_rows"]
+__all__ = ["PROBLEM", "end_with", "exit_if", "one_line_errors", "print_rows", "tell_dry_run"]
 
 PROBLEM: Final = 1
 _BAD_USE: Final = 2
@@ -43,6 +43,20 @@ def exit_if(problems: Iterable[object]) -> None:
     """End with 1 if there is any problem."""
     if any(problems):
         raise typer.Exit(PROBLEM)
+
+
+def end_with(problems: Sequence[object], *, as_json: bool) -> NoReturn:
+    """Print problems, unless a report has them, and end: with 1 if there is any."""
+    if not as_json:
+        for problem in problems:
+            typer.echo(f"problem: {problem}", err=True)
+    raise typer.Exit(PROBLEM if problems else 0)
+
+
+def tell_dry_run(*, dry_run: bool) -> None:
+    """Say before a table that it is of a dry run, if it is."""
+    if dry_run:
+        typer.echo("dry run: nothing was changed; what would be done:")
 
 
 def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows
+from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
@@ -92,16 +92,13 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
         }
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
-        if dry_run:
-            typer.echo("dry run: nothing was changed; what would be done:")
+        tell_dry_run(dry_run=dry_run)
         print_rows(rows, as_json=False)
         for topic, reason in sorted(done.left_alone.items()):
             typer.echo(f"left alone: {topic}: {reason}")
         if done.removed.files:
             typer.echo(f"removed: {done.removed.files} files, {done.removed.bytes} bytes")
-        for problem in done.problems:
-            typer.echo(f"problem: {problem}", err=True)
-    raise typer.Exit(PROBLEM if done.problems else 0)
+    end_with(done.problems, as_json=as_json)
 
 
 def _rows(done: Deleted) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import typer
 
 from kafkalog.jobs.arguments import pairs
 from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows
+from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
 
 if TYPE_CHECKING:
     from kafkalog.streaming.operate.recover import Upkeep
@@ -110,8 +110,7 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
         }
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
-        if dry_run:
-            typer.echo("dry run: nothing was changed; what would be done:")
+        tell_dry_run(dry_run=dry_run)
         for batch in done.taken_back:
             typer.echo(f"taken back: {batch}")
         for line in done.reset:
@@ -122,9 +121,7 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
         print_rows(rows, as_json=False)
         for line in done.written:
             typer.echo(f"written: {line}")
-        for problem in done.problems:
-            typer.echo(f"problem: {problem}", err=True)
-    raise typer.Exit(PROBLEM if done.problems else 0)
+    end_with(done.problems, as_json=as_json)
 
 
 def _partition_rows(done: Upkeep) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ import numpy as np
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
+from kafkalog.streaming.records.columns import sections_of
 from kafkalog.streaming.records.compression import Codec, decompress_pieces
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
@@ -80,7 +81,9 @@ def find_records(
                 yield _found(*group, path)
         elif int(run.codec[0]) == Codec.NONE:
             starts = run.position - file_position + HEADER_SIZE
-            yield _found(run, data, _sections(run, starts, run.end_position - file_position), path)
+            yield _found(
+                run, data, sections_of(run, starts, run.end_position - file_position), path
+            )
         else:
             yield from _decompressed(data, run, file_position, path)
 
@@ -106,20 +109,8 @@ def _decompressed(
             source = np.frombuffer(b"".join(pieces), np.uint8)
             bounds = np.array([0, *ends], np.int64)
             group = table[row + 1 - len(ends) : row + 1]
-            yield _found(group, source, _sections(group, bounds[:-1], bounds[1:]), path)
+            yield _found(group, source, sections_of(group, bounds[:-1], bounds[1:]), path)
             pieces, ends, size = [], [], 0
-
-
-def _sections(table: BatchTable, starts: Integers, ends: Integers) -> Integers:
-    sections = np.empty((len(table), kernels.SECTION_FIELDS), np.int64)
-    sections[:, kernels.START] = starts
-    sections[:, kernels.END] = ends
-    sections[:, kernels.BASE_OFFSET] = table.base_offset
-    sections[:, kernels.BASE_TIMESTAMP] = table.base_timestamp
-    sections[:, kernels.STAMP] = table.max_timestamp
-    sections[:, kernels.IS_STAMPED] = table.is_log_append_time
-    sections[:, kernels.COUNT] = table.count
-    return sections
 
 
 def _found(table: BatchTable, source: Bytes, sections: Integers, path: str) -> Records:

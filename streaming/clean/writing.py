@@ -7,10 +7,12 @@ written is read again, checksums and all, before anything is replaced by it.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from kafkalog.files.atomic import write_new
+from kafkalog.files.closing import Closing
 from kafkalog.files.regular import create_exclusive, sync, write_all
 from kafkalog.streaming.log.append.index_rebuild import build_indexes
 from kafkalog.streaming.log.files import LOG, TXN_INDEX, file_name
@@ -39,7 +41,7 @@ class CleanedSegment(NamedTuple):
     all of them have their final names."""
 
 
-class SegmentWriter:
+class SegmentWriter(Closing):
     """Writes what a group of segments becomes: one segment, or more if offsets leave no choice.
 
     Use it as a context manager; what is open then is closed. Not thread safe.
@@ -67,12 +69,6 @@ class SegmentWriter:
         self._next_offset = base_offset
         self._descriptor = -1
         self._open(base_offset)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
 
     def append(self, piece: Piece) -> None:
         """Add batches; a new segment begins where the offsets of these do not fit the open one."""
@@ -105,7 +101,7 @@ class SegmentWriter:
     def _complete(self) -> None:
         os.utime(self._descriptor, ns=(self._modified_ns, self._modified_ns))
         sync(self._descriptor)
-        self._close()
+        self.close()
         with LogSegment(self._folder, self._base_offset) as segment:
             batches = ValidBatches(segment)
             beside = build_indexes(segment, batches, self._interval)
@@ -119,19 +115,11 @@ class SegmentWriter:
             content = np.array([(0, *entry) for entry in entries], TXN_ENTRY).tobytes()
             beside[path.with_suffix(TXN_INDEX)] = content
         for file, content in beside.items():
-            _write_new(file, content)
+            write_new(file, content)
         self._done.append(CleanedSegment(self._base_offset, self._size, (path, *beside)))
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the log that is open; closing twice does no harm."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    descriptor = create_exclusive(path)
-    try:
-        write_all(descriptor, content, 0)
-        sync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,11 +6,12 @@ Source: Kafka ``UnifiedLog``, ``LocalLog``, ``LogSegments``.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from kafkalog.errors import OffsetOutOfRangeError
+from kafkalog.files.closing import Closing
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import (
     ends_in_zeros,
@@ -31,7 +32,6 @@ from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     import pyarrow as pa
 
@@ -59,7 +59,7 @@ class LogEnd(NamedTuple):
     """Whether there are bytes at all that belong to no whole batch."""
 
 
-class PartitionLog:
+class PartitionLog(Closing):
     """Reads a partition's folder; never writes. Use it as a context manager, or :meth:`close` it.
 
     Segments are listed when first needed, and again after :meth:`refresh`. Not thread safe.
@@ -94,17 +94,6 @@ class PartitionLog:
         self._max_decompressed_bytes = max_decompressed_bytes
         self._may_overlap = may_overlap
         self._segments: LogSegments | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the files of all segments."""

@@ -19,14 +19,13 @@ import numpy as np
 
 from kafkalog.checkpoints.broker import read_leader_epochs, write_leader_epochs
 from kafkalog.errors import CorruptIndexError, LogDirectoryError
-from kafkalog.files.atomic import write_atomically
+from kafkalog.files.atomic import write_atomically, write_new
 from kafkalog.files.copies import copy_range
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
     open_regular,
     sync,
-    write_all,
 )
 from kafkalog.streaming.log.append.index_rebuild import build_indexes
 from kafkalog.streaming.log.append.recovery import remove_segment
@@ -100,7 +99,7 @@ def _swap_in(log: Path, beside: Mapping[Path, bytes]) -> None:
     """Write what lies beside a new log that is written already, and put all of it in place."""
     folder, written = log.parent, log.with_name(log.name + CLEANED)
     for path, content in beside.items():
-        _write_new(path, content)
+        write_new(path, content)
     fsync_directory(folder)
     for path in (written, *beside):
         path.rename(path.with_suffix(SWAP))
@@ -191,15 +190,6 @@ def _copy_without(source: Path, target: Path, gone: Sequence[tuple[int, int]]) -
         os.close(reader)
         if writer >= 0:
             os.close(writer)
-
-
-def _write_new(path: Path, content: bytes) -> None:
-    descriptor = create_exclusive(path)
-    try:
-        write_all(descriptor, content, 0)
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _txn_entries(path: Path, base_offset: int, keeps: Callable[[int], bool]) -> bytes | None:

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
+from kafkalog.files.closing import Closing
 from kafkalog.files.opening import open_file
 from kafkalog.files.system import once_per_process
 from kafkalog.model import MAX_OFFSET
@@ -31,7 +32,6 @@ from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-    from types import TracebackType
 
     import numpy as np
     import numpy.typing as npt
@@ -60,7 +60,7 @@ class Chunk(NamedTuple):
     file_position: int
 
 
-class LogSegment:
+class LogSegment(Closing):
     """The segment of a partition's folder with one base offset.
 
     Files are opened when first used and stay open until :meth:`close`; use it as a context manager.
@@ -77,17 +77,6 @@ class LogSegment:
 
     def __repr__(self) -> str:
         return f"LogSegment({str(self.path)!r})"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close what is open; the segment opens again when it is used again."""

@@ -7,7 +7,6 @@ where the state says, since a broker has appended to it, or it was damaged.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, META_PROPERTIES, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.errors import CorruptRecordError, LogDirectoryError
-from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
+from kafkalog.files.atomic import write_new
+from kafkalog.files.regular import fsync_directory
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
 from kafkalog.streaming.log.config import LogConfig
@@ -32,6 +32,7 @@ from kafkalog.streaming.store.retention import LogBounds
 from kafkalog.streaming.store.stale_lines import check_log_start
 
 if TYPE_CHECKING:
+    import os
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
@@ -167,7 +168,9 @@ class KnownLog:
         interval = config.index_interval_bytes
         cut_segment(folder, found.base_offset, found.position, index_interval_bytes=interval)
         if needs_snapshot:
-            _make(folder / file_name(end, SNAPSHOT), EMPTY_SNAPSHOT)
+            snapshot = folder / file_name(end, SNAPSHOT)
+            snapshot.unlink(missing_ok=True)
+            write_new(snapshot, EMPTY_SNAPSHOT)
         start_segment(folder, end)
         fsync_directory(folder)
 
@@ -177,16 +180,6 @@ class KnownLog:
             retire_below(self.where.path, self.state.log_end)
         elif self.segments:
             retire_below(self.where.path, self.segments[gone.segments].base_offset)
-
-
-def _make(path: Path, data: bytes) -> None:
-    path.unlink(missing_ok=True)
-    descriptor = create_exclusive(path)
-    try:
-        write_all(descriptor, data, 0)
-        sync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def refuse_broker_directory(log_dir: Path) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.compression.codec import Data
 
-__all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder"]
+__all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder", "sections_of"]
 
 DEFAULT_MAX_ROWS: Final = 8192
 DEFAULT_MAX_BATCH_BYTES: Final = 1 << 20
@@ -230,7 +230,7 @@ class RecordDecoder:
         self, part: _Part, table: BatchTable, source: Bytes, starts: Integers, ends: Integers
     ) -> Iterator[pa.RecordBatch]:
         """Decode batches whose records lie in ``source[starts[i]:ends[i]]``."""
-        sections = _sections(table, starts, ends)
+        sections = sections_of(table, starts, ends)
         yield from self._take_found(part, table, source, sections, kernels.find_records, 9)
 
     def _take_found(
@@ -356,7 +356,17 @@ def _runs(table: BatchTable) -> Iterator[BatchTable]:
         yield table[first:last]
 
 
-def _sections(table: BatchTable, starts: Integers, ends: Integers) -> Integers:
+def sections_of(table: BatchTable, starts: Integers, ends: Integers) -> Integers:
+    """Return where the records of batches lie, and what their headers say of them.
+
+    Args:
+        table: the batches.
+        starts: int64[n], where each batch's records start in the bytes to decode.
+        ends: int64[n], where they end.
+
+    Returns:
+        int64[n, SECTION_FIELDS], as :mod:`~kafkalog.streaming.records.decode_kernels` takes it.
+    """
     sections = np.empty((len(table), kernels.SECTION_FIELDS), np.int64)
     sections[:, kernels.START] = starts
     sections[:, kernels.END] = ends

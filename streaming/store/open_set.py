@@ -125,12 +125,7 @@ def open_set(
             not allow that; or the locks are lost.
         CheckpointError: a state is damaged or newer; or there is none where there should be.
     """
-    for folder in folders:
-        check_no_broker_lived(folder, policy)
-    known, strangers = _members_and_strangers(folders)
-    starts = _starts(known, strangers)
-    for folder in strangers:
-        _check_may_join(folder, policy, joins=not starts)
+    known, strangers, starts = _look(folders, policy)
     if starts:
         return _start(folders, verify_locks)
     newest = _newest(known)
@@ -143,6 +138,19 @@ def open_set(
     # unfinished commit, which would count as published from then on.
     take_back(log_set, durable=True)
     return _join(newest, log_set, strangers)
+
+
+def _look(
+    folders: Sequence[Path], policy: SetPolicy
+) -> tuple[dict[Path, CommitState], list[Path], bool]:
+    """Return the states there are, who has none and may join, and whether a set is to start."""
+    for folder in folders:
+        check_no_broker_lived(folder, policy)
+    known, strangers = _members_and_strangers(folders)
+    starts = _starts(known, strangers)
+    for folder in strangers:
+        _check_may_join(folder, policy, joins=not starts)
+    return known, strangers, starts
 
 
 def _starts(known: Mapping[Path, CommitState], strangers: Sequence[Path]) -> bool:
@@ -163,12 +171,7 @@ def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     Raises:
         LogDirectoryError, CheckpointError: as :func:`open_set`.
     """
-    for folder in folders:
-        check_no_broker_lived(folder, policy)
-    known, strangers = _members_and_strangers(folders)
-    starts = _starts(known, strangers)
-    for folder in strangers:
-        _check_may_join(folder, policy, joins=not starts)
+    known, strangers, starts = _look(folders, policy)
     members = {} if starts else _members(known, _newest(known), strangers)
     members |= {f"new {folder}": folder for folder in (folders if starts else strangers)}
     state = CommitState(0, "", "", ()) if starts else _newest(known)

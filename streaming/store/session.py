@@ -42,7 +42,6 @@ from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import TracebackType
 
     from kafkalog.streaming.store.policy import SetPolicy
 
@@ -84,15 +83,15 @@ def check_written(directories: Sequence[Path]) -> None:
         )
 
 
-class Session:
+class Session(DirectoryLocks):
     """The locks of some log directories from ``with`` to its end, and the set that they are.
 
     ``holder`` is what others read about us while they wait.
     """
 
     def __init__(self, directories: Iterable[Path], policy: SetPolicy, *, holder: str) -> None:
+        super().__init__(directories, holder=holder, timeout_ms=policy.wait_ms)
         self._policy = policy
-        self._locks = DirectoryLocks(directories, holder=holder, timeout_ms=policy.wait_ms)
 
     def __enter__(self) -> Self:
         """Take the locks.
@@ -102,18 +101,8 @@ class Session:
             LogDirectoryError: a broker holds one, or the file system has no locks; or one has
                 nothing in it, and a member of the set is missing.
         """
-        refuse_mount_points(self._locks.directories)
-        self._locks.__enter__()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Give the locks back."""
-        self._locks.__exit__(kind, error, traceback)
+        refuse_mount_points(self.directories)
+        return super().__enter__()
 
     def open(self, *conditions: Condition, takes_back: bool = True) -> LogSet:
         """Open the set, and take back what is unfinished once ``conditions`` have let that pass.
@@ -124,25 +113,12 @@ class Session:
             LogDirectoryError, CheckpointError: they are no set that may be changed; or what is
                 unfinished cannot be taken back.
         """
-        log_set = open_set(self._locks.directories, self._policy, self._locks.verify)
+        log_set = open_set(self.directories, self._policy, self.verify)
         for check in conditions:
             check(log_set)
         if takes_back:
             take_back(log_set, durable=self._policy.is_durable)
         return log_set
-
-    @property
-    def directories(self) -> list[Path]:
-        """The real paths of the directories, in the order in which they were given."""
-        return self._locks.directories
-
-    def verify(self) -> None:
-        """See that the locks are still held.
-
-        Raises:
-            LogDirectoryError: they are not.
-        """
-        self._locks.verify()
 
 
 @contextmanager

@@ -16,7 +16,14 @@ from kafkalog.files.regular import create_exclusive, fsync_directory, sync, writ
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["TEMPORARY_SUFFIX", "create_atomically", "prepare", "publish", "write_atomically"]
+__all__ = [
+    "TEMPORARY_SUFFIX",
+    "create_atomically",
+    "prepare",
+    "publish",
+    "write_atomically",
+    "write_new",
+]
 
 TEMPORARY_SUFFIX: Final = ".tmp"
 
@@ -57,7 +64,16 @@ def prepare(path: Path, data: bytes) -> None:
     """
     temporary = _temporary(path)
     temporary.unlink(missing_ok=True)
-    descriptor = create_exclusive(temporary)
+    write_new(temporary, data)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Write a file that is not there yet, and sync it; its folder is the caller's to sync.
+
+    Raises:
+        FileExistsError: something has that name.
+    """
+    descriptor = create_exclusive(path)
     try:
         write_all(descriptor, data, 0)
         sync(descriptor)

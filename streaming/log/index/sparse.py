@@ -19,16 +19,16 @@ Source: Kafka ``AbstractIndex``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
 from kafkalog.errors import CorruptIndexError
+from kafkalog.files.closing import Closing
 from kafkalog.files.opening import open_file
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -38,7 +38,7 @@ PAGE_BYTES: Final = 4096
 WARM_BYTES: Final = 8192
 
 
-class SparseIndex:
+class SparseIndex(Closing):
     """One open index file of a segment; ``len()`` is the number of its written entries.
 
     The number is taken once, on opening: entries that a writer adds later are not seen. Not thread
@@ -71,17 +71,6 @@ class SparseIndex:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __len__(self) -> int:
         return self._entries

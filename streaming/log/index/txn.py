@@ -25,17 +25,17 @@ Source: Kafka ``TransactionIndex``, ``AbortedTxn``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from kafkalog.errors import CorruptIndexError
+from kafkalog.files.closing import Closing
 from kafkalog.files.opening import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import TracebackType
 
     import numpy.typing as npt
 
@@ -68,7 +68,7 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
-class TxnIndex:
+class TxnIndex(Closing):
     """One open index of aborted transactions; ``len()`` is the number of its entries.
 
     Entries that a broker adds later are not seen. Not thread safe, not picklable. Use it as a
@@ -94,17 +94,6 @@ class TxnIndex:
                 f"{path}: {size} bytes are {self._entries} entries of {TXN_ENTRY.itemsize} bytes "
                 f"and {torn} bytes of another: a broker or a copy stopped while writing it"
             )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __len__(self) -> int:
         return self._entries

@@ -1,0 +1,31 @@
+"""What has a ``close`` is a context manager."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = ["Closing"]
+
+
+class Closing:
+    """Closes itself at the end of ``with``."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Give back what is open; closing twice does no harm."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
