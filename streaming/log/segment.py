@@ -74,6 +74,7 @@ class LogSegment(Closing):
         self._suffix = suffix
         self._opened: OpenFile | None = None
         self._indexes: dict[str, OffsetIndex | TimeIndex | None] = {}
+        self._contradicted = False
 
     def __repr__(self) -> str:
         return f"LogSegment({str(self.path)!r})"
@@ -84,6 +85,7 @@ class LogSegment(Closing):
             if index is not None:
                 index.close()
         self._indexes.clear()
+        self._contradicted = False
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -121,8 +123,15 @@ class LogSegment(Closing):
 
     # Indexes
 
-    def offset_index(self) -> OffsetIndex | None:
-        """Open the offset index; None, with a warning, if it is missing or contradicts itself."""
+    def offset_index(self, *, around_damage: bool = False) -> OffsetIndex | None:
+        """Open the offset index; None, with a warning, if it is missing or contradicts itself.
+
+        None too if an entry contradicted the log, but not with ``around_damage``: there each entry
+        is held against the log, and all who pass over the same damage must continue at the same
+        batch.
+        """
+        if self._contradicted and not around_damage:
+            return None
         index = self._index(OFFSET_INDEX, OffsetIndex)
         if index is not None:
             try:
@@ -155,7 +164,11 @@ class LogSegment(Closing):
         if index is not None:
             index.close()
         self._indexes[suffix] = None
-        reason = "there is none" if isinstance(error, FileNotFoundError) else str(error)
+        self._say_not_used(
+            suffix, "there is none" if isinstance(error, FileNotFoundError) else str(error)
+        )
+
+    def _say_not_used(self, suffix: str, reason: str) -> None:
         if self.size:
             _warn_once(f"{self.file(suffix)}: not used, the segment is scanned instead: {reason}")
 
@@ -176,12 +189,11 @@ class LogSegment(Closing):
             return 0
         if entry.position == 0 or self.begins_by(entry.offset, entry.position):
             return entry.position
-        self._give_up_index(
+        self._contradicted = True
+        self._say_not_used(
             OFFSET_INDEX,
-            CorruptIndexError(
-                f"it has offset {entry.offset} at position {entry.position}, where no batch with "
-                "that offset starts"
-            ),
+            f"it has offset {entry.offset} at position {entry.position}, where no batch with "
+            "that offset starts",
         )
         return 0
 

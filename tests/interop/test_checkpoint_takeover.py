@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark]
 Place = tuple[int, int]
 """Partition and offset of a row."""
 
+PARTITIONS: Final = 3
 LIMIT: Final = 9
 ROWS: Final = 90
 
@@ -51,11 +52,11 @@ class Moving:
     """The micro-batch that is to fail when its rows have been read."""
     _sent: int = 0
 
-    def send(self, count: int, *, wait: bool = True) -> None:
+    def send(self, count: int, *, over: int = PARTITIONS, wait: bool = True) -> None:
         values = [(None, str(self._sent + n).encode()) for n in range(count)]
         self._sent += count
-        # few to a batch, so that every partition gets some
-        self.peers.broker.produce(self.topic, values, **{"batch.num.messages": 5, "linger.ms": 5})
+        settings = {"batch.num.messages": 5, "linger.ms": 5}
+        self.peers.broker.produce(self.topic, values, over=over, **settings)
         if wait:
             wait_until_on_disk(self.peers.broker, self.topic)
 
@@ -98,7 +99,7 @@ class Moving:
 
 
 def moving(peers: Peers, topic: str, tmp_path: Path) -> Moving:
-    peers.broker.create_topics(Topic(topic, 3))
+    peers.broker.create_topics(Topic(topic, PARTITIONS))
     return Moving(peers, topic, tmp_path / "checkpoint")
 
 
@@ -146,7 +147,7 @@ def test_a_batch_that_failed_in_one_is_run_again_by_the_other_with_the_same_rows
     admin = AdminClient({"bootstrap.servers": peers.broker.bootstrap})
     admin.create_partitions([NewPartitions(query.topic, 4)])[query.topic].result()
     peers.broker.wait_for_leaders(Topic(query.topic, 4))
-    query.send(40)
+    query.send(40, over=4)
     query.run(second)
     again = next(batch for batch in query.batches if batch[1] == second)
     assert (again[0], sorted(again[2])) == (failed[0], sorted(failed[2]))

@@ -212,12 +212,22 @@ class Broker:
             _partitions(admin, topic.name, topic.partitions)
 
     def produce(
-        self, topic: str, records: Sequence[tuple[bytes | None, bytes | None]], **settings: object
+        self,
+        topic: str,
+        records: Sequence[tuple[bytes | None, bytes | None]],
+        *,
+        over: int | None = None,
+        **settings: object,
     ) -> None:
-        """Send keys and values in order, and wait until all are acknowledged."""
+        """Send keys and values in order, and wait until all are acknowledged.
+
+        ``over`` deals them out to so many partitions in turn; without it the client chooses, and
+        may leave a partition out.
+        """
         producer = confluent_kafka.Producer({"bootstrap.servers": self.bootstrap, **settings})
-        for key, value in records:
-            producer.produce(topic, value, key)
+        for number, (key, value) in enumerate(records):
+            chosen = {} if over is None else {"partition": number % over}
+            producer.produce(topic, value, key, **chosen)
             producer.poll(0)
         assert producer.flush(_CLIENT_SECONDS) == 0
 

@@ -32,6 +32,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptIndexError, DataLossError, LogDirectoryError
 from kafkalog.files.open_file import FileIdentity
+from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.files import TXN_INDEX
 from kafkalog.streaming.log.index.txn import TxnIndex
 from kafkalog.streaming.log.read.salvage import Salvage
@@ -96,8 +97,13 @@ class AbortedTransactions:
         if len(rows):
             batches = table[rows]
             start, end = int(batches.base_offset[0]), int(batches.last_offset[-1]) + 1
-            aborted[rows] = _covered(batches, self.within(segment, start, end))
+            covered = _covered(batches, self.within(segment, start, end))
+            aborted[rows] = covered | (batches.last_offset >= self._unseen_from())
         return aborted
+
+    def _unseen_from(self) -> int:
+        """Return from where on damage hid from the source how transactions ended."""
+        return MAX_OFFSET if self._source is None else self._source.unseen_from
 
     def within(self, segment: LogSegment, start: int, end: int) -> Integers:
         """Return the aborted transactions that overlap the offsets ``[start, end)`` of a segment.
@@ -175,6 +181,9 @@ class _InconclusiveError(Exception):
 
 
 class _Source(Protocol):
+    unseen_from: int
+    """Offsets from here on were asked for, and the source ended before them: no more is known."""
+
     def up_to(self, end: int) -> Iterator[Integers]:
         """Go on until all about the offsets below ``end`` is known.
 
@@ -190,6 +199,7 @@ class _IndexSource:
     def __init__(self, segment: LogSegment) -> None:
         self._blocks = self._read(segment)
         self._stable = 0
+        self.unseen_from = MAX_OFFSET
 
     def up_to(self, end: int) -> Iterator[Integers]:
         while self._stable < end:
@@ -264,6 +274,7 @@ class _LogSource:
         self._open = OpenTransactions(opened, self._salvage)
         self._batches = walk_batches(directory, offset, within=within, salvage=self._salvage)
         self._segment = within
+        self.unseen_from = MAX_OFFSET
 
     def up_to(self, end: int) -> Iterator[Integers]:
         while self._next < end or self._is_open_below(end):
@@ -276,6 +287,8 @@ class _LogSource:
                 if self._segment is not None and doubtful:
                     yield _rows(self._open.doubt(self._next, self._segment))
                 self._refuse_open(end)
+                if self._salvage is not None and self._next < end:
+                    self.unseen_from = self._next
                 return
             self._segment = segment
             aborted = self._open.apply(segment, chunk, self._places())

@@ -209,7 +209,7 @@ class Salvage:
         return segment.size, "the next segment's first"
 
     def _indexed(self, segment: LogSegment, position: int) -> list[int]:
-        index = segment.offset_index()
+        index = segment.offset_index(around_damage=True)
         try:
             entries = None if index is None else index.between(position, segment.size)
         except CorruptIndexError as error:

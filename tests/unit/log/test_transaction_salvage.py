@@ -130,6 +130,11 @@ STEPS = st.lists(
     place=406,
     data=b"\x00\x00\x00\x01",
 )
+@example(
+    steps=[("send", 1), ("roll", 1), *[("send", 1)] * 3, ("abort", 1)],
+    place=59,
+    data=bytes(18) + b"\x80\x00",
+)
 def test_whatever_the_damage_is_nothing_that_was_aborted_is_shown(
     tmp_path_factory: pytest.TempPathFactory,
     steps: list[tuple[str, int]],
