@@ -42,7 +42,7 @@ from kafkalog.streaming.store.clearing import WrittenEnd, sweep, write_ends
 from kafkalog.streaming.store.identity import Verdict, judge, remember
 from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
-from kafkalog.streaming.store.recovery_points import sync_behind
+from kafkalog.streaming.store.recovery_points import sync_up_to
 from kafkalog.streaming.store.session import Session
 from kafkalog.streaming.store.stale_lines import drop_lines
 from kafkalog.streaming.store.take_back import take_back
@@ -311,7 +311,7 @@ class Committer:
         parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
         for folder in sorted(parents):
             fsync_directory(folder)
-        sync_behind(
+        sync_up_to(
             each.held_before
             for each in appends
             if each.is_durable and not each.plan.creates_directory

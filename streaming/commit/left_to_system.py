@@ -15,7 +15,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.partition_end import PartitionEnd
-from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 
 if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
@@ -46,5 +46,5 @@ def make_left_durable(log_set: LogSet) -> list[PartitionEnd]:
             end = topic.partitions[number].log_end
             ends.append(PartitionEnd(name, where, key, durable_end, end))
             reaches.append(LogReach(where.path, name, end, interval))
-    sync_behind(reaches)
+    sync_up_to(reaches)
     return ends

@@ -13,9 +13,8 @@ Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``Parti
 
 from __future__ import annotations
 
-import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
@@ -51,7 +50,7 @@ from kafkalog.streaming.store.broker_identity import (
     write_meta_properties,
 )
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
@@ -66,8 +65,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.session import Condition
 
 __all__ = ["hand_over", "take_over"]
-
-_LOG: Final = logging.getLogger("kafkalog.sink")
 
 
 @shielded
@@ -166,7 +163,7 @@ def take_over(
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Upkeep:
-    """Let our sink go on behind a broker that has stopped, or was killed.
+    """Let our sink continue after a broker that has stopped, or was killed.
 
     Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
     commit state moves to the log ends. A directory that only brokers have written to becomes a set
@@ -202,7 +199,7 @@ def take_over(
 def _take(log_set: LogSet, done: Upkeep) -> None:
     """Make durable what the logs hold, and publish the state that says so."""
     log_set.check_current()
-    sync_behind(_reach(log_set, each) for each in done.partitions)
+    sync_up_to(_reach(log_set, each) for each in done.partitions)
     whole = all_durable(advanced(log_set.state, done.partitions), done.partitions)
     state = with_broker_settings(without_lost(whole, log_set), log_set.directories)
     done.written = _changes(log_set.state, state)
@@ -248,7 +245,7 @@ def _renamed(
     """Give topics the ids that the cluster knows them by, first in our state, then in the folders.
 
     In between the state knows them by both, so that a crash leaves no folder that nothing is
-    committed for. The next attempt goes on, and so does the sink while all folders have one id.
+    committed for. The next attempt continues, and so does the sink while all folders have one id.
     """
     partitions = done.partitions
     _check_ids(log_set, partitions, topic_ids)

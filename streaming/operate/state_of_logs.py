@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["advanced", "moved_ends", "warn_of_broker_retention", "without_lost"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _SHOWN: Final = 20
 
@@ -74,7 +74,7 @@ def without_lost(state: CommitState, log_set: LogSet) -> CommitState:
     for key, topic in state.topics.items():
         lost = lost_partitions(topic, there) if topic.name in names else []
         for number in lost:
-            _LOG.warning(
+            _LOGGER.warning(
                 "%s-%d, committed up to offset %d, is not here any more, and forgotten",
                 topic.name,
                 number,
@@ -97,7 +97,7 @@ def warn_of_broker_retention(state: CommitState) -> None:
     )
     if kept:
         more = f" and {len(kept) - _SHOWN} more" if len(kept) > _SHOWN else ""
-        _LOG.warning(
+        _LOGGER.warning(
             "these topics were given no retention.ms, and keep their records: %s%s. A broker "
             "deletes by its own setting, what is older than 7 days by default. Set retention.ms of "
             "the topics in the cluster before it starts here, to -1 to keep everything",

@@ -164,7 +164,7 @@ class StreamControl:
         # of the checkpoint.
         is_fresh = self.phase is Phase.INITIAL and start == self._initial
         if not is_fresh:
-            self._goes_on(start)
+            self._say_continues(start)
         if not self.phase.has_begun:
             self.phase = self._phase_of_questions
         if is_fresh:
@@ -203,7 +203,7 @@ class StreamControl:
         """
         is_replayed = not self.phase.has_begun
         if is_replayed and start != self._initial:
-            self._goes_on(start)
+            self._say_continues(start)
         if is_replayed:
             self.phase = Phase.REPLAYING
         if is_replayed and start == self._initial:
@@ -239,7 +239,7 @@ class StreamControl:
         ranges = readable_ranges(start, end, available, self._logs, policy)
         return plan_splits(ranges, self._options, self._logs, policy)
 
-    def _goes_on(self, start: PartitionOffsets) -> None:
+    def _say_continues(self, start: PartitionOffsets) -> None:
         """Say once where a query with a checkpoint continues, whatever the options say."""
         if self.phase is Phase.INITIAL:
             _LOGGER.info("continues as its checkpoint says at %s", json.dumps(to_json(start)))

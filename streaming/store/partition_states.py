@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ended_at", "in_present_format", "last_epoch"]
 
-_LOG: Final = logging.getLogger("kafkalog.sink")
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
 def ended_at(topic: TopicState, number: int, end: int, folder: Path) -> TopicState:
@@ -76,7 +76,7 @@ def _told(known: PartitionState, found: PartitionDirectory, marks: BrokerMarks) 
     try:
         return started._replace(leader_epoch=last_epoch(found.path))
     except CheckpointError as error:
-        _LOG.warning("the leader epoch of %s is not known: %s", found.topic_partition, error)
+        _LOGGER.warning("the leader epoch of %s is not known: %s", found.topic_partition, error)
         return started
 
 

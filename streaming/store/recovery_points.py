@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["LogReach", "sync_behind"]
+__all__ = ["LogReach", "sync_up_to"]
 
 _NOTHING: Final = -1
 
@@ -47,7 +47,7 @@ class LogReach(NamedTuple):
     index_interval_bytes: int
 
 
-def sync_behind(logs: Iterable[LogReach], *, whole: bool = False) -> None:
+def sync_up_to(logs: Iterable[LogReach], *, whole: bool = False) -> None:
     """Make durable what logs hold between their recovery points and these ends.
 
     If all recovery points are there already, it costs a look only. A recovery point above the end

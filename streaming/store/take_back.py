@@ -37,7 +37,7 @@ from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.proof import check_ours
-from kafkalog.streaming.store.recovery_points import LogReach, sync_behind
+from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 from kafkalog.streaming.store.stale_lines import drop_lines
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
             )
             for each in intent.partitions
         )
-        sync_behind(reaches, whole=True)
+        sync_up_to(reaches, whole=True)
     # What says where logs end must not survive a loss of power without what was published.
     log_set.make_durable()
     write_ends(

@@ -100,7 +100,7 @@ def test_a_durable_batch_does_not_lie_behind_a_hole(case: Case) -> None:
 
 def test_a_commit_that_syncs_only_its_own_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     (rolling,) = [case for case in MIXED if case.name == "roll"]
-    monkeypatch.setattr(committer, "sync_behind", list)
+    monkeypatch.setattr(committer, "sync_up_to", list)
     with pytest.raises((AssertionError, KafkaLogError)):
         check_survivors(rolling)
 
@@ -181,6 +181,6 @@ def test_a_recovery_point_passes_nothing_that_a_dead_writer_left_to_the_system(c
 
 def test_ending_a_commit_without_syncing_it_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     (rolling,) = [case for case in MIXED if case.name == "roll"]
-    monkeypatch.setattr(recovery, "sync_behind", lambda *_, **__: None)
+    monkeypatch.setattr(recovery, "sync_up_to", lambda *_, **__: None)
     with pytest.raises((AssertionError, KafkaLogError)):
         check_points(rolling)

@@ -85,7 +85,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
         case "the next batch moves the durable end":
             patch.setattr(committer, "next_state", changed(next_state, what_was_left_is_durable))
         case "a durable batch lies behind a hole":
-            patch.setattr(committer, "sync_behind", nothing)
+            patch.setattr(committer, "sync_up_to", nothing)
         case "a durable batch that comes again stays left to the system":
             patch.setattr(committer, "make_left_durable", nothing)
         case "states and intents are left to the system":

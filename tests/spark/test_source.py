@@ -353,7 +353,7 @@ def test_a_stream_ends_at_its_ending_timestamp(
 
 
 @pytest.mark.parametrize("count", [2, 9])
-def test_a_topic_that_was_made_anew_between_runs_is_read_from_its_start(
+def test_a_topic_that_was_recreated_between_runs_is_read_from_its_start(
     start: Callable[..., tuple[StreamingQuery, Run]], log: Log, tmp_path: Path, count: int
 ) -> None:
     for partition in ("t-0", "t-1"):

@@ -105,9 +105,9 @@ class Salvage:
                 if len(sound):
                     yield chunk._replace(table=sound)
             elif scan.invalid is not None:
-                self._go_on_behind(segment, str(scan.invalid))
+                self._skip_to_known(segment, str(scan.invalid))
             elif not len(data) < needed <= rest:
-                self._go_on_behind(segment, f"a batch of {needed} bytes with {rest} bytes left")
+                self._skip_to_known(segment, f"a batch of {needed} bytes with {rest} bytes left")
                 needed = 0
 
     def report(self) -> None:
@@ -183,7 +183,7 @@ class Salvage:
 
     # Bytes
 
-    def _go_on_behind(self, segment: LogSegment, reason: str) -> None:
+    def _skip_to_known(self, segment: LogSegment, reason: str) -> None:
         """Continue where the index knows a batch, after bytes without a usable size."""
         start, first = self.position, self._last_offset + 1
         self.position, follower = self._next_known(segment, start)

@@ -212,7 +212,7 @@ class StableOffset:
             UnknownTopicOrPartitionError: the folder is gone.
         """
         try:
-            if high_watermark < self._high_watermark or not self._goes_on():
+            if high_watermark < self._high_watermark or not self._is_same_log():
                 self._restart(high_watermark)
             if self._next < high_watermark:
                 self._walk_to(high_watermark)
@@ -222,7 +222,7 @@ class StableOffset:
         first = self._open.first_offset()
         return high_watermark if first is None else min(first, high_watermark)
 
-    def _goes_on(self) -> bool:
+    def _is_same_log(self) -> bool:
         """Return whether what was read last is still there: a log may be recreated or rewritten."""
         if self._read_last is None:
             return False

@@ -27,7 +27,7 @@ import stat
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import llvmlite
 import numba
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_directory", "compiled"]
 
-_logger = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger(__name__)
 
 
 def compiled(function: Callable[..., Any], result: str, arguments: tuple[str, ...]) -> Any:  # noqa: ANN401
@@ -159,7 +159,7 @@ def _usable_directory() -> Path | None:
             reasons.append(str(error))
         else:
             return directory
-    _logger.warning(
+    _LOGGER.warning(
         "Each process compiles the kernels again, because no folder can keep them: %s. "
         "Set KAFKALOG_KERNEL_CACHE to a folder that only this user can write to.",
         "; ".join(reasons),

@@ -233,7 +233,7 @@ def test_directories_of_different_sets_are_refused(tmp_path: Path) -> None:
         load_committed([tmp_path / "1", tmp_path / "2"])
 
 
-def test_a_topic_that_was_made_anew_does_not_inherit_offsets() -> None:
+def test_a_topic_that_was_recreated_does_not_inherit_offsets() -> None:
     assert STATE.partition("flights", "tFGqkIFMSr2WgOzrHH8Hrg", 1) == PartitionState(40, 98, 99, 0)
     assert STATE.partition("flights", "another-id", 1) is None
     assert STATE.log_end("old", None, 0) == 3

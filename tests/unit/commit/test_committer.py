@@ -398,7 +398,7 @@ def test_a_torn_index_is_mended_before_the_recovery_point_passes_it(tmp_path: Pa
     assert index.read_bytes() == whole
 
 
-def test_a_topic_made_anew_does_not_inherit_a_recovery_point(tmp_path: Path) -> None:
+def test_a_topic_recreated_does_not_inherit_a_recovery_point(tmp_path: Path) -> None:
     write_offset_checkpoint(tmp_path, RECOVERY_POINT, {T0: 4711, TopicPartition("u", 0): 3})
     Writer(tmp_path, topic="t", flush="os").write(0, rows(["a"]))
     assert read_offset_checkpoint(tmp_path, RECOVERY_POINT) == {TopicPartition("u", 0): 3}

@@ -1,4 +1,4 @@
-"""Indexes made anew: what Kafka's recovery makes of the log, under locks, never behind damage."""
+"""Indexes rebuilt: what Kafka's recovery makes of the log, under locks, never after damage."""
 
 from __future__ import annotations
 

@@ -400,7 +400,7 @@ def _rows_until_error(
         lambda batch: batch[:-1] + bytes([batch[-1] ^ 1]),
     ],
 )
-def test_the_rows_before_a_damaged_batch_come_first_and_one_can_go_on_behind_it(
+def test_the_rows_before_a_damaged_batch_come_first_and_one_can_skip_to_known_it(
     codec: Codec, damage: Callable[[bytes], bytes]
 ) -> None:
     parts = [joined(encode([Row(None, b"%d" % i)], codec)) for i in range(20)]

@@ -137,7 +137,7 @@ def test_a_topic_that_goes_and_another_that_comes_are_gone_on_with(log: Log) -> 
     assert query.places[5:] == places(log, 0, 0, "t.2")
 
 
-def test_a_topic_made_anew_with_fewer_rows_fails_a_query_that_was_stopped(log: Log) -> None:
+def test_a_topic_recreated_with_fewer_rows_fails_a_query_that_was_stopped(log: Log) -> None:
     options = {"subscribePattern": r"t\.\d", "fetchOffset.retryIntervalMs": "0"}
     log.append("t.1-0", 2, timestamp=EARLY)
     query = Engine(log.path, startingOffsets="earliest", **options)

@@ -72,7 +72,7 @@ def drain(
 
 
 @pytest.mark.parametrize("counts", [(3, 1), (10, 4), (50, 60)])
-def test_a_topic_made_anew_while_the_query_runs_is_read_from_its_start(
+def test_a_topic_recreated_while_the_query_runs_is_read_from_its_start(
     log: Path, counts: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     stream = control(log)
@@ -102,7 +102,7 @@ def test_with_fail_on_data_loss_the_query_says_what_is_gone_and_how_to_go_on(log
 
 
 @pytest.mark.parametrize("counts", [(3, 1), (50, 60), (50, 60, 2)])
-def test_a_topic_made_anew_while_the_query_was_stopped_is_told_by_what_is_kept(
+def test_a_topic_recreated_while_the_query_was_stopped_is_told_by_what_is_kept(
     log: Path, counts: tuple[int, ...]
 ) -> None:
     stream = control(log, **kept(log))
@@ -174,7 +174,7 @@ def test_a_task_does_not_take_another_topics_records_for_those_that_were_planned
     assert "[0, 10)" in caplog.text
 
 
-def test_available_now_fails_when_a_topic_is_made_anew_between_its_batches(log: Path) -> None:
+def test_available_now_fails_when_a_topic_is_recreated_between_its_batches(log: Path) -> None:
     stream = control(log, maxOffsetsPerTrigger="6")
     stream.freeze_targets()
     start = stream.initial()
@@ -186,7 +186,7 @@ def test_available_now_fails_when_a_topic_is_made_anew_between_its_batches(log: 
         stream.plan(middle, end)
 
 
-def test_available_now_reads_a_topic_that_was_made_anew_before(log: Path) -> None:
+def test_available_now_reads_a_topic_that_was_recreated_before(log: Path) -> None:
     stream = control(log, **kept(log))
     _, offsets = drain(stream, stream.initial())
     make(log, 20, 4)
@@ -206,7 +206,7 @@ def test_a_query_without_a_checkpoint_believes_nothing_that_was_kept(log: Path) 
     assert fresh.next_end(start, take_all=False) == start
 
 
-def test_a_topic_made_anew_right_behind_a_replayed_first_batch_is_read_from_its_start(
+def test_a_topic_recreated_right_behind_a_replayed_first_batch_is_read_from_its_start(
     log: Path,
 ) -> None:
     stream = control(log, startingOffsets="latest", **kept(log))
@@ -227,7 +227,7 @@ def test_a_loss_says_from_when_on_records_are_left(log: Path) -> None:
         stream.plan(start, end)
 
 
-def test_a_start_beyond_the_end_of_a_log_is_no_topic_made_anew(log: Path) -> None:
+def test_a_start_beyond_the_end_of_a_log_is_no_topic_recreated(log: Path) -> None:
     given = {"startingOffsets": '{"t":{"0":100,"1":0}}'}
     stream = control(log, fails=True, **given)
     with pytest.raises(DataLossError, match="or the start lies beyond its end"):

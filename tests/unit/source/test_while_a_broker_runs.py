@@ -290,7 +290,7 @@ def test_what_stays_uncommitted_for_long_is_said_and_said_again_ever_later(
     assert "3 offsets of 1 partitions are in the log and have not become committed for 60 s" in text
 
 
-def test_an_end_that_goes_back_with_another_topic_is_that_of_a_topic_made_anew(log: Path) -> None:
+def test_an_end_that_goes_back_with_another_topic_is_that_of_a_topic_recreated(log: Path) -> None:
     stream = control(log)
     end = stream.next_end(stream.initial(), take_all=False)
     make_topic(log, 50, 60)

@@ -107,7 +107,7 @@ def test_an_epoch_that_a_broker_began_is_noticed(tmp_path: Path, opened: list[st
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_an_index_that_was_deleted_is_made_anew(tmp_path: Path, suffix: str) -> None:
+def test_an_index_that_was_deleted_is_rebuilt(tmp_path: Path, suffix: str) -> None:
     writer = Writer(tmp_path, topic="t", index__interval__bytes="0")
     for batch_id in range(3):
         writer.write(batch_id, one_row("a"))

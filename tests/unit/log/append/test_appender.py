@@ -340,7 +340,7 @@ def _garbage(path: Path) -> None:
         (".timeindex", _garbage),
     ],
 )
-def test_an_index_that_is_lost_or_damaged_is_made_anew(
+def test_an_index_that_is_lost_or_damaged_is_rebuilt(
     tmp_path: Path, suffix: str, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     plain, harmed = tmp_path / "a" / "flights-0", tmp_path / "b" / "flights-0"

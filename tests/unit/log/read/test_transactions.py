@@ -320,7 +320,7 @@ def test_each_look_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
         assert stable(tmp_path, broker.next_offset) == expected
 
 
-def test_a_log_that_is_made_anew_is_read_anew(tmp_path: Path) -> None:
+def test_a_log_that_is_recreated_is_read_from_its_start(tmp_path: Path) -> None:
     follower = StableOffset(tmp_path)
     BrokerLog(tmp_path).play([("send", 7), ("plain", 8)])
     assert follower.find(4) == 0
