@@ -38,8 +38,8 @@ model: env ## Search all that may happen to a few small batches, within large bo
 	    tests/crash/test_commit_model.py tests/crash/test_lost_locks.py \
 	    tests/crash/test_missing_members.py tests/crash/test_mixed_flush_model.py
 
-powerloss: env ## Cut the power at each step of a commit, and try thousands of states that may be left
-	$(RUN) env KAFKALOG_POWER_LOSS_STATES=1500 python -m pytest -q --timeout 7200 \
+powerloss: env ## Cut the power at each step of a commit, and try what may be left: STATES=400 a case
+	$(RUN) env KAFKALOG_POWER_LOSS_STATES=$(or $(STATES),400) python -m pytest -q --timeout 7200 \
 	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py tests/crash/test_retention_power_loss.py
 
 simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>
