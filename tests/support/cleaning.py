@@ -113,6 +113,8 @@ class CleanableLog:
     now: int = NOW
     memory: int = 24 * 1000
     high_watermark: int = 1 << 62
+    log_start: int | None = None
+    """None where the first segment begins."""
     rounds: int = 0
 
     def write(self, *segments: Iterable[bytes]) -> None:
@@ -128,7 +130,7 @@ class CleanableLog:
         end = self.end()
         arguments: dict[str, Any] = {
             "clean_to": self.clean_to,
-            "log_start": self.bases()[0],
+            "log_start": self.bases()[0] if self.log_start is None else self.log_start,
             "log_end": end,
             "high_watermark": min(end, self.high_watermark),
             "now_ms": self.now,
