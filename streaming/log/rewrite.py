@@ -1,13 +1,11 @@
 """Take bytes out of the middle of a log, or off its end, and lose nothing else if killed.
 
 A segment is rewritten as a broker's cleaner does it: the new files are written with the suffix
-``.cleaned``, renamed to ``.swap`` one by one, and then to their final names. Up to the last of the
-first renames the old segment counts, after it the new one, for readers and for a broker that
-starts; either finishes what was cut off.
+``.cleaned``, and swapped in (:mod:`~kafkalog.streaming.log.swap`).
 
 Only a segment that another one follows is rewritten. Writers know nothing of swaps in the last one.
 
-Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader``, ``UnifiedLog.truncateTo``.
+Source: Kafka ``LogLoader``, ``UnifiedLog.truncateTo``.
 """
 
 from __future__ import annotations
@@ -34,23 +32,22 @@ from kafkalog.streaming.log.files import (
     LOG,
     OFFSET_INDEX,
     SNAPSHOT,
-    SWAP,
     TIME_INDEX,
     TXN_INDEX,
     file_name,
-    parse_base_offset,
 )
 from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
-from kafkalog.streaming.log.log_end import ValidBatches, find_valid_end
+from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.producer_state import list_snapshots
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.swap import replace_segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["finish_swaps", "rewrite_segment", "truncate_log"]
+__all__ = ["rewrite_segment", "truncate_log"]
 
 _KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 
@@ -92,47 +89,15 @@ def rewrite_segment(
     entries = _txn_entries(old.file(TXN_INDEX), base_offset, lambda at: not _is_in(at, lost))
     if entries is not None:
         files[new.file(TXN_INDEX)] = entries
-    _swap_in(old.path, files)
+    _swap_in(old.path, base_offset, files)
 
 
-def _swap_in(log: Path, beside: Mapping[Path, bytes]) -> None:
+def _swap_in(log: Path, base_offset: int, beside: Mapping[Path, bytes]) -> None:
     """Write what lies beside a new log that is written already, and put all of it in place."""
-    folder, written = log.parent, log.with_name(log.name + CLEANED)
     for path, content in beside.items():
         write_new(path, content)
-    fsync_directory(folder)
-    for path in (written, *beside):
-        path.rename(path.with_suffix(SWAP))
-    fsync_directory(folder)
-    finish_swaps(folder)
-
-
-def finish_swaps(folder: Path) -> None:
-    """Finish what a rewriting left that was cut off, as a broker does when it starts.
-
-    Raises:
-        LogDirectoryError: a broker's cleaner was about to join segments.
-    """
-    names = {path.name for path in folder.iterdir()}
-    cleaned = [_base(name, CLEANED) for name in names if _base(name, CLEANED) >= 0]
-    first_cleaned = min(cleaned, default=None)
-    bases = list_base_offsets(folder)
-    for name in sorted(names):
-        base = _base(name, SWAP)
-        if base < 0:
-            continue
-        if first_cleaned is not None and base >= first_cleaned:
-            (folder / name).unlink()
-        elif name.endswith(LOG + SWAP):
-            _check_single(folder, base, bases)
-    for base in cleaned:
-        _remove_leftovers(folder, base, (CLEANED,))
-    # Indexes first: whoever reads on the way has a log without an index, not with a wrong one.
-    swaps = [name for name in names if _base(name, SWAP) >= 0 and (folder / name).exists()]
-    for name in sorted(swaps, key=lambda name: name.endswith(LOG + SWAP)):
-        (folder / name).rename(folder / name.removesuffix(SWAP))
-    if swaps or cleaned:
-        fsync_directory(folder)
+    fsync_directory(log.parent)
+    replace_segments(log.parent, [base_offset], [base_offset])
 
 
 def truncate_log(
@@ -210,27 +175,6 @@ def _is_in(offset: int, ranges: Sequence[tuple[int, int]]) -> bool:
     return any(start <= offset < end for start, end in ranges)
 
 
-def _remove_leftovers(
-    folder: Path, base_offset: int, suffixes: Sequence[str] = (CLEANED, SWAP)
-) -> None:
+def _remove_leftovers(folder: Path, base_offset: int) -> None:
     for kind in _KINDS:
-        for suffix in suffixes:
-            (folder / (file_name(base_offset, kind) + suffix)).unlink(missing_ok=True)
-
-
-def _base(name: str, suffix: str) -> int:
-    """Return the base offset in the name of a file with a suffix; -1 for other names."""
-    if not name.endswith(suffix):
-        return -1
-    found = [parse_base_offset(name.removesuffix(suffix), kind) for kind in _KINDS]
-    return next((base for base in found if base is not None), -1)
-
-
-def _check_single(folder: Path, base_offset: int, bases: Sequence[int]) -> None:
-    with LogSegment(folder, base_offset, SWAP) as segment:
-        end = find_valid_end(segment, 0).next_offset
-    if any(base_offset < base < end for base in bases):
-        raise LogDirectoryError(
-            f"{folder / file_name(base_offset, LOG)}{SWAP}: a broker's cleaner was about to join "
-            "segments when it was killed. Start the broker once, which finishes that"
-        )
+        (folder / (file_name(base_offset, kind) + CLEANED)).unlink(missing_ok=True)

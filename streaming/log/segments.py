@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["LogSegments", "leaps_into_higher", "retrying"]
+__all__ = ["LogSegments", "leaps_into_higher", "next_offset", "retrying"]
 
 _T = TypeVar("_T")
 
@@ -144,7 +144,7 @@ def _listed(directory: Path) -> list[LogSegment]:
         base for base in base_offsets_of(names, SWAP) if base < min(cleaned, default=MAX_OFFSET)
     ]
     swapped = [LogSegment(directory, base, SWAP) for base in swaps]
-    end = max((_next_offset(segment) for segment in swapped), default=0)
+    end = max((next_offset(segment) for segment in swapped), default=0)
     live = [
         LogSegment(directory, base)
         for base in base_offsets_of(names, "")
@@ -153,6 +153,7 @@ def _listed(directory: Path) -> list[LogSegment]:
     return live + swapped
 
 
-def _next_offset(segment: LogSegment) -> int:
+def next_offset(segment: LogSegment) -> int:
+    """Return the offset after the last valid batch of a segment, its base offset without any."""
     with segment:
         return find_valid_end(segment, segment.floor_position(MAX_OFFSET)).next_offset

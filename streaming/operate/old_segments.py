@@ -1,8 +1,8 @@
 """The segments of partitions, for whoever deletes the oldest of them: retention, DeleteRecords.
 
 A log is left alone, with a reason, where what is there is not what the commit state says: a folder
-that is a link, or has another topic's id; a compaction that was cut off; a log that does not end
-where the state says, since a broker has appended to it, or it was damaged.
+that is a link, or has another topic's id; a log that does not end where the state says, since a
+broker has appended to it, or it was damaged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from kafkalog.files.regular import fsync_directory
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.files import CLEANED, LOG, SNAPSHOT, SWAP, file_name
+from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
 from kafkalog.streaming.log.read.timestamps import largest_timestamp
 from kafkalog.streaming.log.retired_files import retire_below
-from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import base_offsets_of, segment_names
+from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.ends.rule import Said, said_start
 from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.retention import LogBounds
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.retention import Expired
 
@@ -46,15 +47,15 @@ __all__ = ["KnownLog", "OldSegment", "refuse_broker_directory"]
 class OldSegment:
     """A segment as :mod:`kafkalog.streaming.store.retention` asks for it; read when asked."""
 
-    def __init__(self, folder: Path, base_offset: int, *, log_end: int | None = None) -> None:
+    def __init__(self, segment: LogSegment, *, log_end: int | None = None) -> None:
         """Take a segment; ``log_end`` is that of its log if it is the active one."""
-        self.base_offset = base_offset
-        self._folder = folder
+        self.base_offset = segment.base_offset
+        self._segment = segment
         self._log_end = log_end
 
     @cached_property
     def _stat(self) -> os.stat_result:
-        return (self._folder / file_name(self.base_offset, LOG)).lstat()
+        return self._segment.path.lstat()
 
     @property
     def size(self) -> int:
@@ -68,7 +69,7 @@ class OldSegment:
         Raises:
             CorruptRecordError: its batches cannot be read.
         """
-        with LogSegment(self._folder, self.base_offset) as segment:
+        with self._segment as segment:
             is_active = self._log_end is not None
             end = MAX_OFFSET if self._log_end is None else self._log_end
             latest = largest_timestamp(segment, end, active=is_active).timestamp
@@ -93,9 +94,17 @@ class KnownLog:
 
     @classmethod
     def of(
-        cls, state: CommitState, where: PartitionDirectory, marks: BrokerMarks
+        cls,
+        state: CommitState,
+        where: PartitionDirectory,
+        marks: BrokerMarks,
+        *,
+        ends_swap: bool = True,
     ) -> KnownLog | None:
         """Look at a partition's folder; None of one that the state does not know.
+
+        REQUIRES: the locks are held, unless it is only a look. Otherwise a compaction that was cut
+        off is ended first (``ends_swap``).
 
         Raises:
             KafkaLogError: the log is to be left alone, see the module.
@@ -107,18 +116,15 @@ class KnownLog:
             return None
         check_no_link(where)
         known = topic.partitions[number]
-        names = segment_names(where.path)
-        if any(each.endswith((SWAP, CLEANED)) for each in names):
-            raise LogDirectoryError(
-                f"{where.path}: a compaction was cut off there. A broker that starts ends it, and "
-                "so does `kafkalog salvage`"
-            )
-        bases = base_offsets_of(names, "")
+        if ends_swap:
+            finish_swap(where.path)
+        listed = LogSegments.of(where.path)
+        bases = [segment.base_offset for segment in listed]
         checkpointed = marks.log_start(where)
         check_log_start(where, checkpointed, known.log_end)
         start = said_start(Said(log_start=checkpointed, kept_start=known.log_start), known.log_end)
-        segments = [OldSegment(where.path, base) for base in bases[:-1]]
-        segments += [OldSegment(where.path, base, log_end=known.log_end) for base in bases[-1:]]
+        segments = [OldSegment(segment) for segment in listed[:-1]]
+        segments += [OldSegment(segment, log_end=known.log_end) for segment in listed[-1:]]
         bounds = LogBounds(max([start, *bases[:1]]), known.high_watermark, known.log_end)
         return cls(where, key, topic, known, bounds, tuple(segments))
 

@@ -23,6 +23,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.guard import unfinished_salvage
@@ -199,6 +200,8 @@ class _Order:
         """
         self._owners.check_folder(found)
         if self._preview is None:
+            self._log_set.verify_locks()
+            finish_swap(found.path)
             end = self._mended(key, found)
         else:
             end = self._previewed(key, found, self._preview)

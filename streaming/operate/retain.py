@@ -165,7 +165,7 @@ def retain_set(
     done = Deleted(log_set.state.set_id)
     now_ms = system.time_ns() // 1_000_000
     gone = []
-    for log in _logs(log_set, concerns, done):
+    for log in _logs(log_set, concerns, done, ends_swaps=not dry_run):
         settings = {**config, **log.topic.settings}
         try:
             retention = _retention(log.topic, settings, done)
@@ -270,7 +270,11 @@ def _start(log: KnownLog, offset: int) -> int:
 
 
 def _logs(
-    log_set: LogSet, concerns: Callable[[TopicPartition], bool], done: Deleted
+    log_set: LogSet,
+    concerns: Callable[[TopicPartition], bool],
+    done: Deleted,
+    *,
+    ends_swaps: bool,
 ) -> Iterator[KnownLog]:
     """Yield the logs of topics that are ours to shorten; note why others are left alone."""
     marks = BrokerMarks()
@@ -282,7 +286,7 @@ def _logs(
             done.left_alone[key.topic] = "a topic of Kafka's own"
             continue
         try:
-            log = KnownLog.of(log_set.state, where, marks)
+            log = KnownLog.of(log_set.state, where, marks, ends_swap=ends_swaps)
         except (KafkaLogError, OSError) as error:
             done.problems.append(str(error))
             continue

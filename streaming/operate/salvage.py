@@ -51,8 +51,9 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.rewrite import finish_swaps, rewrite_segment, truncate_log
+from kafkalog.streaming.log.rewrite import rewrite_segment, truncate_log
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.operate.damage import look_for_damage
 from kafkalog.streaming.operate.places import PlaceName, chosen_places
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
@@ -145,7 +146,7 @@ def salvage(
         is_ours = any(load_state(folder) is not None for folder in directories)
         log_set = session.open() if is_ours else None
         for where in _chosen(directories, wanted).values():
-            finish_swaps(where.path)
+            finish_swap(where.path)
         logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
         return _without(names, logs, session, log_set)
 

@@ -1,0 +1,209 @@
+"""Put new segments in the place of others as Kafka's cleaner does, and end a swap that was cut off.
+
+====  =====================================================================================
+step
+====  =====================================================================================
+1     all files of the new segments are in the folder, as ``.cleaned``
+2     they are renamed to ``.swap``, the highest segment first
+3     the old segments are renamed to ``.deleted``, the lowest first
+4     the ``.swap`` files get their final names
+====  =====================================================================================
+
+Up to the last rename of step 2 the old segments count, after it the new ones: for readers, for a
+broker that starts, and for :func:`finish_swap`.
+
+A loss of power may keep either half of a rename that no fsync of the folder has covered. So the log
+of a segment becomes ``.swap`` durably while its indexes are ``.cleaned``, which makes it void; and
+it gets its final name as a second one (``link``), if the file system can do that.
+
+Source: Kafka ``LocalLog.replaceSegments``, ``LogLoader.load``.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.files.copies import try_to_link
+from kafkalog.files.regular import fsync_directory
+from kafkalog.model import MAX_OFFSET
+from kafkalog.streaming.log.files import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+    parse_base_offset,
+)
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segments import next_offset
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
+
+__all__ = ["bring_in", "finish_swap", "replace_segments", "swap_is_unfinished"]
+
+_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+"""In the order in which the files of a segment are renamed."""
+
+
+def bring_in(folder: Path, files: Iterable[Path]) -> None:
+    """Move files whose names end as those of a segment into a partition's folder, durably.
+
+    They are ``.cleaned`` there: nobody reads them, and who comes next removes them.
+    """
+    for path in files:
+        path.replace(folder / (path.name[-_name_length(path) :] + CLEANED))
+    fsync_directory(folder)
+
+
+def _name_length(path: Path) -> int:
+    return len(file_name(0, path.suffix))
+
+
+def replace_segments(folder: Path, old: Collection[int], new: Sequence[int]) -> None:
+    """Let new segments take the place of old ones, durably.
+
+    REQUIRES: the files of the new ones, at least a log and an index of each, are there as
+    ``.cleaned``, durably; no other swap was left unfinished; a segment that is none of the old ones
+    comes after them.
+
+    Args:
+        folder: of the partition.
+        old: base offsets of the segments that go.
+        new: base offsets of those that come, ascending. The first one is that of the first old one.
+    """
+    for base in reversed(new):
+        _to_swap(folder, base)
+    for base in sorted(old):
+        for kind in _KINDS if base in new else (*_KINDS, SNAPSHOT):
+            _retire(folder / file_name(base, kind))
+    _put_in_place(folder, new)
+
+
+def _to_swap(folder: Path, base: int) -> None:
+    """Let what is ``.cleaned`` of a segment become ``.swap``, durably, its log first."""
+    for kinds in (_KINDS[:1], _KINDS[1:]):
+        for kind in kinds:
+            path = folder / file_name(base, kind)
+            with suppress(FileNotFoundError):
+                _with(path, CLEANED).replace(_with(path, SWAP))
+        fsync_directory(folder)
+
+
+def _retire(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.replace(_with(path, DELETED))
+
+
+def _put_in_place(folder: Path, bases: Collection[int]) -> None:
+    """Give ``.swap`` files their final names, durably; what had these names was renamed.
+
+    The log comes last: as long as it is ``.swap``, it counts.
+    """
+    files = [folder / file_name(base, kind) for base in bases for kind in reversed(_KINDS)]
+    files = [path for path in files if _with(path, SWAP).exists()]
+    for path in files:
+        path.unlink(missing_ok=True)
+        try_to_link(_with(path, SWAP), path)
+    fsync_directory(folder)
+    for is_log in (True, False):
+        for path in files:
+            if (path.suffix == LOG) == is_log:
+                _settle(path)
+        fsync_directory(folder)
+
+
+def _settle(path: Path) -> None:
+    """Let a file have its final name alone."""
+    swap = _with(path, SWAP)
+    if _is_same(swap, path):
+        swap.unlink()
+    else:
+        swap.replace(path)
+
+
+def swap_is_unfinished(folder: Path) -> bool:
+    """Tell by the names of its files whether a swap was cut off in a folder, or runs there."""
+    return any(
+        _numbered(path.name, suffix) for path in folder.iterdir() for suffix in (CLEANED, SWAP)
+    )
+
+
+def finish_swap(folder: Path) -> bool:
+    """End a swap that was cut off, ours or a broker's, as a broker does that starts; durably.
+
+    REQUIRES: nobody else changes the folder. May be cut off anywhere, and run again.
+
+    Returns:
+        whether there was one.
+
+    Raises:
+        CorruptRecordError: a log that was to come into its place cannot be read.
+    """
+    names = [path.name for path in folder.iterdir()]
+    cleaned = {name: found[0] for name in names if (found := _numbered(name, CLEANED))}
+    swaps = {name: found[0] for name in names if (found := _numbered(name, SWAP))}
+    if not cleaned and not swaps:
+        return False
+    first = min(cleaned.values(), default=MAX_OFFSET)
+    void = [name for name, base in swaps.items() if base >= first]
+    for each in (void, [*cleaned]):
+        for name in each:
+            (folder / name).unlink()
+        if each:  # a .swap file is void only as long as a .cleaned one lies below
+            fsync_directory(folder)
+    left = sorted({base for name, base in swaps.items() if name not in void})
+    if left:
+        logs = [base for base in left if file_name(base, LOG + SWAP) in swaps]
+        _retire_replaced(folder, names, logs)
+        _put_in_place(folder, left)
+    return True
+
+
+def _retire_replaced(folder: Path, names: Iterable[str], bases: Sequence[int]) -> None:
+    """Rename what lies in the range of offsets of new segments, whose logs are ``.swap``."""
+    end = 0
+    for base in bases:
+        with LogSegment(folder, base, SWAP) as segment:
+            end = max(end, next_offset(segment))
+    for name in names:
+        found = _numbered(name, "")
+        if found is None:
+            continue
+        base, kind = found
+        is_replaced = base in bases or (bases and bases[0] <= base < end)
+        is_new = kind == SNAPSHOT and base in bases
+        path = folder / name
+        if is_replaced and not is_new and not _is_same(_with(path, SWAP), path):
+            _retire(path)
+    fsync_directory(folder)
+
+
+def _numbered(name: str, suffix: str) -> tuple[int, str] | None:
+    """Return the base offset and the kind that a name with a suffix tells; None of other names."""
+    stem = name.removesuffix(suffix)
+    if suffix and stem == name:
+        return None
+    for kind in (*_KINDS, SNAPSHOT):
+        base = parse_base_offset(stem, kind)
+        if base is not None:
+            return base, kind
+    return None
+
+
+def _with(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(path.lstat(), other.lstat())
+    except FileNotFoundError:
+        return False
