@@ -63,7 +63,7 @@ WORKLOADS: Final[Mapping[str, Callable[[Environment], Workload]]] = {
 
 
 def _frames(env: Environment, topic: str, triggers: int) -> dict[str, DataFrame]:
-    """Give streams that have something new so many times, by contender."""
+    """Return streams that have something new so many times, by contender."""
     rows = triggers * _ROWS_PER_TRIGGER
     env.create_topic(topic)
     env.to_kafka(topic, env.rows.limit(rows)).save()

@@ -139,7 +139,7 @@ def _write(spark: SparkSession, log: Path, shape: _Shape, rows: int) -> float | 
 
 
 def _rows(spark: SparkSession, shape: _Shape, rows: int) -> DataFrame:
-    """Give rows of which a part is random digits."""
+    """Return rows of which a part is random digits."""
     row = f.col("id").cast("string")
     text = f.rpad(f.sha2(row, 256), shape.value, "kafkalog ")
     columns = [text.cast("binary").alias("value")]
@@ -180,7 +180,7 @@ class _Watch:
 
 
 def _workers() -> list[Path]:
-    """Give the folders in ``/proc`` of the Python processes that Spark has started."""
+    """Return the folders in ``/proc`` of the Python processes that Spark has started."""
     found = []
     for folder in (Path(f"/proc/{number}") for number in descendants()):
         with suppress(OSError):  # it has ended
@@ -191,7 +191,7 @@ def _workers() -> list[Path]:
 
 
 def _peak_mib(folder: Path) -> float:
-    """Give the most resident memory that a process had since it was last reset."""
+    """Return the most resident memory that a process had since it was last reset."""
     try:
         lines = (folder / "status").read_text().splitlines()
     except OSError:

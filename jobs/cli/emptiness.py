@@ -42,6 +42,6 @@ def explain_nothing(paths: Sequence[Path]) -> None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Give some of the names, and how many more there are."""
+    """Return some of the names, and how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

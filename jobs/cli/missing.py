@@ -46,7 +46,7 @@ def say_missing(log_dirs: LogDirs, topic: str | None) -> Mapping[TopicPartition,
 
 
 def unverified_rows(log_dirs: LogDirs, topic: str | None) -> Iterator[Row]:
-    """Give a row for the members of the set that are missing, and for each partition that is gone.
+    """Return a row for the members of the set that are missing, and for each partition gone.
 
     Whoever verifies wants to know that all is there: members that were left out on purpose count.
     """

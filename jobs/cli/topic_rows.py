@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 def list_topics(paths: Sequence[str]) -> list[Row]:
-    """Give a row for each topic."""
+    """Return a row for each topic."""
     say_missing(log_dirs_of(paths), None)
     rows: dict[str, Row] = {}
     for key, found in partitions_of(paths, None).items():
@@ -39,7 +39,7 @@ def list_topics(paths: Sequence[str]) -> list[Row]:
 
 
 def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
-    """Give a row for each partition."""
+    """Return a row for each partition."""
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
     say_missing(log_dirs_of(paths), topic)
@@ -89,7 +89,7 @@ def _size(log: PartitionLog) -> int:
 
 
 def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
-    """Give the first and the committed end offset of each partition.
+    """Return the first and the committed end offset of each partition.
 
     ``unread`` counts what lies above the end, ``missing`` what is said to be committed and is not
     in the log. A partition that is committed and has no folder misses all, and has no offsets.

@@ -91,7 +91,7 @@ class PartitionAppend:
         return ended.starting_at(self.log_start)
 
     def intended(self, staged_members: Sequence[str]) -> IntendedPartition:
-        """Give what the intent says; ``staged_members`` are the directories that runs count in."""
+        """Return what the intent says; runs count in the directories ``staged_members``."""
         return IntendedPartition(
             topic=self.topic.name,
             key=self.topic.key,

@@ -31,7 +31,7 @@ def next_state(
     expiration_ms: int,
     boot_id: str | None,
 ) -> CommitState:
-    """Give the state that publishes ``appends`` and remembers their batch.
+    """Return the state that publishes ``appends`` and remembers their batch.
 
     Writers that have been silent for long are forgotten, each by its own
     ``transactional.id.expiration.ms``: see :mod:`~kafkalog.streaming.commit.forgetting`.
@@ -55,7 +55,7 @@ def next_state(
 
 
 def all_durable(state: CommitState, partitions: Iterable[PartitionEnd]) -> CommitState:
-    """Give the state in which these partitions are durable up to their ends."""
+    """Return the state in which these partitions are durable up to their ends."""
     numbers: dict[str, set[int]] = {}
     for each in partitions:
         numbers.setdefault(each.key, set()).add(each.topic_partition.partition)

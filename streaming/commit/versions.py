@@ -65,7 +65,7 @@ def with_digests(
 
 
 def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:
-    """Give a write with only those topics that it is still to be appended to.
+    """Return a write with only those topics that it is still to be appended to.
 
     Raises:
         BatchIdentityError: it is not the write that was committed under its version.
@@ -91,7 +91,7 @@ def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:
 def note_versions(
     topics: Mapping[str, TopicState], identity: BatchIdentity, noted: WriterState
 ) -> dict[str, TopicState]:
-    """Give topics by their keys, with ``noted`` as the last version of those that are written."""
+    """Return topics by their keys, with ``noted`` as the last version of those that are written."""
     digests = dict(identity.digests)
     app_id = identity.writer.removeprefix(APP_PREFIX)
     noting = dict(topics)
@@ -103,7 +103,7 @@ def note_versions(
 
 
 def _known_topics(log_set: LogSet, names: Collection[str]) -> Mapping[str, TopicState]:
-    """Give what the state knows of topics that are still the same ones."""
+    """Return what the state knows of topics that are still the same ones."""
     return {
         topic.name: topic
         for key, topic in log_set.state.topics.items()

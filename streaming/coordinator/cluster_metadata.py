@@ -185,7 +185,7 @@ def _feed(replay: MetadataReplay, value: bytes | None, path: str) -> None:
 
 
 def _snapshots(folder: Path) -> Iterator[tuple[int, str]]:
-    """Give the offset up to which each whole snapshot reaches, and the name of its file."""
+    """Return the offset up to which each whole snapshot reaches, and the name of its file."""
     for entry in entries_of(folder):
         if (found := _SNAPSHOT.fullmatch(entry.name)) is not None:
             yield int(found[1]), entry.name

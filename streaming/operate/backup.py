@@ -155,7 +155,7 @@ def _targets(sources: Sequence[Path], target: str) -> list[Path]:
 
 
 def _is_ours(sources: Sequence[Path], policy: SetPolicy) -> bool:
-    """Tell whether the directories are a set of ours that no broker has open."""
+    """Return whether the directories are a set of ours that no broker has open."""
     without = [folder for folder in sources if load_state(folder) is None]
     if len(without) == len(sources) or any(
         _broker_holds(folder, policy.wait_ms) for folder in sources

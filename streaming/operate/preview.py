@@ -61,13 +61,13 @@ class Preview:
         }
 
     def goes_away(self, key: TopicPartition) -> bool:
-        """Tell whether an unfinished commit has made the partition."""
+        """Return whether an unfinished commit has made the partition."""
         return key in self._touched and self._touched[key].created
 
     def expect(
         self, key: TopicPartition, found: PartitionDirectory, config: LogConfig, marks: BrokerMarks
     ) -> Expected:
-        """Give what would become of a log.
+        """Return what would become of a log.
 
         Raises:
             KafkaLogError: it would be left alone, for this reason.
@@ -100,7 +100,7 @@ class Preview:
 def _corrected_after(
     touched: IntendedPartition, folder: Path, config: LogConfig
 ) -> tuple[str, ...]:
-    """Give the indexes that are replaced once a commit is taken back: tried out on a copy.
+    """Return the indexes that are replaced once a commit is taken back: tried out on a copy.
 
     The copy is of the active segment as it was before that commit, and lies with temporary files.
     """

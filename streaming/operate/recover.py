@@ -180,7 +180,7 @@ class _Order:
         self._owners = TopicOwners(log_set.state)
 
     def concerns(self, key: TopicPartition, found: PartitionDirectory) -> bool:
-        """Tell whether a folder is a partition that is ours to look at."""
+        """Return whether a folder is a partition that is ours to look at."""
         known = self._log_set.state.topic(key.topic, read_topic_id(found.path))
         if key.topic in INTERNAL_TOPICS and known is None:
             self._done.skipped.append(found)
@@ -265,7 +265,7 @@ class _Order:
 
 
 def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:
-    """Tell whether a folder with a partition's name is one: it holds a segment, or is known."""
+    """Return whether a folder with a partition's name is one: it holds a segment, or is known."""
     name, number = found.topic_partition
     known = log_set.state.partition(name, read_topic_id(found.path), number)
     return known is not None or bool(list_base_offsets(found.path))

@@ -299,7 +299,7 @@ def _logs(
 
 
 def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) -> Retention:
-    """Give the limits of a topic: none where none was given, and where it is only compacted."""
+    """Return the limits of a topic: none where none was given, and where it is only compacted."""
     if not Retention.is_given(settings):
         done.left_alone[topic.name] = (
             "neither retention.ms nor retention.bytes was given: all records are kept. --config "

@@ -44,7 +44,7 @@ def moved_ends(before: CommitState, state: CommitState) -> list[str]:
 def advanced(
     state: CommitState, partitions: Sequence[PartitionEnd], *, is_renaming: bool = False
 ) -> CommitState:
-    """Give the state that commits what the logs hold.
+    """Return the state that commits what the logs hold.
 
     A topic of another id begins anew, except where it is given that id now. Log starts and leader
     epochs are those that a broker has left.

@@ -52,7 +52,7 @@ class LogSet:
         return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
 
     def is_outdated(self) -> bool:
-        """Tell whether a directory holds a newer state than this one, or another one as new.
+        """Return whether a directory holds a newer state than this one, or another one as new.
 
         Raises:
             OSError, CheckpointError: that cannot be read.

@@ -135,14 +135,14 @@ def _has(committed: Committed, folder: Path) -> bool:
 
 
 def lost_partitions(topic: TopicState, there: Collection[TopicPartition]) -> list[int]:
-    """Give the partitions of a topic that are committed and not ``there``, ascending."""
+    """Return the partitions of a topic that are committed and not ``there``, ascending."""
     return sorted(p for p in topic.partitions if TopicPartition(topic.name, p) not in there)
 
 
 def lost_of_living(
     state: CommitState, there: Mapping[TopicPartition, PartitionDirectory]
 ) -> Iterator[tuple[TopicState, list[int]]]:
-    """Give what topics have lost that are still there, in some partition: each with its numbers.
+    """Return what topics have lost that are still there, in some partition: each with its numbers.
 
     Raises:
         CheckpointError: a topic's id in a folder that cannot be trusted.
@@ -156,7 +156,7 @@ def lost_of_living(
 def _living_keys(
     state: CommitState, name: str, there: Mapping[TopicPartition, PartitionDirectory]
 ) -> Iterator[str]:
-    """Give the keys that the folders of a topic lead to; few look, so nothing is kept."""
+    """Return the keys that the folders of a topic lead to; few look, so nothing is kept."""
     for key, found in there.items():
         if key.topic == name:
             yield state.key_of(name, read_topic_id(found.path))

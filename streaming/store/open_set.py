@@ -154,7 +154,7 @@ def _look(
 
 
 def _starts(known: Mapping[Path, CommitState], strangers: Sequence[Path]) -> bool:
-    """Tell whether directories are to become a set: nothing was ever committed in any of them.
+    """Return whether directories are to become a set: nothing was ever committed in any of them.
 
     A start that was cut off, or for which one of them was not mounted, has left them of no one set.
     """
@@ -166,7 +166,7 @@ def _starts(known: Mapping[Path, CommitState], strangers: Sequence[Path]) -> boo
 
 
 def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
-    """Give the set that :func:`open_set` would give, and change nothing; no lock is needed.
+    """Return the set that :func:`open_set` would give, and change nothing; no lock is needed.
 
     Raises:
         LogDirectoryError, CheckpointError: as :func:`open_set`.
@@ -236,7 +236,7 @@ def _write(state: CommitState, members: Mapping[str, Path], check: Callable[[], 
 
 
 def _newest(states: Mapping[Path, CommitState]) -> CommitState:
-    """Give the state that counts: of an invitation and what it was copied from, not the former."""
+    """Return the state that counts; an invitation does not count beside what it copies."""
     return max(states.values(), key=lambda state: state.rank)
 
 

@@ -42,7 +42,7 @@ __all__ = ["accept_os_loss", "boot_of", "find_os_loss", "refuse_os_loss"]
 
 
 def boot_of(directories: Iterable[Path]) -> str | None:
-    """Give the run of the machine that records are left to; None if it is another host's."""
+    """Return the run of the machine that records are left to; None if it is another host's."""
     return None if any(map(is_shared, directories)) else system.boot_id()
 
 

@@ -62,7 +62,7 @@ def in_present_format(state: CommitState, directories: Collection[Path]) -> Comm
 
 
 def _is_of(state: CommitState, key: str, found: PartitionDirectory) -> bool:
-    """Tell whether a folder is of the topic that is kept under ``key``, not of its namesake."""
+    """Return whether a folder is of the topic that is kept under ``key``, not of its namesake."""
     try:
         return state.key_of(found.topic_partition.topic, read_topic_id(found.path)) == key
     except CheckpointError:

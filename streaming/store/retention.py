@@ -104,7 +104,7 @@ class Expired(NamedTuple):
 def expired(
     segments: Sequence[Segment], retention: Retention, now_ms: int, bounds: LogBounds
 ) -> Expired:
-    """Tell what has expired of a log whose ``segments`` ascend; the last one is the active one."""
+    """Return what has expired of a log; ``segments`` ascend, and the last one is active."""
     start = bounds.log_start
     count = _taken(segments, 0, bounds, lambda _, after: after is not None and after <= start)
     if retention.deletes and retention.bytes is not None:

@@ -155,7 +155,7 @@ class TopicCatalog:
         return self._counts.keys()
 
     def log_dir_of(self, key: TopicPartition) -> Path | None:
-        """Give the log directory in which a partition lives; None for a new one."""
+        """Return the log directory in which a partition lives; None for a new one."""
         found = self._partitions.get(key)
         return None if found is None else found.log_dir
 
@@ -183,7 +183,7 @@ class TopicCatalog:
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 
     def _topic_id(self, name: str) -> str | None:
-        """Give the id that all partitions of a topic carry."""
+        """Return the id that all partitions of a topic carry."""
         folders = [entry for key, entry in self._partitions.items() if key.topic == name]
         for entry in folders:
             check_no_link(entry)

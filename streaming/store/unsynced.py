@@ -125,7 +125,7 @@ def advice(topic: TopicState | None, partition: int) -> str:
 
 
 def _whole_end(where: PartitionDirectory, start: int, end: int, *, has_gaps: bool) -> int:
-    """Give the first offset from ``start`` on that is missing or damaged; ``end`` if none is."""
+    """Return the first offset from ``start`` on that is missing or damaged; ``end`` if none is."""
     for _ in range(_ATTEMPTS - 1):
         try:
             return _walk(where, start, end, has_gaps=has_gaps)

@@ -68,12 +68,12 @@ class Query:
         ]
 
     def expected(self) -> Counter[str]:
-        """Give all values that it is to have written, once each."""
+        """Return all values that it is to have written, once each."""
         return Counter(rows_of(self.name, range(self.batches), self.rows))
 
 
 def rows_of(name: str, batches: Iterable[int], count: int) -> list[str]:
-    """Give the values of some batches of a query."""
+    """Return the values of some batches of a query."""
     return [f"{name}/{b}/{task}/{n}" for b in batches for task in range(2) for n in range(count)]
 
 

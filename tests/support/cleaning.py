@@ -142,7 +142,7 @@ class CleanableLog:
         return found
 
     def end(self) -> int:
-        """Give the log end offset."""
+        """Return the log end offset."""
         active = LogSegments.of(self.folder)[-1]
         with active:
             ends = [int(chunk.table.last_offset[-1]) + 1 for chunk in active.chunks(0)]
@@ -177,7 +177,7 @@ class CleanableLog:
         return result
 
     def bases(self) -> list[int]:
-        """Give the base offsets of the segments."""
+        """Return the base offsets of the segments."""
         return [segment.base_offset for segment in LogSegments.of(self.folder)]
 
     def batches(self) -> list[Found]:

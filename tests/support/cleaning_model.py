@@ -58,7 +58,7 @@ class ModelLog:
         return [batch for segment in self.segments for batch in segment]
 
     def end_of_cleanable(self) -> int:
-        """Give the base of the first segment that must not be cleaned."""
+        """Return the base of the first segment that must not be cleaned."""
         opened = [
             batch.base_offset
             for batch in self.batches()
@@ -131,7 +131,7 @@ class ModelLog:
         now: int,
         retention: int,
     ) -> ModelBatch | None:
-        """Give what stays of a batch that has records left."""
+        """Return what stays of a batch that has records left."""
         done = False
         if batch.is_control:
             done = not batch.records or batch.transaction not in met

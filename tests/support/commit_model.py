@@ -146,7 +146,7 @@ class World:
 
 
 def first_world(bounds: Bounds, *names: str) -> World:
-    """Give an empty log directory, and queries that have written nothing."""
+    """Return an empty log directory, and queries that have written nothing."""
     machine = Machine()
     with simulated(machine):
         LOG_DIR.mkdir()
@@ -241,7 +241,7 @@ def _commit(world: World, slot: int) -> Iterator[World]:
 
 
 def _interrupted(world: World, slot: int) -> Iterator[World]:
-    """Give the worlds in which a commit was interrupted before each change, and cleaned up."""
+    """Return the worlds in which a commit was interrupted before each change, and cleaned up."""
     query = world.queries[slot]
     assert query.staged is not None
     after = replace(_idle(query), run=query.run + 1)
@@ -334,7 +334,7 @@ def _broker(world: World) -> Iterator[World]:
 
 
 def _killed(world: World, slot: int, machine: Machine, doing: str) -> Iterator[World]:
-    """Give the worlds in which the query was killed before each change but the first."""
+    """Return the worlds in which the query was killed before each change but the first."""
     if not world.left.kills:
         return
     query = world.queries[slot]
@@ -352,7 +352,7 @@ def _killed(world: World, slot: int, machine: Machine, doing: str) -> Iterator[W
 
 
 def _hot_copies(world: World, slot: int) -> Iterator[World]:
-    """Give the worlds in which a copy has taken the place of the set, made while a query committed.
+    """Return the worlds in which a copy made amid a commit has taken the place of the set.
 
     What lies in the root of the log directory was copied before the partitions.
     """
@@ -384,7 +384,7 @@ def _hot_copies(world: World, slot: int) -> Iterator[World]:
 
 
 def _copied_at(root: Disk, partitions: Disk) -> Disk:
-    """Give a disk with the files in the log directory of one, and the partitions of another."""
+    """Return a disk with the files in the log directory of one, and the partitions of another."""
     disk = partitions.copy()
     log = disk.find((LOG_DIR.name,))
     names = {

@@ -65,7 +65,7 @@ class Load:
         self._producers: dict[str, confluent_kafka.Producer] = {}
 
     def producer(self, name: str, **settings: object) -> confluent_kafka.Producer:
-        """Give the producer of a name, made with the settings (``_`` for ``.``) at first."""
+        """Return the producer of a name, made with the settings (``_`` for ``.``) at first."""
         if name not in self._producers:
             named = {key.replace("_", "."): value for key, value in settings.items()}
             made = confluent_kafka.Producer(self._bootstrap | named)

@@ -41,7 +41,7 @@ class DumpedRecord:
 
 
 def dumped_records(case: str) -> Iterator[DumpedRecord]:
-    """Give what the tool's ``--offsets-decoder`` and ``--transaction-log-decoder`` printed."""
+    """Return what the tool's ``--offsets-decoder`` and ``--transaction-log-decoder`` printed."""
     decoded = False
     place, producer_id = TopicPartition("", -1), -1
     lines = gzip.decompress((CORPUS / case / "dumplog.txt.gz").read_bytes()).decode()
@@ -68,7 +68,7 @@ def _dumped_record(place: TopicPartition, offset: int, producer_id: int, text: s
 
 
 def internal_records(case: str, topic: str) -> pa.RecordBatch:
-    """Give a topic's records as a ``read_uncommitted`` client got them, in order of their place.
+    """Return a topic's records as a ``read_uncommitted`` client got them, in order of their place.
 
     Columns as a reader of the log has them, and ``committed``: a ``read_committed`` client got it.
     """
@@ -81,7 +81,7 @@ def internal_records(case: str, topic: str) -> pa.RecordBatch:
 
 
 def group_offsets(case: str) -> dict[str, dict[TopicPartition, tuple[int, int, str]]]:
-    """Give what the broker answered: per group and partition offset, leader epoch, metadata."""
+    """Return what the broker answered: per group and partition offset, leader epoch, metadata."""
     groups = json.loads((CORPUS / case / "offsets.json").read_text())["groups"]
     return {
         group: {

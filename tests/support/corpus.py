@@ -72,7 +72,7 @@ class UnpackedCase:
         return {f"{each['topic']}-{each['partition']}" for each in self.partitions}
 
     def folder(self, name: str) -> str:
-        """Give the path of a partition's folder, or of one that was one."""
+        """Return the path of a partition's folder, or of one that was one."""
         (found,) = (path for root in self.path.split(",") for path in Path(root).glob(name))
         return str(found)
 

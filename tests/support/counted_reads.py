@@ -18,7 +18,7 @@ __all__ = ["counted_reads"]
 
 @contextmanager
 def counted_reads() -> Iterator[Counter[str]]:
-    """Give the bytes that ``os.pread`` and ``os.preadv`` fetch meanwhile, such as of ``.log``."""
+    """Return the bytes that ``os.pread`` and ``os.preadv`` fetch meanwhile, such as of ``.log``."""
     fetched: Counter[str] = Counter()
 
     def counting(read: Callable[..., Any]) -> Callable[..., Any]:

@@ -49,7 +49,7 @@ def calls_of(work: Callable[[], object]) -> Counter[str]:
 
 
 def traced_peak(work: Callable[[], object]) -> int:
-    """Give the bytes that work holds at most, in Python objects and numpy arrays, of its own."""
+    """Return the bytes that work holds at most, in Python objects and numpy arrays, of its own."""
     tracemalloc.start()
     try:
         work()

@@ -67,14 +67,14 @@ class Disk:
     changes: list[Change] = field(default_factory=list)
 
     def copy(self) -> Self:
-        """Give an independent disk with the same content, and no changes yet."""
+        """Return an independent disk with the same content, and no changes yet."""
         folders = {inode: dict(names) for inode, names in self.folders.items()}
         return type(self)(dict(self.files), folders)
 
     # Looking
 
     def find(self, parts: tuple[str, ...]) -> int:
-        """Give the inode of a path below the root.
+        """Return the inode of a path below the root.
 
         Raises:
             OSError: ENOENT or ENOTDIR.
@@ -94,7 +94,7 @@ class Disk:
         return sum(list(names.values()).count(inode) for names in self.folders.values())
 
     def tree(self) -> dict[str, bytes | None]:
-        """Give every path that can be reached: a file's bytes, None for a folder."""
+        """Return every path that can be reached: a file's bytes, None for a folder."""
         return dict(self._walk("", ROOT_INODE))
 
     def _walk(self, prefix: str, inode: int) -> Iterator[tuple[str, bytes | None]]:

@@ -94,7 +94,7 @@ class Machine:
         self.disk.apply(change)
 
     def draw(self, count: int) -> bytes:
-        """Give random bytes that depend on the process alone, and on what it has drawn before."""
+        """Return random bytes that depend on the process alone, and on what it has drawn before."""
         drawn = self._drawn[self.process] = self._drawn.get(self.process, 0) + 1
         return blake2b(f"{self.process}/{drawn}".encode(), digest_size=count).digest()
 
@@ -129,7 +129,7 @@ class Machine:
             del self.locks[opened.inode]
 
     def inode_of(self, descriptor: int) -> int:
-        """Give what a descriptor leads to."""
+        """Return what a descriptor leads to."""
         if descriptor not in self._opened:
             raise failure(errno.EBADF)
         return self._opened[descriptor].inode
@@ -309,7 +309,7 @@ class Machine:
         return (folder, name) if name else (ROOT_INODE, "")
 
     def _taken(self, path: Any, inode: int) -> Change:
-        """Give the change that lets a free name mean an inode."""
+        """Return the change that lets a free name mean an inode."""
         folder, name = self._parent(path)
         if not name or name in self.disk.folders[folder]:
             raise failure(errno.EEXIST, str(path))

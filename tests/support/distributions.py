@@ -45,7 +45,7 @@ def project_files() -> Iterator[Path]:
 
 
 def environment_without_kafkalog(folder: Path) -> dict[str, str]:
-    """Give the variables of an environment that has everything but kafkalog.
+    """Return the variables of an environment that has everything but kafkalog.
 
     ``PYSPARK_PYTHON`` is the Python that the virtual environment was made from, ``PYTHONPATH`` the
     folder that is made here, of links to all that is installed save what makes kafkalog importable.

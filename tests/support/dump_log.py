@@ -61,7 +61,7 @@ def dump_log_segments(
 
 
 def partition_files(directory: Path) -> list[Path]:
-    """Give the files of all partitions under a log directory that the tool can check."""
+    """Return the files of all partitions under a log directory that the tool can check."""
     kinds = ("*/*.log", "*/*.index", "*/*.timeindex")
     return sorted(itertools.chain.from_iterable(directory.glob(kind) for kind in kinds))
 

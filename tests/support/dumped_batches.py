@@ -48,7 +48,7 @@ _NOT_PRINTED_BEFORE_MAGIC_2: Final = frozenset({"baseOffset", "count"})
 
 
 def dumped_batches(case: str) -> dict[str, list[dict[str, Any]]]:
-    """Give the batches of each file (``topic-0/00000000000000000000.log``) in their order."""
+    """Return the batches of each file (``topic-0/00000000000000000000.log``) in their order."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in pq.read_table(CORPUS / case / "batches.parquet").to_pylist():
         batch = {name: row[theirs] for name, theirs in _NAMES.items()}
@@ -69,5 +69,5 @@ def comparable(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def file_of(path: str) -> str:
-    """Give a segment's file with its partition's folder alone before it."""
+    """Return a segment's file with its partition's folder alone before it."""
     return str(PurePath(*PurePath(path).parts[-2:]))

@@ -52,7 +52,7 @@ class EarlierSet:
 
     @classmethod
     def at(cls, name: str, folder: Path) -> Self:
-        """Give the set that was unpacked into a folder, or copied there."""
+        """Return the set that was unpacked into a folder, or copied there."""
         known = json.loads((_DATA / f"{name}.json").read_text(encoding="ascii"))
         rows = {
             topic: {
@@ -78,12 +78,12 @@ class EarlierSet:
         return found
 
     def versions(self, name: str) -> set[int]:
-        """Give the versions of the files of that name in the log directories."""
+        """Return the versions of the files of that name in the log directories."""
         paths = (folder / name for folder in self.directories)
         return {version_of(path.read_bytes()) for path in paths if path.exists()}
 
     def writer(self, run: str = "run-2", **options: str) -> Writer:
-        """Give the query that wrote the set, in a later run."""
+        """Return the query that wrote the set, in a later run."""
         return Writer(*self.directories, run=run, allowBrokerDirectory="true", **options)
 
     def write(self, batch_id: int, run: str = "run-2") -> list[str]:
@@ -95,7 +95,7 @@ class EarlierSet:
 
 
 def values_of(rows: Rows) -> list[str]:
-    """Give all values, sorted."""
+    """Return all values, sorted."""
     return sorted(
         value for partitions in rows.values() for found in partitions.values() for _, value in found
     )

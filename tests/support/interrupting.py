@@ -52,7 +52,7 @@ class _Handler:
 
 @contextmanager
 def raising() -> Iterator[Callable[[], None]]:
-    """Give what interrupts the main thread, from any thread, and returns when that is done."""
+    """Return what interrupts the main thread, from any thread, and returns when that is done."""
     handler = _Handler()
     before = signal.signal(signal.SIGUSR1, handler)
     try:

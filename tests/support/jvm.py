@@ -30,7 +30,7 @@ def command(
     options: Sequence[str] = (),
     quick_start: bool = True,
 ) -> list[str]:
-    """Give the command that runs the class ``main`` with all jars of the set on its class path.
+    """Return the command that runs the class ``main`` with all jars of the set on its class path.
 
     Without ``quick_start`` it runs as Java runs a server: slower to start, and faster in the end.
     """

@@ -188,7 +188,7 @@ class Broker:
                 checkpoint.unlink()
 
     def complaints(self, begin: int = 0) -> list[str]:
-        """Give what its storage said at level WARN or above, from character ``begin`` of the log.
+        """Return what its storage said at level WARN or above, from character ``begin`` of the log.
 
         What it says about its own network, quorum and clients is left out.
         """
@@ -253,7 +253,7 @@ class Broker:
             return sorted(_consume(consumer, waiting), key=lambda record: record[:2])
 
     def offsets(self, topic: str) -> dict[int, tuple[int, int]]:
-        """Give log start offset and high watermark of every partition."""
+        """Return log start offset and high watermark of every partition."""
         consumer = confluent_kafka.Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -453,7 +453,7 @@ def serve(
 
 
 def free_port() -> int:
-    """Give a TCP port of the loopback interface that nobody uses right now."""
+    """Return a TCP port of the loopback interface that nobody uses right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -47,7 +47,7 @@ class KilledQuery:
         self._write_input()
 
     def __enter__(self) -> Self:
-        """Give itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:

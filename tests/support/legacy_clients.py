@@ -57,7 +57,7 @@ def write_with(client: str, magic: int, codec: Codec, records: list[_Record]) ->
 
 
 def clients_know(magic: int, codec: Codec) -> bool:
-    """Tell whether these clients can: lz4 of magic 0 is beyond aiokafka, and a library short."""
+    """Return whether these clients can: lz4 of magic 0 is beyond aiokafka, and a library short."""
     return not (magic == 0 and codec is Codec.LZ4)
 
 

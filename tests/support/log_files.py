@@ -41,7 +41,7 @@ TOPIC_ID: Final = "AAAAAAAAAAAAAAAAAAAAAQ"
 
 
 def scan(data: bytes) -> tuple[npt.NDArray[np.uint8], BatchTable]:
-    """Give bytes as an array, and the table of the batches in it."""
+    """Return bytes as an array, and the table of the batches in it."""
     array = np.frombuffer(data, np.uint8)
     result = scan_batches(array)
     assert result.consumed == len(data)
@@ -103,7 +103,7 @@ def read_offsets(log: PartitionLog, start: int, end: int, *, pieces: int = 1) ->
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Give the bytes of every file in a folder."""
+    """Return the bytes of every file in a folder."""
     return {path.name: path.read_bytes() for path in sorted(directory.iterdir())}
 
 

@@ -143,7 +143,7 @@ def _until_killed(machine: Machine, number: int, scene: Scene) -> bool:
 
 
 def _losses(scene: Scene, before: Disk) -> Iterator[int]:
-    """Give the numbers of the changes before which the locks may be lost, and it can be told.
+    """Return the numbers of the changes before which the locks may be lost, and it can be told.
 
     Those are all up to the last proof before the first rename of a state, but in a recovery only
     those with a proof before the next change of a name in a partition's folder. Counted are changes

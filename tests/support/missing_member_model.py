@@ -183,7 +183,7 @@ def _steps(world: _World) -> Iterator[_World]:
 
 
 def _moved(world: _World, slot: int) -> Iterator[_World]:
-    """Give the worlds in which another image has taken a directory's place."""
+    """Return the worlds in which another image has taken a directory's place."""
     names = world.disk.folders[ROOT_INODE]
     here = _digest(world.disk, _NAMES[slot])
     left = replace(world.left, moves=world.left.moves - 1)
@@ -244,7 +244,7 @@ def _commit(world: _World, staged: _Staged) -> Iterator[_World]:
 
 
 def _killed(world: _World, machine: Machine, doing: str) -> Iterator[_World]:
-    """Give the worlds in which the query was killed before each change but the first."""
+    """Return the worlds in which the query was killed before each change but the first."""
     if not world.left.kills:
         return
     left = replace(world.left, kills=world.left.kills - 1)
@@ -326,7 +326,7 @@ def _checked(world: _World) -> _World:
 
 
 def _current(world: _World, known: int, *, sees_all: bool) -> tuple[str, ...]:
-    """Give the images that hold all, after a commit that may not have written to each of them."""
+    """Return the images that hold all, after a commit that may not have written to each of them."""
     if known < world.returned:
         return world.current  # another set has begun
     if sees_all or not known:
@@ -359,7 +359,7 @@ def _values(log: PartitionLog, end: int) -> tuple[str, ...]:
 
 
 def _right(world: _World, seen: _Seen, known: int) -> bool:
-    """Tell whether these are the batches that are known, each by one run, once and in order."""
+    """Return whether these are the batches that are known, each by one run, once and in order."""
     runs: dict[str, set[str]] = {}
     for values in seen.values():
         for value in values:

@@ -96,7 +96,7 @@ class _Query:
     run: int = 0
 
     def rows(self) -> _Rows:
-        """Give the rows of its next batch."""
+        """Return the rows of its next batch."""
         return {
             number: tuple(f"{self.name}/{self.batch}/{number}/{row}" for row in range(_ROWS))
             for number in self.partitions
@@ -153,19 +153,19 @@ class _Commit:
         return f"{self.query.name} (run {self.query.run}, batch {self.query.batch}, {self.flush})"
 
     def possible_rows(self) -> _Rows:
-        """Give what is committed once it is published."""
+        """Return what is committed once it is published."""
         known = self.world.rows
         if self.is_known:
             return known
         return known | {p: known.get(p, ()) + added for p, added in self.query.rows().items()}
 
     def durable(self, of: _Rows) -> dict[int, int]:
-        """Give how much of rows must survive once it has returned."""
+        """Return how much of rows must survive once it has returned."""
         ends = {p: len(of.get(p, ())) for p in self.query.partitions if self.flush == "commit"}
         return {**self.world.durable, **ends}
 
     def moments(self) -> Iterator[tuple[int, Change | None, Unsynced, Disk]]:
-        """Give the disk before each change, and after the last one. They are changed afterwards."""
+        """Return the disk before each change, and after the last one. They change afterwards."""
         disk, unsynced = self.world.disk.copy(), _copy(self.world.unsynced)
         for inode in self.machine.disk.folders:
             disk.folders.setdefault(inode, {})
@@ -307,7 +307,7 @@ def _returned(commit: _Commit, unsynced: Unsynced) -> _World:
 
 
 def _killed(commit: _Commit, number: int, unsynced: Unsynced, disk: Disk) -> _World:
-    """Give the world in which a commit was killed before a change."""
+    """Return the world in which a commit was killed before a change."""
     world = commit.world
     left = replace(world.left, kills=world.left.kills - 1)
     steps = (*world.steps, f"{commit.told} is killed after {number} changes")
@@ -334,14 +334,14 @@ def _replaced(commit: _Commit, query: _Query) -> tuple[_Query, ...]:
 
 
 def _covers(change: Change | None, unsynced: Unsynced) -> bool:
-    """Tell whether a change makes anything durable: before it, most may be lost."""
+    """Return whether a change makes anything durable: before it, most may be lost."""
     if not isinstance(change, Synced):
         return False
     return change.inode in unsynced.data or any(at == change.inode for at, _ in unsynced.names)
 
 
 def _survivors(unsynced: Unsynced, *, thorough: bool) -> Iterator[tuple[str, Disk]]:
-    """Give disks that a loss of power may leave, and what survives on them."""
+    """Return disks that a loss of power may leave, and what survives on them."""
     parts = _parts(unsynced, thorough=thorough)
     every = [change for part in parts.values() for change in part]
     picks = {"and nothing survives": [], "and all survives": every}
@@ -377,7 +377,7 @@ _Part = list["_Named | Written | Resized"]
 
 
 def _parts(unsynced: Unsynced, *, thorough: bool) -> dict[str, _Part]:
-    """Give what survives together: a file's bytes, and the names that lead to them.
+    """Return what survives together: a file's bytes, and the names that lead to them.
 
     Unless that is ``thorough``, the files of a segment survive together.
     """
@@ -397,7 +397,7 @@ def _parts(unsynced: Unsynced, *, thorough: bool) -> dict[str, _Part]:
 
 
 def _names_of(unsynced: Unsynced, inode: int) -> _Part:
-    """Give the names that lead to an inode and are not durable, from above."""
+    """Return the names that lead to an inode and are not durable, from above."""
     for (folder, name), versions in unsynced.names.items():
         if versions[-1] == inode:
             return [*_names_of(unsynced, folder), _Named(folder, name, inode)]
@@ -488,7 +488,7 @@ class _Aftermath:
         return done
 
     def _reads(self) -> bool:
-        """Tell whether a reader sees what is committed; if not, it must refuse."""
+        """Return whether a reader sees what is committed; if not, it must refuse."""
         try:
             with _running(_machine(self._disk, "reader"), self._boot):
                 seen = _visible()
@@ -499,7 +499,7 @@ class _Aftermath:
         return True
 
     def _writes(self) -> bool:
-        """Tell whether another writer goes on, with all that is committed; if not, it refuses."""
+        """Return whether another writer goes on, with all that is committed; if not, it refuses."""
         try:
             with _running(_machine(self._disk, "another", self._boot), self._boot):
                 _writer(self._world.left, _ANOTHER, "commit").write(0, rows(["x"], partitions=[0]))
@@ -543,7 +543,7 @@ _ANOTHER: Final = _Query("another", (0,))
 
 
 def _known_batches() -> dict[str, int]:
-    """Give how many batches of each query the commit state knows."""
+    """Return how many batches of each query the commit state knows."""
     state = load_state(_LOG_DIR)
     writers = {} if state is None else state.writers
     return {name.partition(":")[2]: last.batch_id + 1 for name, last in writers.items()}

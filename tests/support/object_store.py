@@ -62,7 +62,7 @@ class ObjectStore:
         }
 
     def uri(self, prefix: str = "") -> str:
-        """Give the URI of what :meth:`upload` has put under a prefix."""
+        """Return the URI of what :meth:`upload` has put under a prefix."""
         return f"s3://{BUCKET}/{prefix}".rstrip("/")
 
     def upload(self, folder: Path, prefix: str) -> None:

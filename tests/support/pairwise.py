@@ -15,7 +15,7 @@ Pair = frozenset[tuple[str, int]]
 
 
 def pairwise(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Give combinations that hold every pair of values; the same ones at every call.
+    """Return combinations that hold every pair of values; the same ones at every call.
 
     Greedy: a combination begins with a pair that none has yet, and takes of every other factor the
     value that brings most new pairs. Of those that bring none, values follow each other in turn.
@@ -34,7 +34,7 @@ def pairwise(factors: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def pairs_of(rows: Iterable[Mapping[str, Any]]) -> set[frozenset[tuple[str, str]]]:
-    """Give all pairs of values that occur in some rows, values by what ``repr`` gives."""
+    """Return all pairs of values that occur in some rows, values by what ``repr`` gives."""
     shown = ({name: repr(value) for name, value in row.items()} for row in rows)
     return {frozenset(pair) for row in shown for pair in combinations(row.items(), 2)}
 

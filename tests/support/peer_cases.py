@@ -120,7 +120,7 @@ _SHARED: Final[dict[str, list[Any]]] = {
 
 
 def batch_cases() -> list[Case]:
-    """Give combinations for batch queries that hold every pair of values."""
+    """Return combinations for batch queries that hold every pair of values."""
     return pairwise(
         {
             "start": list(_BATCH_STARTS),
@@ -132,7 +132,7 @@ def batch_cases() -> list[Case]:
 
 
 def stream_cases() -> list[Case]:
-    """Give combinations for streaming queries that hold every pair of values."""
+    """Return combinations for streaming queries that hold every pair of values."""
     return pairwise(
         {
             "start": list(_STREAM_STARTS),

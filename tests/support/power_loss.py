@@ -58,7 +58,7 @@ class Unsynced:
             _name(self.durable, folder, name, inode)
 
     def survivors(self, limit: int, chance: random.Random) -> Iterator[Disk]:
-        """Give disks that a loss of power may leave now: all of them if ``limit`` allows.
+        """Return disks that a loss of power may leave now: all of them if ``limit`` allows.
 
         Otherwise those where nothing, all, all but one, or only one thing survives, as far as the
         limit goes, and then any.
@@ -136,7 +136,7 @@ def _contents(
 
 
 def _torn(change: Written | Resized, chance: random.Random) -> tuple[Written | Resized | None, ...]:
-    """Give what may be left of one change: nothing, a part, zeros in its place, or all."""
+    """Return what may be left of one change: nothing, a part, zeros in its place, or all."""
     if isinstance(change, Resized):
         return (None, change)
     inode, position, data = change

@@ -22,7 +22,7 @@ _ALL: Final = source_schema(include_headers=True)
 
 
 def read_batch(**options: str) -> list[dict[str, Any]]:
-    """Give the rows of a batch query, timestamps in ms."""
+    """Return the rows of a batch query, timestamps in ms."""
     reader = KafkaLogDataSource(options | {"includeHeaders": "true"}).reader(_ALL)
     rows = []
     for partition in reader.partitions():
@@ -32,7 +32,7 @@ def read_batch(**options: str) -> list[dict[str, Any]]:
 
 
 def read_stream(max_offsets: int, **options: str) -> list[dict[str, Any]]:
-    """Give the rows of a streaming query from earliest that reads what is there, and ends."""
+    """Return the rows of a streaming query from earliest that reads what is there, and ends."""
     more = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(max_offsets)}
     parsed = ReadOptions.parse(options | more)
     control = StreamControl(parsed)

@@ -67,12 +67,12 @@ def encode(rows: Sequence[Row], codec: Codec = Codec.NONE, **settings: Any) -> l
 
 
 def joined(encoded: Iterable[EncodedBatch]) -> NDArray[np.uint8]:
-    """Give the bytes of batches, writable."""
+    """Return the bytes of batches, writable."""
     return np.frombuffer(bytearray(b"".join(one.data for one in encoded)), np.uint8)
 
 
 def array(data: bytes) -> NDArray[np.uint8]:
-    """Give bytes as the read-only array that ``pread`` would."""
+    """Return bytes as the read-only array that ``pread`` would."""
     return np.frombuffer(data, np.uint8)
 
 
@@ -94,7 +94,7 @@ def decode(data: NDArray[np.uint8] | bytes, **settings: Any) -> list[Record]:
 
 
 def records_of(batches: Iterable[pa.RecordBatch]) -> list[Record]:
-    """Give the rows of decoded record batches; checks that Arrow finds them valid."""
+    """Return the rows of decoded record batches; checks that Arrow finds them valid."""
     records = []
     for batch in batches:
         batch.validate(full=True)
@@ -114,12 +114,12 @@ def records_of(batches: Iterable[pa.RecordBatch]) -> list[Record]:
 
 
 def with_checksum(batch: bytes) -> bytes:
-    """Give a single batch of magic 2 with the CRC-32C that its bytes have."""
+    """Return a single batch of magic 2 with the CRC-32C that its bytes have."""
     return batch[:17] + crc32c.crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
 def patched(batch: bytes, position: int, replacement: bytes) -> bytes:
-    """Give a single batch with some bytes replaced and a checksum that matches."""
+    """Return a single batch with some bytes replaced and a checksum that matches."""
     return with_checksum(batch[:position] + replacement + batch[position + len(replacement) :])
 
 

@@ -75,13 +75,13 @@ _ROWS: Final = [
 
 
 def seeds() -> list[bytes]:
-    """Give what is damaged: sound batches of each codec, and message sets."""
+    """Return what is damaged: sound batches of each codec, and message sets."""
     new = [joined(encode(_ROWS, codec)).tobytes() for codec in Codec]
     return [*new, *_OLD, b"".join([*_OLD, *new])]
 
 
 def damaged(seed: int, count: int) -> Iterator[bytes]:
-    """Give so many damaged inputs, the same for the same seed."""
+    """Return so many damaged inputs, the same for the same seed."""
     random = np.random.default_rng(seed)
     sound = seeds()
     body = sound[0][61:]
@@ -151,7 +151,7 @@ def _decoded(decoder: RecordDecoder, source: Bytes, table: BatchTable) -> Iterat
 
 
 def digest(seed: int, count: int) -> str:
-    """Give a hash of all outcomes of a seed."""
+    """Return a hash of all outcomes of a seed."""
     hashed = hashlib.sha256()
     for data in damaged(seed, count):
         hashed.update(outcome(data).encode("utf-8", "surrogatepass"))

@@ -29,7 +29,7 @@ __all__ = ["passes"]
 
 
 def passes(row: Mapping[str, Any], filters: Sequence[Filter]) -> bool:
-    """Tell whether WHERE keeps a row: all filters must be true, unknown is not enough."""
+    """Return whether WHERE keeps a row: all filters must be true, unknown is not enough."""
     return all(_holds(row, entry) is True for entry in filters)
 
 

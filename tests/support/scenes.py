@@ -101,7 +101,7 @@ class Scene:
         self.writer(run).write(batch_id, *batches, digest=f"digest of {batch_id}")
 
     def another(self) -> Writer:
-        """Give another query on the same directories."""
+        """Return another query on the same directories."""
         return Writer(*self.directories, name="another", run="other", topic="other")
 
     def write_another(self) -> None:
@@ -109,7 +109,7 @@ class Scene:
         self.another().write(0, rows(["x"]))
 
     def values(self) -> list[str]:
-        """Give all committed values; within a partition they must come in the order written."""
+        """Return all committed values; within a partition they must come in the order written."""
         found = []
         for topic in self.topics:
             for values in values_of(self.directories, topic).values():
@@ -159,7 +159,7 @@ def in_order(values: Sequence[str]) -> list[str]:
 
 
 def expected(batches: int, count: int) -> list[str]:
-    """Give the values of the first batches, in order."""
+    """Return the values of the first batches, in order."""
     return [f"{b}/{t}/{n}" for b in range(batches) for t in range(_TASKS) for n in range(count)]
 
 

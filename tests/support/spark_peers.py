@@ -156,7 +156,7 @@ class Peers:
 
 
 def progress_of(query: StreamingQuery) -> list[MicroBatch]:
-    """Give the micro-batches that a query's progress tells of."""
+    """Return the micro-batches that a query's progress tells of."""
     found: dict[int, MicroBatch] = {}
     for progress in query.recentProgress:
         (source,) = progress["sources"]

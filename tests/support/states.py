@@ -19,28 +19,28 @@ __all__ = ["ends_of", "in_format_1", "lines_of", "up_to", "version_of"]
 
 
 def up_to(ends: Mapping[int, int]) -> dict[int, PartitionState]:
-    """Give partitions that are committed from 0 up to these offsets."""
+    """Return partitions that are committed from 0 up to these offsets."""
     return {number: PartitionState(0, end, end, 0) for number, end in ends.items()}
 
 
 def ends_of(topic: TopicState) -> dict[int, int]:
-    """Give how far the partitions of a topic are committed, where that is the log end too."""
+    """Return how far the partitions of a topic are committed, where that is the log end too."""
     assert all(each.high_watermark == each.log_end for each in topic.partitions.values())
     return {number: each.high_watermark for number, each in topic.partitions.items()}
 
 
 def lines_of(content: bytes) -> list[dict[str, Any]]:
-    """Give what a state or an intent holds below its header."""
+    """Return what a state or an intent holds below its header."""
     return [json.loads(line) for line in content.splitlines()[1:]]
 
 
 def version_of(content: bytes) -> int:
-    """Give the version of a state or an intent."""
+    """Return the version of a state or an intent."""
     return int(json.loads(content.partition(b"\n")[0])["version"])
 
 
 def in_format_1(content: bytes) -> bytes:
-    """Give a state or an intent as the release before format 2 would have written it."""
+    """Return a state or an intent as the release before format 2 would have written it."""
     name = json.loads(content.partition(b"\n")[0])["format"]
     if name == INTENT_FILE:
         return seal(INTENT_FILE, 1, lines_of(content))

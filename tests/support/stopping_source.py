@@ -50,7 +50,7 @@ class StoppingSource(KafkaLogDataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the short name of the format."""
+        """Return the short name of the format."""
         return "stopping"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StoppingWriter:  # noqa: N802
@@ -120,7 +120,7 @@ def stop_at(folder: Path, point: str, batch_id: int) -> None:
 
 
 def stopped_in(folder: Path) -> int | None:
-    """Give the process that stood still."""
+    """Return the process that stood still."""
     found = [int(path.name.split()[1]) for path in folder.glob("stopped *")]
     return found[0] if found else None
 

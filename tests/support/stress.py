@@ -69,7 +69,7 @@ class StressGround(Protocol):
         """The log directories."""
 
     def steps(self) -> Mapping[Callable[[random.Random], None], int]:
-        """Give what can be done, and how often in proportion."""
+        """Return what can be done, and how often in proportion."""
 
     def may_be_missing(self, life: Life, missing: set[str]) -> bool:
         """Whether the log has lost these values of a topic that still lives."""
@@ -95,7 +95,7 @@ class StressQuery:
         self.starts = 0
 
     def rows(self) -> list[tuple[str, int, int, str]]:
-        """Give topic, partition, offset and value of all rows so far."""
+        """Return topic, partition, offset and value of all rows so far."""
         # of a long run the sink's log keeps no batch 0, only what it was made compact in
         if not any((self._work / "rows" / "_spark_metadata").glob("[0-9]*")):
             return []
@@ -219,7 +219,7 @@ def wait_until_read(ground: StressGround, query: StressQuery) -> None:
 
 
 def missing_values(ground: StressGround, rows: Iterable[tuple[str, int, int, str]]) -> set[str]:
-    """Give what retention took from topics that still live before it was read."""
+    """Return what retention took from topics that still live before it was read."""
     read = {value for _, _, _, value in rows}
     lives = (life for life in ground.lives if life.alive and life.kind == "retained")
     return {value for life in lives for value in life.sent if value not in read}

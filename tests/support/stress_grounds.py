@@ -81,7 +81,7 @@ class BrokerGround(_Topics):
         return self._broker.log_dirs
 
     def steps(self) -> Steps:
-        """Give what can be done, and how often in proportion."""
+        """Return what can be done, and how often in proportion."""
         if not self.living:
             return {self.add_topic: 1}
         return {
@@ -185,13 +185,13 @@ class LiveGround(BrokerGround):
     """
 
     def steps(self) -> Steps:
-        """Give what can be done, and how often in proportion."""
+        """Return what can be done, and how often in proportion."""
         if not self.living:
             return {self.add_topic: 1}
         return {**self.harmless_steps(), self.make_again: 2, self.restart: 1, self.kill: 1}
 
     def harmless_steps(self) -> Steps:
-        """Give what takes nothing away that a query has read, or has still to read."""
+        """Return what takes nothing away that a query has read, or has still to read."""
         if not self.living:
             return {self.add_topic: 1}
         return {
@@ -248,7 +248,7 @@ class OwnGround(_Topics):
         self.outcomes: Counter[str] = Counter()
 
     def steps(self) -> Steps:
-        """Give what can be done, and how often in proportion."""
+        """Return what can be done, and how often in proportion."""
         if not self.living:
             return {self.add_topic: 1}
         return {

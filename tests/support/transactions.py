@@ -92,7 +92,7 @@ def snapshot_bytes(opened: dict[int, int], others: Iterable[int] = ()) -> bytes:
 
 
 def dumped_fields(case: str, suffix: str) -> dict[str, list[dict[str, int]]]:
-    """Give what Kafka's dump tool printed of files: for each its lines, as names and numbers.
+    """Return what Kafka's dump tool printed of files: for each its lines, as names and numbers.
 
     Paths begin with ``logdir/``.
     """
