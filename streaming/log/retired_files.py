@@ -39,6 +39,10 @@ class Removed(NamedTuple):
     files: int = 0
     bytes: int = 0
 
+    def plus(self, more: Removed) -> Removed:
+        """Return the sums."""
+        return Removed(self.files + more.files, self.bytes + more.bytes)
+
 
 def retire_below(folder: Path, base_offset: int) -> None:
     """Rename all files of segments below ``base_offset``, the oldest segment first.

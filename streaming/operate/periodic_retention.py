@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LockTimeoutError
 from kafkalog.files.shield import shielded
-from kafkalog.files.system import remembered, system
+from kafkalog.files.system import remembered
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.old_segments import refuse_broker_directory
 from kafkalog.streaming.operate.retain import retain_set
 from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.retention import Retention
+from kafkalog.streaming.store.rounds import Rounds
 from kafkalog.streaming.store.session import opened_set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
@@ -38,12 +39,8 @@ _MOST_PARTITIONS: Final = 1000
 """That one round looks at: about a millisecond each. The next round continues after them."""
 
 
-class _Rounds:
-    """When the next round of a set is due, and after which partition it begins, by directories."""
-
-    def __init__(self) -> None:
-        self.due: dict[tuple[Path, ...], float] = {}
-        self.after: dict[tuple[Path, ...], TopicPartition] = {}
+class _Rounds(Rounds):
+    pass
 
 
 def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: int) -> None:
@@ -51,13 +48,11 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
 
     REQUIRES: no lock of the directories is held. What goes wrong is a line in the log.
     """
-    rounds, which = remembered(_Rounds), tuple(directories)
-    now = system.monotonic()
-    if now < rounds.due.get(which, now):
+    rounds = remembered(_Rounds)
+    if not rounds.begins(directories, interval_ms / 1000):
         return
-    rounds.due[which] = now + interval_ms / 1000
     try:
-        _round(rounds, which, policy)
+        _round(rounds, directories, policy)
     except LockTimeoutError:
         _LOGGER.debug("retention waits for its next round: another writer holds %s", directories)
     except Exception as error:  # noqa: BLE001 - the batch before it is committed, whatever this is
@@ -65,7 +60,7 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
 
 
 @shielded
-def _round(rounds: _Rounds, directories: tuple[Path, ...], policy: SetPolicy) -> None:
+def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
     state = load_committed(directories).state
     if state is None or not any(_concerned(topic) for topic in state.topics.values()):
         return
@@ -73,10 +68,7 @@ def _round(rounds: _Rounds, directories: tuple[Path, ...], policy: SetPolicy) ->
         refuse_broker_directory(folder)
     at_once = replace(policy, wait_ms=0)
     with opened_set(directories, at_once, refuse_os_loss, holder="retention") as log_set:
-        chosen = _chosen(log_set.state, rounds.after.pop(directories, None))
-        if len(chosen) > _MOST_PARTITIONS:
-            chosen = chosen[:_MOST_PARTITIONS]
-            rounds.after[directories] = chosen[-1]
+        chosen = rounds.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
         keys = frozenset(chosen)
         _tell(retain_set(log_set, config={}, concerns=keys.__contains__))
 
@@ -90,16 +82,13 @@ def _concerned(topic: TopicState) -> bool:
     )
 
 
-def _chosen(state: CommitState, after: TopicPartition | None) -> list[TopicPartition]:
-    """List the partitions to look at, from the one after ``after`` on and round."""
-    found = sorted(
+def _partitions(state: CommitState) -> Iterator[TopicPartition]:
+    return (
         TopicPartition(topic.name, number)
         for topic in state.topics.values()
         if _concerned(topic)
         for number in topic.partitions
     )
-    first = 0 if after is None else sum(key <= after for key in found)
-    return found[first:] + found[:first]
 
 
 def _tell(done: Deleted) -> None:

@@ -162,7 +162,7 @@ def retain_set(
     dry_run: bool = False,
 ) -> Deleted:
     """Do what :func:`retain` does with an opened set. REQUIRES: the locks, unless ``dry_run``."""
-    done = Deleted(log_set.state.set_id)
+    done = Deleted(log_set.state.set_id, removed=log_set.removed)
     now_ms = system.time_ns() // 1_000_000
     gone = []
     for log in _logs(log_set, concerns, done, ends_swaps=not dry_run):
@@ -209,7 +209,7 @@ def delete_records(
         dry_run=False,
         wait_ms=wait_ms,
     ) as log_set:
-        done = Deleted(log_set.state.set_id)
+        done = Deleted(log_set.state.set_id, removed=log_set.removed)
         now_ms = system.time_ns() // 1_000_000
         gone = []
         for key, log in _named(log_set, offsets).items():
@@ -317,8 +317,7 @@ def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) ->
 
 def _remove_retired(folder: Path, settings: Mapping[str, str], now_ms: int, done: Deleted) -> None:
     delay_ms = LogConfig.of_topic(settings).file_delete_delay_ms
-    removed = remove_retired(folder, now_ms - delay_ms)
-    done.removed = Removed(done.removed.files + removed.files, done.removed.bytes + removed.bytes)
+    done.removed = done.removed.plus(remove_retired(folder, now_ms - delay_ms))
 
 
 def _delete(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DurabilityError
+from kafkalog.streaming.log.retired_files import Removed
 from kafkalog.streaming.store.partition_states import in_present_format
 from kafkalog.streaming.store.publishing import lost_locks
 
@@ -30,11 +31,13 @@ class LogSet:
     """An opened set; whoever has it holds the locks of all its directories.
 
     ``state`` is the newest state of any directory. ``verify_locks`` raises if the locks are lost.
+    ``removed`` are files of segments that others had deleted, which went when it was opened.
     """
 
     state: CommitState
     node: Node
     verify_locks: Callable[[], None] = lambda: None  # of a look, which has none
+    removed: Removed = Removed()
 
     @property
     def members(self) -> Mapping[str, Path]:

@@ -26,6 +26,7 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import shielded_part
+from kafkalog.streaming.store.dead_segments import remove_dead
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
 from kafkalog.streaming.store.log_set import LogSet
@@ -107,6 +108,8 @@ class Session(DirectoryLocks):
     def open(self, *conditions: Condition, takes_back: bool = True) -> LogSet:
         """Open the set, and take back what is unfinished once ``conditions`` have let that pass.
 
+        Segments that were deleted a while ago are removed then, too.
+
         REQUIRES: the locks are held. Directories in which there is nothing yet become a set.
 
         Raises:
@@ -118,6 +121,7 @@ class Session(DirectoryLocks):
             check(log_set)
         if takes_back:
             take_back(log_set, durable=self._policy.is_durable)
+            remove_dead(log_set)
         return log_set
 
 
