@@ -56,6 +56,7 @@ __all__ = [
     "never_had_producers",
     "open_transactions",
     "read_snapshot",
+    "snapshot_bytes",
 ]
 
 EMPTY_SNAPSHOT: Final = bytes.fromhex("0001 48674bc7 00000000")
@@ -116,6 +117,12 @@ def read_snapshot(path: Path) -> npt.NDArray[np.void]:
     if wrong.any():
         raise CheckpointError(f"{path}: entry {int(wrong.argmax())} has a negative id or offset")
     return entries
+
+
+def snapshot_bytes(entries: npt.NDArray[np.void]) -> bytes:
+    """Encode a snapshot of ``PRODUCER_ENTRY[n]``."""
+    body = struct.pack(">i", len(entries)) + entries.tobytes()
+    return _HEAD.pack(_VERSION, crc32c(body), len(entries)) + entries.tobytes()
 
 
 def open_transactions(path: Path) -> dict[int, int]:

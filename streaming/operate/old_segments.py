@@ -7,28 +7,34 @@ broker has appended to it, or it was damaged.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, META_PROPERTIES, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.errors import CorruptRecordError, LogDirectoryError
-from kafkalog.files.atomic import write_new
+from kafkalog.files.atomic import write_atomically, write_new
 from kafkalog.files.regular import fsync_directory
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.files import SNAPSHOT, file_name
+from kafkalog.streaming.log.files import OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.producer_state import EMPTY_SNAPSHOT, never_had_producers
+from kafkalog.streaming.log.producer_replay import snapshot_at
+from kafkalog.streaming.log.producer_state import (
+    EMPTY_SNAPSHOT,
+    list_snapshots,
+    never_had_producers,
+)
 from kafkalog.streaming.log.read.timestamps import largest_timestamp
 from kafkalog.streaming.log.retired_files import retire_below
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.ends.rule import Said, said_start
 from kafkalog.streaming.store.ownership import check_no_link
-from kafkalog.streaming.store.retention import LogBounds
+from kafkalog.streaming.store.retention import Expired, LogBounds
 from kafkalog.streaming.store.stale_lines import check_log_start
 
 if TYPE_CHECKING:
@@ -39,9 +45,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-    from kafkalog.streaming.store.retention import Expired
 
 __all__ = ["KnownLog", "OldSegment", "refuse_broker_directory"]
+
+
+_LOGGER: Final = logging.getLogger("kafkalog.log")
 
 
 class OldSegment:
@@ -180,12 +188,51 @@ class KnownLog:
         start_segment(folder, end)
         fsync_directory(folder)
 
+    def without_active(self, gone: Expired) -> Expired:
+        """Return what has expired if the active segment stays, though all of it has expired."""
+        active = self.segments[-1].base_offset
+        return Expired(gone.segments - 1, max(self.bounds.log_start, active))
+
+    def keep_producers(self, gone: Expired) -> None:
+        """Write the snapshot of producers that a broker would have, if the newest is to go.
+
+        REQUIRES: the log has rolled, if it is to.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        folder, first = self.where.path, self._first_left(gone)
+        snapshots = list_snapshots(folder)
+        if not gone.segments or any(offset >= first for offset in snapshots):
+            return
+        is_one = len(self.segments) == 1
+        if not snapshots and not is_one:
+            return
+        since = self.segments[0].base_offset if is_one else None
+        try:
+            data = snapshot_at(folder, first, since=since)
+        except CorruptRecordError as error:
+            _LOGGER.warning("a broker will not know earlier producers of this log: %s", error)
+            return
+        if data is not None:
+            write_atomically(folder / file_name(first, SNAPSHOT), data)
+
+    def drop_indexes(self, gone: Expired) -> None:
+        """Unlink the indexes of what has expired, to make room: readers do without."""
+        for segment in self.segments[: gone.segments]:
+            for kind in (OFFSET_INDEX, TIME_INDEX):
+                path = self.where.path / file_name(segment.base_offset, kind)
+                path.unlink(missing_ok=True)
+
+    def _first_left(self, gone: Expired) -> int:
+        if gone.rolls or not self.segments:
+            return self.state.log_end
+        return self.segments[gone.segments].base_offset
+
     def retire(self, gone: Expired) -> None:
         """Rename the files of what has expired. REQUIRES: the log start above it is published."""
-        if gone.rolls:
-            retire_below(self.where.path, self.state.log_end)
-        elif self.segments:
-            retire_below(self.where.path, self.segments[gone.segments].base_offset)
+        if self.segments:
+            retire_below(self.where.path, self._first_left(gone))
 
 
 def refuse_broker_directory(log_dir: Path) -> None:

@@ -16,7 +16,7 @@ Source: Kafka ``UnifiedLog.deleteOldSegments``, ``ReplicaManager.deleteRecords``
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import (
     KafkaLogError,
@@ -31,11 +31,11 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.retired_files import Removed, remove_retired
 from kafkalog.streaming.operate.old_segments import KnownLog, refuse_broker_directory
+from kafkalog.streaming.operate.shortening import Gone, Shortened, shorten, shortened
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-from kafkalog.streaming.store.log_starts import LogStarts, move_log_starts
 from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.retention import Expired, Retention, expired
+from kafkalog.streaming.store.retention import Retention, expired
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 
 if TYPE_CHECKING:
@@ -62,21 +62,6 @@ _REMOTE: Final = "remote.storage.enable"
 _NONE: Final = Retention()
 
 
-class Shortened(NamedTuple):
-    """A partition that was looked at: its log start before and after, and what has gone.
-
-    ``segments`` are the base offsets of those that were renamed to ``.deleted``.
-    """
-
-    topic_partition: TopicPartition
-    path: Path
-    start_before: int
-    start: int
-    end: int
-    segments: tuple[int, ...]
-    bytes: int
-
-
 @dataclass(slots=True)
 class Deleted:
     """What was done; after a dry run what would be.
@@ -90,11 +75,6 @@ class Deleted:
     left_alone: dict[str, str] = field(default_factory=dict)
     removed: Removed = field(default_factory=Removed)
     problems: list[str] = field(default_factory=list)
-
-
-class _Gone(NamedTuple):
-    log: KnownLog
-    what: Expired
 
 
 @shielded
@@ -177,8 +157,11 @@ def retain_set(
         except (KafkaLogError, OSError) as error:
             done.problems.append(str(error))
         else:
-            gone.append(_Gone(log, what))
-    _delete(log_set, gone, done, dry_run=dry_run)
+            gone.append(Gone(log, what))
+    if dry_run:
+        done.partitions = [shortened(each) for each in gone]
+    else:
+        done.partitions = shorten(log_set, gone, done.problems)
     return done
 
 
@@ -216,10 +199,10 @@ def delete_records(
             start = max(log.bounds.log_start, _start(log, offsets[key]))
             log.check_end()
             bounds = log.bounds._replace(log_start=start)
-            gone.append(_Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
+            gone.append(Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
         for log, _ in gone:
             _remove_retired(log.where.path, log.topic.settings, now_ms, done)
-        _delete(log_set, gone, done)
+        done.partitions = shorten(log_set, gone, done.problems)
         return done
 
 
@@ -318,49 +301,3 @@ def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) ->
 def _remove_retired(folder: Path, settings: Mapping[str, str], now_ms: int, done: Deleted) -> None:
     delay_ms = LogConfig.of_topic(settings).file_delete_delay_ms
     done.removed = done.removed.plus(remove_retired(folder, now_ms - delay_ms))
-
-
-def _delete(
-    log_set: LogSet, gone: Sequence[_Gone], done: Deleted, *, dry_run: bool = False
-) -> None:
-    """Roll, publish, and rename: see the module."""
-    if not dry_run:
-        gone = _rolled(gone, done)
-    done.partitions += [_shortened(*each) for each in gone]
-    if dry_run:
-        return
-    starts: LogStarts = {}
-    for log, what in gone:
-        if what.log_start > log.bounds.log_start:
-            starts.setdefault(log.key, {})[log.number] = what.log_start
-    if starts:
-        move_log_starts(log_set, starts)
-    for log, what in gone:
-        log_set.verify_locks()
-        log.retire(what)
-
-
-def _rolled(gone: Sequence[_Gone], done: Deleted) -> list[_Gone]:
-    """Roll the logs of which all has expired; leave those alone where that fails."""
-    left = []
-    for each in gone:
-        try:
-            if each.what.rolls:
-                each.log.roll()
-            left.append(each)
-        except (KafkaLogError, OSError) as error:
-            done.problems.append(str(error))
-    return left
-
-
-def _shortened(log: KnownLog, what: Expired) -> Shortened:
-    segments = log.segments[: what.segments]
-    return Shortened(
-        log.where.topic_partition,
-        log.where.path,
-        log.bounds.log_start,
-        what.log_start,
-        log.bounds.log_end,
-        tuple(each.base_offset for each in segments),
-        sum(each.size for each in segments),
-    )

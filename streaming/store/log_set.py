@@ -7,7 +7,7 @@ where an empty folder in its place would start all of its partitions again at of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DurabilityError
@@ -37,7 +37,7 @@ class LogSet:
     state: CommitState
     node: Node
     verify_locks: Callable[[], None] = lambda: None  # of a look, which has none
-    removed: Removed = Removed()
+    removed: Removed = field(default_factory=Removed)
 
     @property
     def members(self) -> Mapping[str, Path]:

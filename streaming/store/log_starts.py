@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
+    read_leader_epochs,
     read_offset_checkpoint,
     read_topic_id,
+    write_leader_epochs,
     write_offset_checkpoint,
 )
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.parallel import for_each
 from kafkalog.files.shield import Interrupted, check_interrupt
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -97,6 +100,8 @@ def _topic_starting(topic: TopicState, starts: Mapping[int, int]) -> TopicState:
 def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None = None) -> None:
     """Let Kafka's checkpoints say at least what the commit state says of these partitions.
 
+    Leader epochs that ended below a log start go, as a broker would forget them.
+
     All of those that the state knows, without ``which``. A folder with another topic id is of
     another topic. What a checkpoint says of a log that starts even later stays.
 
@@ -105,12 +110,15 @@ def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None
     """
     there = LogDirs(log_set.directories).partitions()
     by_directory: dict[Path, dict[TopicPartition, int]] = {}
+    truncated: list[tuple[Path, int]] = []
     for key, topic in log_set.state.topics.items():
         for number in topic.partitions if which is None else which.get(key, ()):
             found = there.get(TopicPartition(topic.name, number))
             start = topic.partitions[number].log_start
             if found is not None and start and _is_of(log_set.state, key, found):
                 by_directory.setdefault(found.log_dir, {})[found.topic_partition] = start
+                truncated.append((found.path, start))
+    for_each(_truncate_epochs, truncated)
     for folder, starts in by_directory.items():
         known = read_offset_checkpoint(folder, LOG_START_OFFSET)
         raised = {key: start for key, start in starts.items() if start > known.get(key, 0)}
@@ -123,3 +131,20 @@ def _is_of(state: CommitState, key: str, found: PartitionDirectory) -> bool:
         return state.key_of(found.topic_partition.topic, read_topic_id(found.path)) == key
     except CheckpointError:
         return False
+
+
+def _truncate_epochs(which: tuple[Path, int]) -> None:
+    """Let the epoch that holds a log start begin there; a file that is damaged stays as it is.
+
+    Source: Kafka ``LeaderEpochFileCache.truncateFromStart``.
+    """
+    folder, start = which
+    try:
+        epochs = read_leader_epochs(folder)
+    except KafkaLogError:
+        return
+    before = [each for each in epochs if each.start_offset <= start]
+    if before:
+        kept = [before[-1]._replace(start_offset=start), *epochs[len(before) :]]
+        if kept != epochs:
+            write_leader_epochs(folder, kept, fsync=False)

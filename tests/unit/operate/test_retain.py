@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.sinking import Writer, rows
+from tests.support.transactions import BrokerLog
 
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
+    LEADER_EPOCHS,
     LOG_START_OFFSET,
     META_PROPERTIES,
     PARTITION_METADATA,
+    LeaderEpoch,
+    read_leader_epochs,
     read_offset_checkpoint,
+    write_leader_epochs,
 )
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
@@ -29,7 +34,10 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.producer_replay import snapshot_at
+from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
@@ -442,3 +450,54 @@ def test_on_a_full_disk_what_was_retired_before_goes_first(
     assert not (tmp_path / UNFINISHED_FOLDER).exists()
     retain([str(tmp_path)])
     assert bases(tmp_path) == [4]
+
+
+# What a broker keeps beside a log
+
+
+def test_leader_epochs_begin_at_the_new_log_start(tmp_path: Path) -> None:
+    fill(tmp_path, *[now_ms()] * 4)
+    epochs = [LeaderEpoch(0, 0), LeaderEpoch(2, 3), LeaderEpoch(5, 6)]
+    write_leader_epochs(tmp_path / "t-0", epochs)
+    (tmp_path / "t-1" / LEADER_EPOCHS).write_text("damaged")
+    delete_records([str(tmp_path)], {T0: 5, T1: 5})
+    assert read_leader_epochs(tmp_path / "t-0") == [LeaderEpoch(2, 5), LeaderEpoch(5, 6)]
+    assert (tmp_path / "t-1" / LEADER_EPOCHS).read_text() == "damaged"
+    delete_records([str(tmp_path)], {T0: 6})
+    assert read_leader_epochs(tmp_path / "t-0") == [LeaderEpoch(5, 6)]
+    delete_records([str(tmp_path)], {T0: -1})
+    assert read_leader_epochs(tmp_path / "t-0") == [LeaderEpoch(5, 8)]
+
+
+def of_a_broker(log: Path, *steps: tuple[str, int]) -> Path:
+    """Let a broker write a log, with snapshots where it rolls, and take it over."""
+    BrokerLog(log / "t-0").play(steps)
+    take_over([str(log)])
+    return log / "t-0"
+
+
+def test_what_is_known_of_producers_stays_though_its_snapshots_go(tmp_path: Path) -> None:
+    write = [("write", 7), ("send", 8), ("commit", 8)]
+    folder = of_a_broker(tmp_path, *write, ("roll", 0), *write)
+    assert list_snapshots(folder) == [5]
+    Writer(tmp_path, topic="t", segment__bytes="100").write(0, rows(["a"]))
+    known = snapshot_at(folder, 10)
+    assert list_base_offsets(folder) == [0, 5, 10]
+    retain([str(tmp_path)], config={"retention.bytes": "1"})
+    assert list_base_offsets(folder) == [10]
+    assert list_snapshots(folder) == [10]
+    entries = read_snapshot(folder / file_name(10, SNAPSHOT))
+    assert (folder / file_name(10, SNAPSHOT)).read_bytes() == known
+    assert {(int(each["producer_id"]), int(each["last_offset"])) for each in entries} == {
+        (7, 6),
+        (8, 8),
+    }
+
+
+def test_a_log_that_rolls_keeps_what_is_known_of_its_producers(tmp_path: Path) -> None:
+    folder = of_a_broker(tmp_path, ("write", 7), ("send", 8), ("abort", 8))
+    retain([str(tmp_path)], config={"retention.ms": "1"})
+    assert (list_base_offsets(folder), list_snapshots(folder)) == ([5], [5])
+    entries = read_snapshot(folder / file_name(5, SNAPSHOT))
+    assert entries["producer_id"].tolist() == [7, 8]
+    assert entries["coordinator_epoch"].tolist() == [-1, 5]
