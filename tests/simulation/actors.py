@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation import operators, readers, writers
+from tests.simulation import brokers, operators, readers, writers
 
 if TYPE_CHECKING:
     import random
@@ -28,6 +28,7 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "operator": operators.operator,
     "deleter": operators.deleter,
     "janitor": operators.janitor,
+    "broker": brokers.broker,
 }
 
 DELETING: Final = frozenset({"deleter", "janitor"})

@@ -179,6 +179,14 @@ class Scene:
         """Do nothing for a while."""
         self.machine.scheduler.sleep(chance.random() * 0.05)
 
+    def rest_here(self, actor: str, chance: random.Random) -> None:
+        """Do nothing for a while, and go on as a new process if that is not survived."""
+        with contextlib.suppress(InterruptError):
+            try:
+                self.rest(chance)
+            except KilledError:
+                self.reborn(actor)
+
     # What was said
 
     @contextlib.contextmanager

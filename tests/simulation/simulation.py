@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Result", "draw", "run", "shrink"]
 
 _START_NS = 1_700_000_000_000_000_000
-_OTHERS = ("reader", "follower", "operator", "deleter", "janitor")
-_WEIGHTS = (3, 3, 2, 1, 1)
+_OTHERS = ("reader", "follower", "operator", "deleter", "janitor", "broker")
+_WEIGHTS = (6, 6, 4, 2, 2, 3)
 _HARMLESS = frozenset({"kill", "torn", "interrupt", "power"})
 """Faults that are in nobody's way but of who is struck."""
 
@@ -89,8 +89,10 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         for what in ("kill", "torn", "interrupt", "pause", "jump", "error", "vanish")
         if chance.random() < 0.45
     }
-    if chance.random() < 0.25:
+    if chance.random() < 0.25 and "broker" not in names:
         faults["power"] = every * 10
+    if "broker" in names:
+        options["allowBrokerDirectory"] = "true"
     return Plan(
         seed,
         actors,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import random
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.scene import TOPIC, Scene
+from tests.simulation.scheduler import InterruptError
 
 import kafkalog
 from kafkalog.errors import KafkaLogError
@@ -91,15 +91,18 @@ def batch(scene: Scene, name: str, operations: int, chance: random.Random) -> No
 
 
 def _commit_batch(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun]) -> None:
-    committer = Committer(plan.commit_plan, identity)
     try:
-        committer.commit(runs)
+        Committer(plan.commit_plan, identity).commit(runs)
     except Exception:
-        # As Spark does: what this one comes to is not told.
-        with contextlib.suppress(KafkaLogError, OSError):
-            Committer(plan.commit_plan, identity).abort(runs)
+        _abort(plan, identity, runs)
         raise
     _retain(plan)
+
+
+def _abort(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun]) -> None:
+    """Do as Spark after a commit that failed: what this one comes to is not told."""
+    with contextlib.suppress(KafkaLogError, OSError, InterruptError):
+        Committer(plan.commit_plan, identity).abort(runs)
 
 
 def query(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
@@ -133,8 +136,7 @@ def _commit_query(plan: WritePlan, identity: BatchIdentity, runs: list[StagedRun
     try:
         Committer(plan.commit_plan, identity, appenders=remembered(KeptAppenders)).commit(runs)
     except Exception:
-        with contextlib.suppress(KafkaLogError, OSError):
-            Committer(plan.commit_plan, replace(identity, digest="")).abort(runs)
+        _abort(plan, identity, runs)
         raise
     _retain(plan)
 

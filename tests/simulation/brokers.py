@@ -1,0 +1,187 @@
+"""A broker, by what it does to log directories, and the person who gives them to it and back.
+
+It takes Kafka's locks, refuses to start on half a commit, recovers, appends, writes its checkpoints
+late, and stops; or is killed, as anybody here is. The real one is asked in ``tests/interop``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from tests.simulation.scene import TOPIC, Scene
+from tests.simulation.scheduler import InterruptError, KilledError
+from tests.support.logs import Row, batch_bytes
+
+from kafkalog.checkpoints.broker import (
+    CLEAN_SHUTDOWN,
+    HIGH_WATERMARK,
+    LOCK,
+    META_PROPERTIES,
+    RECOVERY_POINT,
+    remove_clean_shutdown_marker,
+    write_clean_shutdown_marker,
+    write_offset_checkpoint,
+)
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.append.recovery import recover_segment
+from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.records.batch import scan_batches
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator
+
+    from tests.simulation.auditor import Write
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["broker"]
+
+_INTERVAL: Final = 4096
+_META: Final = b"version=1\nnode.id=1\ncluster.id=x\n"
+
+
+class _RefusedError(Exception):
+    """The broker does not start."""
+
+
+def broker(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A person who hands a set over to a broker, and takes it back; now and then in haste."""
+    for number in range(max(operations // 2, 1)):
+        scene.rest_here(name, chance)
+        if chance.random() < 0.7:
+            with scene.at_work(name):
+                done = hand_over(scene.paths)
+                if done.problems and not scene.may_fail:
+                    scene.history.errors.append(f"{name} cannot hand over: {done.problems}")
+        _run(scene, name, number, chance)
+        if chance.random() < 0.6:
+            with scene.at_work(name):
+                done = take_over(scene.paths)
+                if done.problems and not scene.may_fail:
+                    scene.history.errors.append(f"{name} cannot take over: {done.problems}")
+
+
+def _run(scene: Scene, name: str, number: int, chance: random.Random) -> None:
+    """Let the broker run once; killed or not, it is gone afterwards."""
+    writes: list[Write] = []
+    try:
+        with scene.operation(), _locked(scene):
+            running = _Broker(scene)
+            for each in range(chance.randrange(4)):
+                value, partition = f"{name}.{number}.{each}", running.any_partition(chance)
+                write = scene.begin({value: partition.partition}, chance)
+                write.outcome = "unknown"
+                writes.append(write)
+                running.append(partition, value)
+                is_long = scene.may_fail and chance.random() < 0.2
+                scene.machine.scheduler.sleep(3.0 if is_long else chance.random() * 0.05)
+                if chance.random() < 0.3:
+                    running.write_high_watermarks()
+                    _acknowledge(scene, writes)
+            running.stop()
+            _acknowledge(scene, writes)
+    except KilledError:
+        scene.reborn(name)
+    except (_RefusedError, InterruptError):
+        pass
+    except (KafkaLogError, OSError) as error:
+        scene.failed(name, None, error)
+
+
+def _acknowledge(scene: Scene, writes: list[Write]) -> None:
+    """Note that readers can see these records from now on."""
+    for write in writes:
+        if write.outcome != "ok":
+            write.outcome, write.acknowledged = "ok", scene.history.now()
+
+
+@contextlib.contextmanager
+def _locked(scene: Scene) -> Iterator[None]:
+    """Hold Kafka's lock in each directory, as a broker does while it runs.
+
+    Raises:
+        _RefusedError: somebody else has one; or a commit is unfinished.
+    """
+    with contextlib.ExitStack() as undo:
+        for path in scene.paths:
+            descriptor = os.open(f"{path}/{LOCK}", os.O_RDWR | os.O_CREAT)
+            undo.callback(os.close, descriptor)
+            try:
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _RefusedError from None
+            undo.callback(_unlink, f"{path}/{LOCK}")
+        if any(Path(path, UNFINISHED_FOLDER).exists() for path in scene.paths):
+            raise _RefusedError
+        yield
+
+
+def _unlink(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        Path(path).unlink()
+
+
+class _Broker:
+    def __init__(self, scene: Scene) -> None:
+        """Start: recover what was not shut down in good order."""
+        self._directories = [Path(path) for path in scene.paths]
+        for folder in self._directories:
+            if not (folder / META_PROPERTIES).exists():
+                write_atomically(folder / META_PROPERTIES, _META)
+        found = LogDirs(self._directories).partitions()
+        self._folders = {key: each.path for key, each in found.items() if key.topic == TOPIC}
+        for key, path in self._folders.items():
+            if not (path.parent / CLEAN_SHUTDOWN).exists():
+                with PartitionLog(path, key) as log:
+                    bases = [segment.base_offset for segment in log.segments]
+                for base in bases:
+                    recover_segment(path, base, index_interval_bytes=_INTERVAL)
+        for folder in self._directories:
+            remove_clean_shutdown_marker(folder)
+        self._appenders: dict[TopicPartition, PartitionAppender] = {}
+
+    def any_partition(self, chance: random.Random) -> TopicPartition:
+        return chance.choice(sorted(self._folders))
+
+    def append(self, key: TopicPartition, value: str) -> None:
+        """Append a record; with acks=1 that is all."""
+        appender = self._appenders.get(key)
+        if appender is None:
+            appender = PartitionAppender(self._folders[key], key, LogConfig(), now_ms=0)
+            self._appenders[key] = appender
+        data = batch_bytes(appender.log_end_offset, [Row(value.encode())])
+        content = np.frombuffer(data, np.uint8).copy()
+        plan = appender.plan([scan_batches(content).table])
+        appender.apply(plan, [BufferSource(content)], os.close)
+
+    def _write_ends(self, name: str) -> None:
+        for folder in self._directories:
+            ends = {}
+            for key, path in self._folders.items():
+                if path.parent == folder:
+                    with PartitionLog(path, key) as log:
+                        ends[key] = log.log_end_offset(verify_from=0)
+            write_offset_checkpoint(folder, name, ends)
+
+    def write_high_watermarks(self) -> None:
+        """Write down how far logs are committed, which a broker does every five seconds."""
+        self._write_ends(HIGH_WATERMARK)
+
+    def stop(self) -> None:
+        """Stop in good order."""
+        self._write_ends(RECOVERY_POINT)
+        self._write_ends(HIGH_WATERMARK)
+        for folder in self._directories:
+            write_clean_shutdown_marker(folder)
