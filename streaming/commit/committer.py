@@ -27,7 +27,7 @@ from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import CommitError, KafkaLogError
 from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
 from kafkalog.files.regular import fsync_directory
-from kafkalog.files.shield import Interrupted, check_interrupt, shielded
+from kafkalog.files.shield import Interrupted, check_interrupt, shielded, shielded_part
 from kafkalog.files.system import system
 from kafkalog.streaming.border import what_to_do
 from kafkalog.streaming.commit.append import PartitionAppend
@@ -153,11 +153,11 @@ class Committer:
                 self.abort(runs)
             raise
 
-    @shielded
+    @shielded_part
     def abort(self, runs: Sequence[StagedRun]) -> None:
         """Drop what the tasks staged, unless the batch is committed or a commit has begun with it.
 
-        The rest is swept away by a later commit.
+        The rest is swept away by a later commit. An interrupt finds the batch not done.
         """
         with self._session() as session:
             log_set = session.open(takes_back=False)

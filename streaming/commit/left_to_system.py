@@ -1,8 +1,12 @@
-"""A batch with ``flush=commit`` that is there already: an earlier run may have used ``flush=os``.
+"""Make durable what ``flush=os`` has left to the system, where something relies on it.
 
+A batch with ``flush=commit`` that is there already: an earlier run may have used ``flush=os``.
 Whoever returns from such a batch has promised that it survives a loss of power. Nothing says which
 partitions the first run wrote to. So all that was left to the system is made durable. That is rare
 and cheap: a batch comes again when its query starts again.
+
+A log start that moves to where nothing is durable yet: it is durable itself. If a loss of power
+took records around it, the log would end below its start, and nobody could write or read.
 """
 
 from __future__ import annotations
@@ -12,19 +16,41 @@ from typing import TYPE_CHECKING
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.partition_end import PartitionEnd
 from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["make_left_durable"]
+__all__ = ["make_durable_around", "make_left_durable"]
 
 
-def make_left_durable(log_set: LogSet) -> list[PartitionEnd]:
-    """Make durable what the system was left to write; give its partitions, for the next state.
+def make_durable_around(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) -> None:
+    """Make logs durable that are to start at offsets, by topic key, which are not durable yet.
+
+    The state of the set says so then. REQUIRES: as :func:`make_left_durable`.
+
+    Raises:
+        OSError: they are not durable.
+    """
+
+    def reaches(key: str, number: int, durable_end: int) -> bool:
+        return starts.get(key, {}).get(number, 0) > durable_end
+
+    log_set.state = all_durable(log_set.state, make_left_durable(log_set, reaches))
+
+
+def make_left_durable(
+    log_set: LogSet, concerns: Callable[[str, int, int], bool] = lambda *_: True
+) -> list[PartitionEnd]:
+    """Make durable what the system was left to write; return its partitions, for the next state.
+
+    ``concerns`` chooses some by topic key, number and durable end.
 
     REQUIRES: the locks are held, and all that is committed is in the logs.
 
@@ -39,6 +65,8 @@ def make_left_durable(log_set: LogSet) -> list[PartitionEnd]:
     for key, topic in topics.items():
         interval = LogConfig.of_topic(topic.settings).index_interval_bytes
         for number, durable_end in topic.durable_ends.items():
+            if not concerns(key, number, durable_end):
+                continue
             name = TopicPartition(topic.name, number)
             where = found.get(name)
             if where is None or topic_key(topic.name, read_topic_id(where.path)) != key:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LockTimeoutError
-from kafkalog.files.shield import shielded
+from kafkalog.files.shield import shielded_rest
 from kafkalog.files.system import remembered
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.old_segments import refuse_broker_directory
@@ -59,7 +59,7 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
         _LOGGER.warning("retention was not done, the next round tries again: %s", error)
 
 
-@shielded
+@shielded_rest
 def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
     state = load_committed(directories).state
     if state is None or not any(_concerned(topic) for topic in state.topics.values()):

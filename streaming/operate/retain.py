@@ -2,7 +2,8 @@
 
 1. files that an earlier round has retired go, once ``file.delete.delay.ms`` is over;
 2. what has expired is told by :mod:`~kafkalog.streaming.store.retention`;
-3. where all of a log has, it continues in a new segment;
+3. where all of a log has, it continues in a new segment; what ``flush=os`` has left of a log that
+   loses records is made durable;
 4. the new log starts are published, by one rename for all partitions, and Kafka's checkpoint
    follows (:mod:`~kafkalog.streaming.store.log_starts`);
 5. the segments are renamed to ``.deleted``.

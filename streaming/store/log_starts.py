@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
@@ -47,7 +47,7 @@ def move_log_starts(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) ->
     """Publish that logs start at these offsets, and write Kafka's checkpoints.
 
     REQUIRES: the locks are held, nothing is unfinished, the state knows the partitions, and no
-    start lies above its high watermark.
+    start lies above its high watermark, or above what is durable of its log.
 
     Raises:
         OSError, KafkaLogError: nothing is published; or all of it, and the next session writes the
@@ -78,23 +78,12 @@ def _withdraw(log_set: LogSet, state: CommitState) -> None:
 def _starting(state: CommitState, starts: Mapping[str, Mapping[int, int]]) -> CommitState:
     topics = dict(state.topics)
     for key, of_topic in starts.items():
-        topics[key] = _topic_starting(topics[key], of_topic)
-    left = any(topic.durable_ends for topic in topics.values())
-    return replace(state.following(topics=topics), boot=state.boot if left else None)
-
-
-def _topic_starting(topic: TopicState, starts: Mapping[int, int]) -> TopicState:
-    partitions = dict(topic.partitions)
-    durable = dict(topic.durable_ends)
-    for number, start in starts.items():
-        before = partitions[number]
-        partitions[number] = before._replace(log_start=max(start, before.log_start))
-        if number in durable:
-            # What counts as deleted is not looked for after a loss of power.
-            durable[number] = max(start, durable[number])
-            if durable[number] >= before.log_end:
-                del durable[number]
-    return replace(topic, partitions=partitions, durable_ends=durable)
+        partitions = dict(topics[key].partitions)
+        for number, start in of_topic.items():
+            before = partitions[number]
+            partitions[number] = before._replace(log_start=max(start, before.log_start))
+        topics[key] = replace(topics[key], partitions=partitions)
+    return state.following(topics=topics)
 
 
 def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None = None) -> None:

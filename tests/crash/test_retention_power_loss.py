@@ -11,10 +11,12 @@ from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.operate.retain import retain
+from kafkalog.streaming.operate.retain import delete_records, retain
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
@@ -93,3 +95,40 @@ def test_whatever_a_loss_of_power_leaves_of_a_retention_the_next_one_ends_it(lim
             assert list_base_offsets(MOUNT / "t-0")[0] == last[0][0]
             assert recover([str(MOUNT)]).problems == []
     assert number >= min(STATES, 20)
+
+
+def delete_what_was_left(flushes: tuple[str, ...]) -> None:
+    for batch, flush in enumerate(flushes):
+        writer = Writer(MOUNT, topic="t", numPartitions="2", flush=flush)
+        writer.write(batch, rows([f"{batch}a", f"{batch}b"], partitions=[0, 1]))
+    ends = len(flushes)
+    assert delete_records([str(MOUNT)], {KEYS[0]: ends - 1, KEYS[1]: ends}).problems == []
+
+
+@pytest.mark.parametrize("flushes", [("os", "os"), ("os",), ("commit", "os", "os")], ids="-".join)
+def test_records_left_to_the_system_may_be_deleted_before_the_power_goes(
+    flushes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine()
+    with simulated(machine):
+        Writer(MOUNT, topic="other", name="other").write(0, rows(["x"]))
+    whole = changes_of(machine.disk, lambda: delete_what_was_left(flushes))
+    states = states_after(machine.disk, whole.disk.changes, list(whole.disk.folders), "deleted")
+    last = look(whole.disk)
+    for number, (disk, returned) in enumerate(states, start=1):
+        machine = Machine(disk.copy())
+        machine.process = number
+        with simulated(machine), monkeypatch.context() as patch:
+            patch.setattr(system, "boot_id", lambda: "after the loss")
+            try:
+                assert not returned or seen() == last
+            except KafkaLogError as error:
+                assert "--accept-os-loss" in str(error)  # noqa: PT017 - or it is read
+            assert recover([str(MOUNT)], accept_os_loss=True).problems == []
+            if returned:
+                assert [start for start, _ in seen()] == [start for start, _ in last]
+            known = [len(values) for _, values in seen()] if (MOUNT / "t-0").exists() else [0, 0]
+            Writer(MOUNT, topic="t", name="later", numPartitions="2").write(
+                0, rows(["y", "z"], partitions=[0, 1])
+            )
+            assert [len(values) for _, values in seen()] == [count + 1 for count in known]

@@ -21,13 +21,25 @@ from kafkalog.files.system import system
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Interrupted", "Shielded", "check_interrupt", "current", "shielded", "shielded_part"]
+__all__ = [
+    "Interrupted",
+    "Shielded",
+    "check_interrupt",
+    "current",
+    "shielded",
+    "shielded_part",
+    "shielded_rest",
+]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 _LOOK_S: Final = 0.25
 """How long to wait at once: a signal that comes right before the wait does not end it."""
+
+_ALL: Final = "all"
+_BEGINNING: Final = "beginning"
+_REST: Final = "rest"
 
 _CALLER: Final = "caller"
 _THREAD: Final = "thread"
@@ -63,7 +75,22 @@ def shielded_part(function: Callable[_P, _T]) -> Callable[_P, _T]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
         if _HERE.running is not None:
             return function(*args, **kwargs)
-        return Shielded(functools.partial(function, *args, **kwargs), is_all=False).result()
+        return Shielded(functools.partial(function, *args, **kwargs), part=_BEGINNING).result()
+
+    return call
+
+
+def shielded_rest(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Do as :func:`shielded`, for what follows when all that the caller wants is done.
+
+    An interrupt came too late to stop that, whatever it stops of the rest.
+    """
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if _HERE.running is not None:
+            return function(*args, **kwargs)
+        return Shielded(functools.partial(function, *args, **kwargs), part=_REST).result()
 
     return call
 
@@ -93,11 +120,11 @@ _HERE: Final = _Here()
 
 
 class Shielded(Generic[_T]):
-    """One action, in a thread of its own; ``is_all`` if it is all that its caller wants."""
+    """One action, in a thread of its own; ``part`` says which of what its caller wants it is."""
 
-    def __init__(self, action: Callable[[], _T], *, is_all: bool = True) -> None:
+    def __init__(self, action: Callable[[], _T], *, part: str = _ALL) -> None:
         self.is_asked_to_stop = False
-        self._is_all = is_all
+        self._part = part
         self._action = action
         self._values: list[_T] = []
         self._error: BaseException | None = None
@@ -177,7 +204,7 @@ class Shielded(Generic[_T]):
         self._end.release()
 
     def _outcome(self) -> str:
-        if self._values and self._is_all:
+        if self._part is _REST or (self._values and self._part is _ALL):
             return "kafkalog: this came too late to stop anything: it is done"
         if self._error is None or isinstance(self._error, Interrupted):
             return "kafkalog: it was stopped before it was done"

@@ -20,7 +20,7 @@ from tests.support.sinking import Writer, rows, values_of
 import kafkalog
 from kafkalog.errors import CommitError
 from kafkalog.files.parallel import for_each
-from kafkalog.files.shield import Interrupted, check_interrupt, shielded
+from kafkalog.files.shield import Interrupted, check_interrupt, shielded, shielded_rest
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.store.locks import DirectoryLocks
 
@@ -98,6 +98,16 @@ def test_what_is_interrupted_stops_where_it_may(interrupt: Any) -> None:
         shielded(work)()
     assert steps == [0, 1]
     assert raised.value.__notes__ == ["kafkalog: it was stopped before it was done"]
+
+
+def test_an_interrupt_amid_the_rest_says_that_all_that_was_wanted_is_done(interrupt: Any) -> None:
+    def work() -> None:
+        interrupt()
+        check_interrupt()
+
+    with pytest.raises(AlarmError) as raised:
+        shielded_rest(work)()
+    assert "it is done" in "".join(raised.value.__notes__)
 
 
 def test_what_clears_up_after_an_interrupt_is_not_stopped_by_the_same_one(interrupt: Any) -> None:
@@ -322,7 +332,8 @@ def test_nothing_takes_locks_but_in_a_shielded_thread() -> None:
                 found.append(node.name)
                 decorators = {d.id for d in node.decorator_list if isinstance(d, ast.Name)}
                 assert (
-                    decorators & {"shielded", "shielded_part"} or node.name in _UNDER_ITS_CALLERS
+                    decorators & {"shielded", "shielded_part", "shielded_rest"}
+                    or node.name in _UNDER_ITS_CALLERS
                 ), f"{path.name}: {node.name} takes locks, and is not @shielded"
     assert {"recover", "take_over", "hand_over", "abort"} <= {*found}
 

@@ -7,8 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.interrupting import AlarmError, raising
 from tests.support.sinking import Writer, rows
 
+from kafkalog.files.shield import check_interrupt
 from kafkalog.files.system import system
 from kafkalog.streaming.library import append
 from kafkalog.streaming.log.segment_files import list_base_offsets
@@ -142,3 +144,19 @@ def test_a_round_looks_at_some_partitions_and_the_next_one_at_the_others(
         shortened.append(done)
         clock.now_ns += 5 * MINUTE_NS
     assert shortened == [[0, 1], [2, 3], [0, 4]]
+
+
+def test_an_interrupt_of_the_deleting_says_that_the_append_is_done(
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del clock
+    with raising() as interrupt:
+
+        def interrupted(*_: Any, **__: Any) -> None:
+            interrupt()
+            check_interrupt()
+
+        monkeypatch.setattr(periodic_retention, "retain_set", interrupted)
+        with pytest.raises(AlarmError) as raised:
+            append(tmp_path, "t", rows(["a"]), options={"retention.ms": 1})
+    assert "it is done" in "".join(raised.value.__notes__)
