@@ -8,15 +8,19 @@ from kafkalog.errors import ChecksumMismatchError
 from kafkalog.streaming.records.batch import invalid_checksums
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kafkalog.streaming.log.segment import Chunk, LogSegment
 
 __all__ = ["checked_chunks"]
 
 
-def checked_chunks(segment: LogSegment, position: int) -> Iterator[Chunk]:
+def checked_chunks(
+    segment: LogSegment, position: int, progress: Callable[[int], object] = lambda _: None
+) -> Iterator[Chunk]:
     """Read the batches of an inactive segment from a position on, about 1 MiB at a time.
+
+    ``progress`` is told of the bytes that were read, after each of these; what it raises ends it.
 
     Raises:
         CorruptRecordError: bytes that are no sound batch, up to the end of the file.
@@ -34,5 +38,6 @@ def checked_chunks(segment: LogSegment, position: int) -> Iterator[Chunk]:
                 offset=int(table.base_offset[row]),
             )
         yield chunk
+        progress(len(chunk.data))
         position = chunk.file_position + len(chunk.data)
     segment.refuse_rest(position)

@@ -9,9 +9,9 @@ Source: Kafka ``Cleaner.doClean``, ``Cleaner.cleanSegments``.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kafkalog.files.regular import fsync_directory
 from kafkalog.streaming.clean.batch_filter import BatchFilter, FilterRules
 from kafkalog.streaming.clean.checked import checked_chunks
 from kafkalog.streaming.clean.cleanable import segments_between
@@ -23,7 +23,7 @@ from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segments import LogSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.clean.cleanable import Cleanable
@@ -76,50 +76,52 @@ def clean_log(
     offsets: OffsetMap,
     last_records: LastRecords,
     now_ms: int,
+    prefix: str = "",
+    progress: Callable[[int], object] = lambda _: None,
 ) -> CleanedLog:
-    """Clean a partition's log once and write the result into another folder, durably.
+    """Clean a partition's log once and write the result into durable files in another folder.
 
     Args:
         directory: the partition's folder.
-        output: an empty folder for segments with their final names.
+        output: a folder for segments with their final names, which the caller makes durable.
         cleanable: how far.
         config: the topic's settings.
         offsets: a map to be used.
         last_records: those of the active producers of the whole log.
         now_ms: the time, from which ``delete.retention.ms`` counts.
+        prefix: what the names of the files begin with.
+        progress: see :func:`~kafkalog.streaming.clean.checked.checked_chunks`.
 
     Raises:
         CorruptRecordError: the log is damaged where it was to be cleaned.
         FileNotFoundError: a segment went away meanwhile.
-        FileExistsError: ``output`` has segments already.
     """
     start, end = cleanable.first_dirty_offset, cleanable.end_offset
-    listed = LogSegments.of(directory)
-    dirty = segments_between(listed, start, end)
+    dirty, found = _listed(directory, start, end)
     if not dirty:
         return CleanedLog(start, is_complete=True, groups=(), keyless=0)
-    build_offset_map(directory, dirty, start, end, offsets)
+    build_offset_map(directory, dirty, start, end, offsets, progress)
     clean_to = offsets.latest_offset + 1
-    sources = [_look(segment) for segment in segments_between(listed, 0, clean_to)]
-    retention_ms = config.delete_retention_ms
-    horizon_ms = _legacy_horizon(sources, start, retention_ms)
-    rules = FilterRules(now_ms, retention_ms, end, horizon_ms, last_records)
-    cleaner = _Cleaner(directory, output, config, offsets, rules)
-    cleaned = cleaner.clean(sources)
-    return CleanedLog(clean_to, clean_to >= end, cleaned, cleaner.keyless)
+    sources = [source for source in found if source.base_offset < clean_to]
+    rules = _rules(sources, cleanable, config, last_records, now_ms)
+    new_segment = partial(SegmentWriter, output, prefix=prefix)
+    cleaner = _Cleaner(directory, new_segment, config, offsets, rules, progress)
+    return CleanedLog(clean_to, clean_to >= end, cleaner.clean(sources), cleaner.keyless)
 
 
 class _Cleaner:
     def __init__(
         self,
         directory: Path,
-        output: Path,
+        new_segment: Callable[..., SegmentWriter],
         config: LogConfig,
         offsets: OffsetMap,
         rules: FilterRules,
+        progress: Callable[[int], object],
     ) -> None:
         self._directory = directory
-        self._output = output
+        self._new_segment = new_segment
+        self._progress = progress
         self._config = config
         self._rules = rules
         self._transactions = CleanedTransactions(directory)
@@ -137,13 +139,10 @@ class _Cleaner:
             max_index_size=self._config.segment_index_bytes,
             end_offset=self._rules.end_offset,
         )
-        cleaned = tuple(self._clean_group(group) for group in groups)
-        fsync_directory(self._output)
-        return cleaned
+        return tuple(self._clean_group(group) for group in groups)
 
     def _clean_group(self, group: Sequence[SourceSegment]) -> CleanedGroup:
-        with SegmentWriter(
-            self._output,
+        with self._new_segment(
             group[0].base_offset,
             index_interval_bytes=self._config.index_interval_bytes,
             modified_ns=group[-1].modified_ns,
@@ -155,7 +154,7 @@ class _Cleaner:
     def _take(self, source: SourceSegment, writer: SegmentWriter) -> None:
         keep_tombstones = source.modified_ns // _NS_PER_MS > self._rules.legacy_horizon_ms
         with LogSegment(self._directory, source.base_offset) as segment:
-            for chunk in checked_chunks(segment, 0):
+            for chunk in checked_chunks(segment, 0, self._progress):
                 pieces = list(
                     self._filter.pieces(segment, chunk, keep_legacy_tombstones=keep_tombstones)
                 )
@@ -164,9 +163,31 @@ class _Cleaner:
                     writer.append(piece)
 
 
+def _listed(directory: Path, start: int, end: int) -> tuple[list[LogSegment], list[SourceSegment]]:
+    """Give the dirty segments, and all up to their end as they are before any of them is read.
+
+    So the caller notices what replaces one of them meanwhile.
+    """
+    listed = LogSegments.of(directory)
+    dirty = segments_between(listed, start, end)
+    return dirty, [_look(segment) for segment in segments_between(listed, 0, end)] if dirty else []
+
+
 def _look(segment: LogSegment) -> SourceSegment:
     with segment:
         return SourceSegment.of(segment)
+
+
+def _rules(
+    sources: Sequence[SourceSegment],
+    cleanable: Cleanable,
+    config: LogConfig,
+    last_records: LastRecords,
+    now_ms: int,
+) -> FilterRules:
+    retention_ms = config.delete_retention_ms
+    horizon_ms = _legacy_horizon(sources, cleanable.first_dirty_offset, retention_ms)
+    return FilterRules(now_ms, retention_ms, cleanable.end_offset, horizon_ms, last_records)
 
 
 def _legacy_horizon(sources: Sequence[SourceSegment], dirty: int, retention_ms: int) -> int:

@@ -14,7 +14,7 @@ from kafkalog.streaming.clean.records import find_records
 from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.clean.offset_map import OffsetMap
@@ -25,7 +25,12 @@ __all__ = ["build_offset_map"]
 
 
 def build_offset_map(
-    directory: Path, dirty: Sequence[LogSegment], start: int, end: int, offsets: OffsetMap
+    directory: Path,
+    dirty: Sequence[LogSegment],
+    start: int,
+    end: int,
+    offsets: OffsetMap,
+    progress: Callable[[int], object] = lambda _: None,
 ) -> None:
     """Let a map have the last offset of each key from ``start`` on, until it is full.
 
@@ -38,6 +43,7 @@ def build_offset_map(
         start: the first offset wanted.
         end: where the last segment ends.
         offsets: is cleared first.
+        progress: see :func:`~kafkalog.streaming.clean.checked.checked_chunks`.
 
     Raises:
         CorruptRecordError: bytes that are no sound batch.
@@ -47,7 +53,7 @@ def build_offset_map(
     ends = [*(segment.base_offset for segment in dirty[1:]), end]
     for segment, segment_end in zip(dirty, ends, strict=True):
         with segment:
-            for chunk in checked_chunks(segment, segment.floor_position(start)):
+            for chunk in checked_chunks(segment, segment.floor_position(start), progress):
                 if not builder.add(segment, chunk):
                     return
         # There may be a gap before the next segment.

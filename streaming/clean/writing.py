@@ -38,7 +38,7 @@ class CleanedSegment(NamedTuple):
     size: int
     files: tuple[Path, ...]
     """Its log, its offset and time index, and where it has one its index of aborted transactions;
-    all of them have their final names."""
+    all of them have their final names, with the writer's prefix."""
 
 
 class SegmentWriter(Closing):
@@ -48,7 +48,13 @@ class SegmentWriter(Closing):
     """
 
     def __init__(
-        self, folder: Path, base_offset: int, *, index_interval_bytes: int, modified_ns: int
+        self,
+        folder: Path,
+        base_offset: int,
+        *,
+        index_interval_bytes: int,
+        modified_ns: int,
+        prefix: str = "",
     ) -> None:
         """Create the log of the first segment.
 
@@ -57,11 +63,13 @@ class SegmentWriter(Closing):
             base_offset: of the first segment.
             index_interval_bytes: as the topic's settings say.
             modified_ns: the time of change that the logs get; retention may go by it.
+            prefix: what the names of the files begin with.
 
         Raises:
             FileExistsError: there is one already.
         """
         self._folder = folder
+        self._prefix = prefix
         self._interval = index_interval_bytes
         self._modified_ns = modified_ns
         self._done: list[CleanedSegment] = []
@@ -96,13 +104,14 @@ class SegmentWriter(Closing):
 
     def _open(self, base_offset: int) -> None:
         self._base_offset, self._size = base_offset, 0
-        self._descriptor = create_exclusive(self._folder / file_name(base_offset, LOG))
+        name = self._prefix + file_name(base_offset, LOG)
+        self._descriptor = create_exclusive(self._folder / name)
 
     def _complete(self) -> None:
         os.utime(self._descriptor, ns=(self._modified_ns, self._modified_ns))
         sync(self._descriptor)
         self.close()
-        with LogSegment(self._folder, self._base_offset) as segment:
+        with LogSegment(self._folder, self._base_offset, prefix=self._prefix) as segment:
             batches = ValidBatches(segment)
             beside = build_indexes(segment, batches, self._interval)
             if batches.end.problem is not None:

@@ -67,10 +67,13 @@ class LogSegment(Closing):
     Not thread safe, not picklable. Records are not looked into, and checksums not verified.
     """
 
-    def __init__(self, directory: Path, base_offset: int, suffix: str = "") -> None:
-        """Take a segment whose files' names end in ``suffix``; nothing is opened yet."""
+    def __init__(
+        self, directory: Path, base_offset: int, suffix: str = "", *, prefix: str = ""
+    ) -> None:
+        """Take a segment whose files' names have these around them; nothing is opened yet."""
         self.directory = directory
         self.base_offset = base_offset
+        self._prefix = prefix
         self._suffix = suffix
         self._opened: OpenFile | None = None
         self._indexes: dict[str, OffsetIndex | TimeIndex | None] = {}
@@ -97,7 +100,8 @@ class LogSegment(Closing):
 
     def file(self, kind: str) -> Path:
         """Return the path of one of the segment's files, such as ``.index``."""
-        return self.directory / (file_name(self.base_offset, kind) + self._suffix)
+        name = self._prefix + file_name(self.base_offset, kind) + self._suffix
+        return self.directory / name
 
     @property
     def opened(self) -> OpenFile:

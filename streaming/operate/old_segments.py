@@ -33,20 +33,26 @@ from kafkalog.streaming.log.retired_files import retire_below
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.ends.rule import Said, said_start
+from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.ownership import check_no_link
+from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.retention import Expired, LogBounds
+from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import check_log_start
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+    from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["KnownLog", "OldSegment", "refuse_broker_directory"]
+__all__ = ["KnownLog", "OldSegment", "opened_logs", "refuse_broker_directory"]
 
 
 _LOGGER: Final = logging.getLogger("kafkalog.log")
@@ -246,3 +252,24 @@ def refuse_broker_directory(log_dir: Path) -> None:
             f"log directory {log_dir} was given to a broker, or a broker had it last: it deletes "
             "by its own settings. Run `kafkalog takeover` first, or say --allow-broker-directory"
         )
+
+
+def opened_logs(
+    paths: Sequence[str], holder: str, *, allows_broker: bool, dry_run: bool, wait_ms: int
+) -> AbstractContextManager[LogSet]:
+    """Open a set that our sink wrote, for whoever deletes or compacts by the settings of topics.
+
+    Raises:
+        LogDirectoryError: a broker has, or had, one of the directories; or they are no whole set.
+        KafkaLogError: see :func:`~kafkalog.streaming.store.session.opened_set`.
+    """
+    directories = existing(paths)
+    check_written(directories)
+    for folder in () if allows_broker else directories:
+        refuse_broker_directory(folder)
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+
+    def look(log_set: LogSet) -> None:
+        refuse_os_loss(log_set, mends=not dry_run)
+
+    return opened_set(directories, policy, look, holder=holder, dry_run=dry_run)

@@ -74,11 +74,9 @@ def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> No
 
 
 def _concerned(topic: TopicState) -> bool:
-    """Whether there may be something to do: by a limit, or files that others have retired."""
-    return (
-        Retention.is_given(topic.settings)
-        or "compact" in topic.settings.get("cleanup.policy", "").lower()
-        or any(each.log_start for each in topic.partitions.values())
+    """Whether there may be something to do: by a limit, or by what was deleted before."""
+    return Retention.is_given(topic.settings) or any(
+        each.log_start for each in topic.partitions.values()
     )
 
 

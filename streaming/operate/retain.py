@@ -31,17 +31,14 @@ from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.retired_files import Removed, remove_retired
-from kafkalog.streaming.operate.old_segments import KnownLog, refuse_broker_directory
+from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
 from kafkalog.streaming.operate.shortening import Gone, Shortened, shorten, shortened
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
-from kafkalog.streaming.store.os_loss import refuse_os_loss
-from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
+from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.retention import Retention, expired
-from kafkalog.streaming.store.session import check_written, existing, opened_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import TopicState
@@ -104,7 +101,7 @@ def retain(
         KafkaLogError: the directories are no whole set, or somebody else holds them.
     """
     LogConfig.from_mapping(config or {})
-    with _opened(
+    with opened_logs(
         paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
     ) as log_set:
         if topic is not None and topic not in {t.name for t in log_set.state.topics.values()}:
@@ -118,21 +115,6 @@ def retain(
             concerns=lambda key: topic in {None, key.topic},
             dry_run=dry_run,
         )
-
-
-def _opened(
-    paths: Sequence[str], holder: str, *, allows_broker: bool, dry_run: bool, wait_ms: int
-) -> AbstractContextManager[LogSet]:
-    directories = existing(paths)
-    check_written(directories)
-    for folder in () if allows_broker else directories:
-        refuse_broker_directory(folder)
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
-
-    def look(log_set: LogSet) -> None:
-        refuse_os_loss(log_set, mends=not dry_run)
-
-    return opened_set(directories, policy, look, holder=holder, dry_run=dry_run)
 
 
 def retain_set(
@@ -186,7 +168,7 @@ def delete_records(
         OptionError: an internal topic, or one that is compacted only.
         KafkaLogError: a log, or the set, is not as it should be. Nothing was changed.
     """
-    with _opened(
+    with opened_logs(
         paths,
         "kafkalog delete-records",
         allows_broker=allows_broker,

@@ -23,6 +23,7 @@ READERS: Final = {
     "streaming/store/recovery_points.py": "makes durable what lies below a new recovery point",
     "streaming/store/stale_lines.py": "takes lines away",
     "streaming/store/unsynced.py": "asks what was compacted, and for no ends",
+    "streaming/operate/cleaning.py": "how far a log is compacted",
     "streaming/operate/handover.py": "writes all of them",
     "streaming/operate/salvage.py": "lowers them to where it cuts",
 }
