@@ -13,6 +13,7 @@ import typer
 
 from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.batches import dump, verify
+from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.groups import groups, lag
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
@@ -45,6 +46,7 @@ app.command(epilog="Example: kafkalog retain /logs --dry-run")(retain)
 app.command(
     "delete-records", epilog='Example: kafkalog delete-records /logs --offsets \'{"t":{"0":1}}\''
 )(delete_records)
+app.command(epilog="Example: kafkalog compact /logs --dry-run")(compact)
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ import typer
 
 from kafkalog.jobs.arguments import pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
+    AllowBroker,
     DryRun,
     Json,
     Paths,
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.operate.retain import Deleted
 
-__all__ = ["delete_records", "retain"]
-
-_AllowBroker = Annotated[
-    bool,
-    typer.Option(
-        "--allow-broker-directory", help="Work on directories that a broker had last, too."
-    ),
-]
+__all__ = ["delete_records", "retain", "shortened_rows"]
 
 
 def retain(
@@ -40,7 +34,7 @@ def retain(
             help="A topic setting, such as retention.ms, for topics to which it was not given.",
         ),
     ] = None,
-    allow_broker: _AllowBroker = False,
+    allow_broker: AllowBroker = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -59,7 +53,7 @@ def delete_records(
         str,
         typer.Option(help='The new first offsets: {"t":{"0":5,"1":-1}}; -1 deletes all records.'),
     ],
-    allow_broker: _AllowBroker = False,
+    allow_broker: AllowBroker = False,
     as_json: Json = False,
 ) -> None:
     """Delete the records below given offsets, of all partitions that are named at once."""
@@ -79,7 +73,7 @@ def _offsets(text: str) -> dict[TopicPartition, int]:
 
 def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
     """Print what was found and done, and end with 1 if a person has to decide on something."""
-    rows = _rows(done)
+    rows = shortened_rows(done)
     if as_json:
         report = {
             "dryRun": dry_run,
@@ -101,7 +95,8 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
     end_with(done.problems, as_json=as_json)
 
 
-def _rows(done: Deleted) -> list[dict[str, Any]]:
+def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
+    """Give a row for each partition that was looked at."""
     return [
         {
             "topic": each.topic_partition.topic,

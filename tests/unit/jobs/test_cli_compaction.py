@@ -1,0 +1,80 @@
+"""``kafkalog compact``: what it prints, how it ends."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.compacting import read, updates, writer
+from typer.testing import CliRunner
+
+from kafkalog.jobs.cli.app import app
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.store.cleaner_lock import CleanerLock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0 = TopicPartition("t", 0)
+
+
+def call(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.output
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give a log of three segments, and a topic to which nothing was given."""
+    updates(writer(tmp_path), [{"a": "1"}, {"a": "2"}, {"b": "1"}])
+    updates(writer(tmp_path, topic="kept", cleanup__policy="delete"), [{"a": "1"}])
+    return tmp_path
+
+
+def test_compact_says_what_it_cleans_and_what_it_leaves_alone(log: Path) -> None:
+    code, text = call("compact", log, "--dry-run")
+    assert code == 0
+    assert "dry run: nothing was changed" in text
+    assert "left alone: kept: cleanup.policy is delete" in text
+    assert len(read(log, T0)) == 3
+    code, text = call("compact", log, "--json")
+    assert code == 0
+    (done,) = map(json.loads, text.splitlines())
+    (row,) = done["partitions"]
+    assert row | {"bytes": 0, "bytesBefore": 0, "path": ""} == {
+        "topic": "t",
+        "partition": 0,
+        "path": "",
+        "dirtyRatio": 1.0,
+        "rounds": 1,
+        "cleanTo": 2,
+        "segmentsBefore": 2,
+        "segments": 2,
+        "bytesBefore": 0,
+        "bytes": 0,
+    }
+    assert [*read(log, T0)] == [1, 2]
+    code, text = call("compact", log, "--topic", "t")
+    assert code == 0
+    assert "0.0" in text
+
+
+def test_compact_names_the_cleaner_that_works_there(log: Path) -> None:
+    with CleanerLock.of(log, T0, holder="a job"):
+        code, text = call("compact", log, "--force", "--topic", "t", "--partition", "0")
+    assert code == 0
+    assert "left alone: t-0: it is cleaned at this moment by a job of t-0, process" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--partition", "0"], "--partition goes with --topic"),
+        (["--topic", "u"], "knows no topic 'u'"),
+        (["--config", "min.compaction.lag.ms=soon"], "expected an integer"),
+    ],
+)
+def test_compact_is_called_wrongly(log: Path, words: list[str], said: str) -> None:
+    code, text = call("compact", log, *words)
+    assert (code, said in text) == (2, True)
