@@ -134,6 +134,7 @@ class WriterState:
 class CommitState:
     """One published state; ``topics`` by topic key, ``writers`` by writer key.
 
+    ``deleted`` are the names of topics, by topic key, that are being deleted: folders may be left.
     ``commit_id`` is that of the commit that published it, "" where none was noted.
     ``boot`` is the run of the machine to which records were left that are not durable, None where
     all are or it is not known. ``controller_epoch`` is 0 with one node. ``metadata_end`` is where a
@@ -151,6 +152,7 @@ class CommitState:
     boot: str | None = None
     controller_epoch: int = 0
     metadata_end: int | None = None
+    deleted: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
     version: int = field(default=FORMAT_VERSION, compare=False)
 
     @property
@@ -202,6 +204,18 @@ class CommitState:
         known = self.topics.get(self.key_of(topic, topic_id))
         # A folder that was copied under another name carries an id that is not its topic's.
         return known if known is not None and known.name == topic else None
+
+    def is_deleted(self, topic: str, topic_id: str | None) -> bool:
+        """Whether a folder with a topic's name and id is left of one that is being deleted.
+
+        So is one that has lost its id: its topic has had no other folders for as long.
+        """
+        if not self.deleted:
+            return False
+        if topic_id is None and topic in self.deleted.values():
+            return topic not in self._keys_by_name
+        key = topic_key(topic, topic_id)
+        return key in self.deleted and key not in self.topics
 
     def partition(self, topic: str, topic_id: str | None, partition: int) -> PartitionState | None:
         """Return where a partition stands, None if the state does not know it."""

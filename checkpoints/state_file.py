@@ -12,6 +12,8 @@
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
                   "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
 
+    a deletion   {"deleted":"flights","id":"<topic id>"}
+
 ``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_stamp`.
 ``partitions`` have log start, high watermark, log end and leader epoch, in this order. The leader
 epoch is -1 where it could not be told.
@@ -23,6 +25,8 @@ disk. A partition that is not named there is durable up to its log end.
 ``app:<txnAppId>``, of an earlier release, counts for all topics. ``query`` is the streaming query
 that wrote to the topic last. ``expired`` is when a commit has first found that a writer has
 expired.
+
+A ``deleted`` topic is one whose folders are being removed. It is in no topic line any more.
 
 Topics are kept by their topic id, so that a topic that was deleted and recreated does not inherit
 offsets; one that never had a ``partition.metadata`` has the id null. The file holds topics,
@@ -84,6 +88,7 @@ _HEAD: Final = frozenset(
 _TOPIC: Final = frozenset(
     {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query"}
 )
+_DELETED: Final = frozenset({"deleted", "id"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
 _WRITER: Final = _BATCH | {"writer", "run", "fenced"}
 
@@ -123,6 +128,8 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
             **_batch_fields(writer),
             "fenced": list(writer.fenced),
         }
+    for key, name in sorted(state.deleted.items()):
+        yield {"deleted": name, "id": _id_of(key, name)}
 
 
 def _topic_line(key: str, topic: TopicState) -> JsonObject:
@@ -134,7 +141,7 @@ def _topic_line(key: str, topic: TopicState) -> JsonObject:
         ) from error
     line: JsonObject = {
         "topic": topic.name,
-        "id": None if key == topic_key(topic.name, None) else key,
+        "id": _id_of(key, topic.name),
         "settings": dict(sorted(topic.settings.items())),
         "partitions": {str(number): each for number, each in sorted(topic.partitions.items())},
     }
@@ -147,6 +154,10 @@ def _topic_line(key: str, topic: TopicState) -> JsonObject:
     if topic.last_query is not None:
         line["query"] = topic.last_query
     return line
+
+
+def _id_of(key: str, name: str) -> str | None:
+    return None if key == topic_key(name, None) else key
 
 
 def _batch_fields(writer: WriterState) -> JsonObject:
@@ -206,10 +217,15 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
     head, *others = lines
     topics: dict[str, TopicState] = {}
     writers: dict[str, WriterState] = {}
+    deleted: dict[str, str] = {}
     for line in others:
         if "topic" in line:
             key, topic = _parse_topic(line)
             _add(topics, key, topic)
+        elif "deleted" in line:
+            name = text(line["deleted"])
+            validate_topic_name(name)
+            _add(deleted, _parse_key(name, line["id"]), name)
         else:
             _add(writers, text(line["writer"]), _parse_writer(line))
     return CommitState(
@@ -223,6 +239,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         boot=text(head["boot"]) if "boot" in head else None,
         controller_epoch=natural(head["controllerEpoch"]),
         metadata_end=natural(head["metadataEnd"]) if "metadataEnd" in head else None,
+        deleted=deleted,
         version=sealed.version,
     )
 
@@ -248,6 +265,8 @@ def _check_known(path: Path, lines: Iterable[JsonObject]) -> None:
                 check_fields(path, number, version, _BATCH)
         elif "writer" in line:
             check_fields(path, number, line, _WRITER)
+        elif "deleted" in line:
+            check_fields(path, number, line, _DELETED)
         else:
             raise unknown_content(path, number, f"neither a topic nor a writer, but {line!r}")
 
@@ -267,10 +286,13 @@ def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
         durable_ends=_parse_ends(line.get("durableEnds", {})),
     )
     _check_topic(topic)
-    topic_id = line["id"]
+    return _parse_key(name, line["id"]), topic
+
+
+def _parse_key(name: str, topic_id: object) -> str:
     if topic_id == "":
         raise ValueError(f"topic {name!r} has an empty id")
-    return topic_key(name, None if topic_id is None else text(topic_id)), topic
+    return topic_key(name, None if topic_id is None else text(topic_id))
 
 
 def _parse_partitions(given: JsonObject) -> dict[int, PartitionState]:

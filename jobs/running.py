@@ -80,12 +80,13 @@ def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, s
     from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
     from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
+    from kafkalog.streaming.store.deleted import live_partitions  # noqa: PLC0415
 
     parsed = ReadOptions.parse({**options, "path": log, "subscribe": topic})
     parsed.refuse_for_streaming()
     subscription = Subscription.of(parsed)
     if "://" not in checkpoint and not Path(checkpoint).exists():
-        subscription.require_topics(LogDirs(parsed.paths).partitions(), parsed.paths)
+        subscription.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)
 
 
 def check_input(path: str) -> None:

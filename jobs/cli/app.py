@@ -15,6 +15,7 @@ from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.batches import dump, verify
 from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.groups import groups, lag
+from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
 from kafkalog.jobs.cli.topics import describe, offsets, topics
@@ -42,6 +43,9 @@ app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
 app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
 app.command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
+app.command(epilog="Example: kafkalog create /logs --topic new --partitions 3")(create)
+app.command(epilog="Example: kafkalog alter /logs --topic t --config retention.ms=86400000")(alter)
+app.command(epilog="Example: kafkalog delete /logs --topic t --dry-run")(delete)
 app.command(epilog="Example: kafkalog retain /logs --dry-run")(retain)
 app.command(
     "delete-records", epilog='Example: kafkalog delete-records /logs --offsets \'{"t":{"0":1}}\''

@@ -10,6 +10,7 @@ from kafkalog.jobs.cli.emptiness import explain_nothing, listed
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS
+from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def partitions_of(
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
     """
     log_dirs, found = log_dirs_of(paths), {}
-    for key, where in log_dirs.partitions().items():
+    for key, where in live_partitions(log_dirs).items():
         if LogSegments.of(where.path):
             found[key] = where
         else:

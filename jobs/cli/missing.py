@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
+from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, find_missing_parts
 from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
 
@@ -29,7 +30,7 @@ def say_missing(log_dirs: LogDirs, topic: str | None) -> Mapping[TopicPartition,
     Returns:
         the partitions that are lost, with the ends that are committed.
     """
-    there = log_dirs.partitions()
+    there = live_partitions(log_dirs)
     try:
         parts = find_missing_parts(
             load_committed(log_dirs.paths),
@@ -50,7 +51,7 @@ def unverified_rows(log_dirs: LogDirs, topic: str | None) -> Iterator[Row]:
 
     Whoever verifies wants to know that all is there: members that were left out on purpose count.
     """
-    there = log_dirs.partitions()
+    there = live_partitions(log_dirs)
     try:
         committed = load_committed(log_dirs.paths)
         members = missing_members(committed, log_dirs.paths)

@@ -34,7 +34,7 @@ from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.forgetting import tell_forgotten
 from kafkalog.streaming.commit.left_to_system import make_left_durable
 from kafkalog.streaming.commit.newcomers import tell_newcomer
-from kafkalog.streaming.commit.planning import plan_appends
+from kafkalog.streaming.commit.planning import plan_appends, plan_partitions
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
 from kafkalog.streaming.commit.states import all_durable, next_state
 from kafkalog.streaming.commit.versions import new_topics_of
@@ -48,7 +48,7 @@ from kafkalog.streaming.store.stale_lines import drop_lines
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.kept_appenders import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
+    from kafkalog.streaming.store.topics import Topic
 
 __all__ = ["Committer", "Outcome"]
 
@@ -170,6 +171,20 @@ class Committer:
                     path = self._plan.directories[run.directory] / run.file
                     path.unlink(missing_ok=True)
 
+    def make_partitions(self, log_set: LogSet, topic: Topic, numbers: Iterable[int]) -> None:
+        """Make empty partitions of a topic, and publish them with its settings.
+
+        REQUIRES: the locks are held, nothing is unfinished, and none of them is there.
+
+        Raises:
+            CommitError, KafkaLogError, OSError: as :meth:`commit`; the topic is as it was.
+        """
+        now_ms = system.time_ns() // 1_000_000
+        appends = plan_partitions(log_set, self._plan, topic, numbers, now_ms=now_ms)
+        state = self._following(log_set, appends, now_ms)
+        self._write(log_set, state, appends)
+        self._finish(log_set, appends, self._appenders.begin(log_set.state))
+
     def _session(self) -> Session:
         return Session(self._plan.directories, self._plan.policy, holder=str(self._identity))
 
@@ -251,7 +266,17 @@ class Committer:
         )
         given = {run.file for run in runs}
         self._staged_here = [r for each in appends for r in each.runs if r.file not in given]
-        state = next_state(
+        state = self._following(log_set, appends, now_ms)
+        if appends:
+            self._write(log_set, state, appends)
+        elif self._identity.is_remembered:
+            self._publish(log_set, state, *self._conditions)
+        return appends
+
+    def _following(
+        self, log_set: LogSet, appends: Sequence[PartitionAppend], now_ms: int
+    ) -> CommitState:
+        return next_state(
             log_set.state,
             self._identity,
             appends,
@@ -259,11 +284,6 @@ class Committer:
             expiration_ms=self._plan.expiration_ms,
             boot_id=boot_of(log_set.directories),
         )
-        if appends:
-            self._write(log_set, state, appends)
-        elif self._identity.is_remembered:
-            self._publish(log_set, state, *self._conditions)
-        return appends
 
     def _write(
         self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]

@@ -18,7 +18,6 @@ from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.partition_end import PartitionEnd
 from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 
@@ -60,7 +59,7 @@ def make_left_durable(
     topics = log_set.state.topics
     if not any(topic.durable_ends for topic in topics.values()):
         return []
-    found = LogDirs(log_set.directories).partitions()
+    found = log_set.partitions()
     ends, reaches = [], []
     for key, topic in topics.items():
         interval = LogConfig.of_topic(topic.settings).index_interval_bytes

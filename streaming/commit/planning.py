@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import new_topic_id
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.committed import Committed
+from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
@@ -20,13 +22,14 @@ from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_w
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.lost_partitions import lost_partitions, lost_text
 from kafkalog.streaming.store.stale_lines import check_log_start
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, warn_of_partitions
 from kafkalog.streaming.store.unsynced import advice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.streaming.commit.commit_plan import CommitPlan
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.kept_appenders import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["plan_appends"]
+__all__ = ["plan_appends", "plan_partitions"]
 
 _STAGED_NAME: Final = re.compile(
     re.escape(STAGED_PREFIX) + r"[0-9a-f]{16}\.[0-9]+\.[0-9a-f]{32}", re.ASCII
@@ -84,6 +87,39 @@ def plan_appends(
         planned = _planned(opened, files, late, durable=durable)
         undo.pop_all()
         return planned
+
+
+def plan_partitions(
+    log_set: LogSet,
+    plan: CommitPlan,
+    topic: Topic,
+    numbers: Iterable[int],
+    *,
+    now_ms: int,
+) -> list[PartitionAppend]:
+    """Plan to make empty partitions of a topic, which gets an id if it does not exist yet.
+
+    REQUIRES: as :func:`plan_appends`; none of them is there.
+
+    Raises:
+        LogDirectoryError, CommitError: as :func:`plan_appends`.
+    """
+    planner = _Planner(log_set, plan, (), now_ms, KeptAppenders().begin(log_set.state))
+    identified = topic if topic.exists else _with_id(topic)
+    durable = plan.policy.is_durable
+    with closing(StagedFiles(plan.directories)) as files:
+        return [
+            PartitionAppend.of(
+                identified,
+                opened.appender,
+                (),
+                opened.member_id,
+                files,
+                durable=durable,
+                log_start=opened.log_start,
+            )
+            for opened in planner.make(identified, numbers)
+        ]
 
 
 def _by_partition(runs: Sequence[StagedRun]) -> dict[TopicPartition, list[StagedRun]]:
@@ -152,7 +188,7 @@ class _Planner:
         self._plan = plan
         self._now_ms = now_ms
         self._dirs = LogDirs(log_set.directories)
-        self._partitions = self._dirs.partitions()
+        self._partitions = log_set.partitions()
         committed = Committed(log_set.state, None)
         self._catalog = TopicCatalog(self._partitions, committed, plan.topics, appenders.topic_id)
         self._counts = self._dirs.partition_counts()
@@ -174,6 +210,8 @@ class _Planner:
             wanted.setdefault(key.topic, set()).add(key.partition)
             placed.setdefault(key.topic, set()).update(run.partitions for run in runs)
         topics = {name: self.topic(name) for name in sorted(wanted)}
+        for run in chain.from_iterable(by_partition.values()):
+            self._check_not_deleted(run, topics[run.topic_partition.topic])
         self._check_new_topics(topics)
         for name, topic in topics.items():
             self._check_none_lost(topic)
@@ -192,6 +230,32 @@ class _Planner:
             for number in numbers:
                 key = TopicPartition(name, number)
                 yield self._open_partition(identified, key, by_partition.get(key, []))
+
+    def make(self, topic: Topic, numbers: Iterable[int]) -> Iterator[_Opened]:
+        """Open partitions that are not there yet."""
+        self._check_none_lost(topic)
+        for number in numbers:
+            yield self._open_partition(topic, TopicPartition(topic.name, number), [])
+
+    def _check_not_deleted(self, run: StagedRun, topic: Topic) -> None:
+        """Refuse rows of a topic that was deleted since: only what comes after may make it again.
+
+        Raises:
+            CommitError: it was.
+        """
+        before, now = run.topic_key, topic.known_key
+        if before in {None, now}:
+            return
+        if now is not None and any(
+            is_changed_id(folder, topic.name, before, now) for folder in self._log_set.directories
+        ):
+            return
+        again = "" if now is None else f", and made again with the id {topic.topic_id}"
+        raise CommitError(
+            f"topic {topic.name!r} (topic id {before}) was deleted after this batch was "
+            f"planned{again}. Nothing was written. Run the batch again, or start the query again: "
+            "it is planned for the topics that are there by then"
+        )
 
     def _check_new_topics(self, topics: Mapping[str, Topic]) -> None:
         most = self._plan.topics.most_new
@@ -215,7 +279,7 @@ class _Planner:
         self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun]
     ) -> _Opened:
         found = self._partitions.get(key)
-        if found is None and topic.exists:
+        if found is None and topic.exists and runs:
             raise RowError(
                 f"partition {key.partition} of topic {key.topic!r} is not in these log "
                 "directories, though others of the topic are: a broker of a larger cluster lived "

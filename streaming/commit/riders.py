@@ -57,7 +57,7 @@ class Riders:
         With ``durable``, :meth:`finish` makes the files survive a power failure.
         """
         self._staging = StagingArea(folders, 0, prefix, durable=durable)
-        self._partitions: dict[str, int] = {}
+        self._topics: dict[str, Topic] = {}
 
     def add(self, rider: Rider, topic: Topic) -> None:
         """Encode the records of a rider as its topic wants them.
@@ -67,7 +67,7 @@ class Riders:
             CommitError: they cannot be staged.
         """
         key = TopicPartition(rider.topic, rider.partition_of(topic.partitions))
-        self._partitions[rider.topic] = topic.partitions
+        self._topics[rider.topic] = topic
         home = Home(None, topic.config.segment_bytes)
         self._staging.add(key, _encoded(rider, topic), home)
 
@@ -77,8 +77,11 @@ class Riders:
         Raises:
             CommitError: they cannot be made durable.
         """
-        runs = self._staging.finish()
-        return [replace(r, partitions=self._partitions[r.topic_partition.topic]) for r in runs]
+        return [self._placed(run) for run in self._staging.finish()]
+
+    def _placed(self, run: StagedRun) -> StagedRun:
+        topic = self._topics[run.topic_partition.topic]
+        return replace(run, partitions=topic.partitions, topic_key=topic.known_key)
 
     def discard(self) -> None:
         """Remove the staged files."""

@@ -30,8 +30,10 @@ __all__ = [
     "SWAP",
     "TIME_INDEX",
     "TXN_INDEX",
+    "deleted_directory_name",
     "file_name",
     "parse_base_offset",
+    "parse_deleted_directory",
     "parse_partition_directory",
     "parse_retired_directory",
 ]
@@ -45,6 +47,9 @@ SNAPSHOT: Final = ".snapshot"
 CLEANED: Final = ".cleaned"
 DELETED: Final = ".deleted"
 SWAP: Final = ".swap"
+
+_DELETE: Final = "-delete"
+_LONGEST_NAME: Final = 255
 
 _NUMBERED = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)
 _PARTITION = re.compile(r"(0|[1-9][0-9]*)", re.ASCII)
@@ -79,6 +84,20 @@ def parse_partition_directory(name: str) -> TopicPartition | None:
     except InvalidTopicError:
         return None
     return TopicPartition(topic, int(partition))
+
+
+def deleted_directory_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name that the folder of a deleted partition gets; ``unique`` are 32 hex digits.
+
+    A topic's name is cut so that file systems take it (Kafka ``LocalLog.logDeleteDirName``).
+    """
+    suffix = f"-{partition}.{unique}{_DELETE}"
+    return f"{topic[: _LONGEST_NAME - len(suffix)]}{suffix}"
+
+
+def parse_deleted_directory(name: str) -> TopicPartition | None:
+    """Return whose log is in a ``-delete`` folder; None for other names. See below."""
+    return parse_retired_directory(name) if name.endswith(_DELETE) else None
 
 
 def parse_retired_directory(name: str) -> TopicPartition | None:

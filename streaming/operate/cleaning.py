@@ -225,7 +225,7 @@ class _Cleaning:
 
     def _known(self, log_set: LogSet) -> KnownLog:
         """Find the partition, and end what a killed swap has left."""
-        where = LogDirs(log_set.directories).partitions().get(self._task.topic_partition)
+        where = log_set.partitions().get(self._task.topic_partition)
         log = None if where is None else KnownLog.of(log_set.state, where, BrokerMarks())
         if log is None or log.key != self._task.key:
             raise _gone(self._task)

@@ -20,7 +20,6 @@ from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.config import LogConfig, understood
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.retired_files import Removed
 from kafkalog.streaming.operate.cleaning import (
     CleanedPartition,
@@ -207,7 +206,7 @@ def _logs(
         for folder in () if dry_run else log_set.directories:
             remove_orphans(folder)
         marks = BrokerMarks()
-        for key, where in LogDirs(log_set.directories).partitions().items():
+        for key, where in log_set.partitions().items():
             check_interrupt()
             if not wanted.concerns(key):
                 continue

@@ -29,7 +29,6 @@ from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppend
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.producer_state import list_snapshots, read_snapshot
 from kafkalog.streaming.log.read.transactions import open_at
 from kafkalog.streaming.log.read.walk import walk_batches
@@ -66,7 +65,7 @@ def abort_open_transactions(log_set: LogSet) -> list[str]:
         what was aborted, a line each.
     """
     done = []
-    for key, found in LogDirs(log_set.directories).partitions().items():
+    for key, found in log_set.partitions().items():
         topic_id = read_topic_id(found.path)
         known = log_set.state.topic(key.topic, topic_id)
         if key.topic in INTERNAL_TOPICS and known is None:

@@ -20,7 +20,6 @@ from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.commit.foreign_log import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
@@ -149,7 +148,7 @@ def put_in_order(
     done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
     order = _Order(log_set, done, preview, takes_over=takes_over, resets=resets_log_start)
-    for key, found in LogDirs(log_set.directories).partitions().items():
+    for key, found in log_set.partitions().items():
         check_interrupt()
         if order.concerns(key, found):
             try:
@@ -279,5 +278,5 @@ def report_lost(log_set: LogSet, done: Upkeep) -> None:
         known = state.key_of(name, None)
         if each.key == topic_key(name, None) != known:
             done.problems.append(lost_id_text(each.where.path, name, known))
-    lost = lost_of_living(state, LogDirs(log_set.directories).partitions())
+    lost = lost_of_living(state, log_set.partitions())
     done.problems += [lost_text(topic, numbers) for topic, numbers in lost]

@@ -29,7 +29,6 @@ from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.retired_files import Removed, remove_retired
 from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
 from kafkalog.streaming.operate.shortening import Gone, Shortened, shorten, shortened
@@ -192,7 +191,7 @@ def delete_records(
 def _named(
     log_set: LogSet, offsets: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, KnownLog]:
-    there = LogDirs(log_set.directories).partitions()
+    there = log_set.partitions()
     marks = BrokerMarks()
     found = {}
     for key in offsets:
@@ -244,7 +243,7 @@ def _logs(
 ) -> Iterator[KnownLog]:
     """Yield the logs of topics that are ours to shorten; note why others are left alone."""
     marks = BrokerMarks()
-    for key, where in LogDirs(log_set.directories).partitions().items():
+    for key, where in log_set.partitions().items():
         check_interrupt()
         if not concerns(key):
             continue

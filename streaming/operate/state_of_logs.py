@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.model import INTERNAL_TOPICS
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.lost_partitions import lost_partitions
 from kafkalog.streaming.store.retention import Retention
 
@@ -68,7 +67,7 @@ def advanced(
 
 def without_lost(state: CommitState, log_set: LogSet) -> CommitState:
     """Forget partitions that are gone, of topics that are not."""
-    there = LogDirs(log_set.directories).partitions().keys()
+    there = log_set.partitions().keys()
     names = {key.topic for key in there}
     topics = dict(state.topics)
     for key, topic in state.topics.items():

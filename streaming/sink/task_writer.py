@@ -95,9 +95,9 @@ class TaskWriter:
         return TaskOutput(self._identity, self._query_id, runs, self._digest, digests)
 
     def _counted(self, run: StagedRun) -> StagedRun:
-        """Note among how many partitions rows were placed: a commit compares it with the topic."""
+        """Note where rows were placed, which a commit compares with what is there by then."""
         topic = self._topics[run.topic_partition.topic].topic
-        return replace(run, partitions=topic.partitions)
+        return replace(run, partitions=topic.partitions, topic_key=topic.known_key)
 
     def _add(self, batch: pa.RecordBatch, staging: StagingArea) -> None:
         rows = Rows.of(

@@ -14,7 +14,6 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.config import LogConfig
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.retired_files import remove_retired
 from kafkalog.streaming.store.rounds import Rounds
 
@@ -54,7 +53,7 @@ def _remove(log_set: LogSet, looks: Rounds) -> None:
         for topic in log_set.state.topics.values()
         for number in topic.partitions
     }
-    there = LogDirs(log_set.directories).partitions()
+    there = log_set.partitions()
     now_ms = system.time_ns() // 1_000_000
     known = (key for key in there if key in topics)
     for key in looks.chosen(log_set.directories, known, _MOST_FOLDERS):

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DurabilityError
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.retired_files import Removed
+from kafkalog.streaming.store.deleted import without_deleted
 from kafkalog.streaming.store.partition_states import in_present_format
 from kafkalog.streaming.store.publishing import lost_locks
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.intent import Intent
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.nodes import Node
 
 __all__ = ["LogSet"]
@@ -48,6 +52,10 @@ class LogSet:
     def directories(self) -> list[Path]:
         """The log directories."""
         return self.node.directories
+
+    def partitions(self) -> Mapping[TopicPartition, PartitionDirectory]:
+        """Find the partitions, in order; those of topics that are being deleted are gone."""
+        return without_deleted(LogDirs(self.directories).partitions(), self.state)
 
     def unfinished(self) -> list[Intent]:
         """List the intents that no state has published; more than one only after a crash in one."""

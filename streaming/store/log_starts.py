@@ -7,7 +7,6 @@ tells the next session to write the checkpoints again if this one is cut off bef
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -19,12 +18,11 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
     write_offset_checkpoint,
 )
-from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.parallel import for_each
-from kafkalog.files.shield import Interrupted, check_interrupt
+from kafkalog.files.shield import check_interrupt
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.guarded import publish_guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -55,24 +53,9 @@ def move_log_starts(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) ->
     """
     check_interrupt()
     state = _starting(log_set.state, starts)
-    intent = Intent(state.sequence, state.set_id, _WRITER, 0, (), state.commit_id)
-    log_set.check_current()
-    try:
-        log_set.node.declare(intent)
-        log_set.publish(state)
-    except (Exception, Interrupted):
-        _withdraw(log_set, state)
-        raise
+    publish_guarded(log_set, state, _WRITER)
     repeat_log_starts(log_set, starts)
     log_set.node.withdraw(durable=False)
-
-
-def _withdraw(log_set: LogSet, state: CommitState) -> None:
-    """Take the intent away, unless the state is published after all."""
-    with suppress(OSError, KafkaLogError):
-        log_set.verify_locks()
-        if log_set.state.stamp != state.stamp and not log_set.is_outdated():
-            log_set.node.withdraw(durable=True)
 
 
 def _starting(state: CommitState, starts: Mapping[str, Mapping[int, int]]) -> CommitState:
@@ -97,7 +80,7 @@ def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None
     Raises:
         OSError, CheckpointError: a checkpoint cannot be read or replaced.
     """
-    there = LogDirs(log_set.directories).partitions()
+    there = log_set.partitions()
     by_directory: dict[Path, dict[TopicPartition, int]] = {}
     truncated: list[tuple[Path, int]] = []
     for key, topic in log_set.state.topics.items():

@@ -23,7 +23,6 @@ from kafkalog.streaming.log.append.recovery import (
 )
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
 from kafkalog.streaming.store.file_systems import is_shared
@@ -107,7 +106,7 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
 
 def find_os_loss(log_set: LogSet) -> list[LostOffsets]:
     """Look at all that was left to the system, and give what is not there."""
-    return list(find_lost(log_set.state, LogDirs(log_set.directories).partitions()))
+    return list(find_lost(log_set.state, log_set.partitions()))
 
 
 def _cut(log_set: LogSet, lost: LostOffsets) -> None:
@@ -136,7 +135,7 @@ def _cut(log_set: LogSet, lost: LostOffsets) -> None:
 
 def _mend_indexes(log_set: LogSet) -> None:
     """Correct the indexes of segments that were left to the system, or active until then."""
-    partitions = LogDirs(log_set.directories).partitions()
+    partitions = log_set.partitions()
     for topic in log_set.state.topics.values():
         interval = LogConfig.of_topic(topic.settings).index_interval_bytes
         for number, durable_end in topic.durable_ends.items():

@@ -32,6 +32,7 @@ from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment, 
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
+from kafkalog.streaming.store.deletion import remove_deleted, retire_deleted
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
@@ -60,6 +61,7 @@ def take_back(
 ) -> None:
     """Undo every unfinished commit, and end every finished one that left its intent behind.
 
+    A deletion of topics that was cut off comes to its end, too.
     REQUIRES: the locks are held. Costs nothing where the last commit came to its end. ``durable``:
     a finished one, which may have left its records to the system, is made durable too. After a loss
     of power, ``cut`` are partitions whose logs have been cut already, below where the commit began,
@@ -86,7 +88,9 @@ def take_back(
         log_set.check_current()
     else:
         _end_finished(log_set, durable=durable)
+    retire_deleted(log_set)
     log_set.node.withdraw(durable=bool(unfinished))
+    remove_deleted(log_set)
 
 
 def _undo(log_set: LogSet, intent: Intent, cut: Collection[TopicPartition]) -> None:

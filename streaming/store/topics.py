@@ -17,6 +17,7 @@ from kafkalog.files.system import once_per_process
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.deleted import without_deleted
 from kafkalog.streaming.store.lost_partitions import lost_id_text
 from kafkalog.streaming.store.ownership import TopicOwners, check_no_link
 
@@ -66,6 +67,11 @@ class Topic:
     def key(self) -> str:
         """Under which the commit state keeps it."""
         return topic_key(self.name, self.topic_id)
+
+    @property
+    def known_key(self) -> str | None:
+        """The same; None of a topic that is yet to be made."""
+        return self.key if self.exists else None
 
 
 @lru_cache(maxsize=64)
@@ -140,7 +146,8 @@ class TopicCatalog:
         folders = list(directories)
         try:
             partitions = LogDirs(folders).partitions()
-            return cls(partitions, load_committed(folders), policy)
+            committed = load_committed(folders)
+            return cls(without_deleted(partitions, committed.state), committed, policy)
         except OSError as error:
             raise LogDirectoryError(f"log directories cannot be read: {error}") from error
 

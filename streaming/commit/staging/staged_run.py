@@ -46,7 +46,8 @@ class StagedRun:
     ``file`` in its root, ``crc32c`` is over them. ``batches`` packs a row of numbers for each.
     ``whole_file`` says that nothing else is in the file, which may then become a segment itself.
     ``partitions`` is how many the topic had, or was to get, when rows were placed among them; 0 in
-    runs whose rows others have placed.
+    runs whose rows others have placed. ``topic_key`` is the key of that topic in the commit state;
+    None if it was yet to be made.
     """
 
     topic_partition: TopicPartition
@@ -58,6 +59,7 @@ class StagedRun:
     batches: bytes
     whole_file: bool = False
     partitions: int = 0
+    topic_key: str | None = None
 
     @classmethod
     def pack(cls, batches: Sequence[EncodedBatch]) -> bytes:

@@ -39,6 +39,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
+from kafkalog.streaming.store.deleted import LivePartitions
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.store.ends.rule import committed_end, end_of, said_start, unverified_from
 from kafkalog.streaming.store.ends.seen_logs import SeenLogs
@@ -98,8 +99,7 @@ class EndsWatch:
             to_log_end: whether logs end where their whole batches do, committed or not.
             committed_only: whether they end at the last stable offset.
             every_batch: whether they start with their first segment, below the log start offset.
-            around_damage: whether damage does not keep the last stable offset, or records by their
-                timestamps, from being found.
+            around_damage: whether damage hides neither last stable offset nor times of records.
         """
         self._log_dirs = LogDirs(paths)
         self._selects = selects
@@ -109,6 +109,7 @@ class EndsWatch:
         self._around_damage = around_damage
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
+        self._live = LivePartitions()
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
         self._logs = SeenLogs(as_recovered=to_log_end)
@@ -173,6 +174,9 @@ class EndsWatch:
         while self._listed_for != self._marks.sequence:
             self._listed_for = self._marks.sequence
             news |= self._read_once()
+        if self._live.take(self._listing.value, self._marks.committed.state):
+            self._logs.take(self._chosen())
+            news = True
         state = self._marks.committed.state
         if state is not None and not self._to_log_end and not self._is_remote():
             self._unsynced.check(state, self._chosen)
@@ -189,6 +193,7 @@ class EndsWatch:
 
     def _take_listing(self, found: Mapping[TopicPartition, PartitionDirectory]) -> None:
         # REQUIRES: the marks are refreshed after this, before anything is asked of them.
+        self._live.take(found, None)
         self._logs.take(self._chosen())
         folders = {where.path for where in found.values()}
         roots = {path for path in self._log_dirs.paths if path not in folders}
@@ -205,7 +210,7 @@ class EndsWatch:
             self._marks.forget_checkpoints()
 
     def _chosen(self) -> dict[TopicPartition, PartitionDirectory]:
-        return {key: where for key, where in self._listing.value.items() if self._selects(key)}
+        return {key: where for key, where in self._live.value.items() if self._selects(key)}
 
     def _is_remote(self) -> bool:
         return any(isinstance(place, RemotePath) for place in self._directories)
@@ -306,14 +311,15 @@ class EndsWatch:
 
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""
-        return self._listing.value.keys()
+        return self._live.value.keys()
 
     def missing_parts(self) -> MissingParts:
         """Return what the commit state names and the last look did not find."""
         known, committed, listed = self._missing_parts
         if committed is not self._marks.committed or listed is not self._listed:
             committed, listed = self._marks.committed, self._listed
-            known = find_missing_parts(committed, self._log_dirs.paths, listed or {}, self._selects)
+            there = self._live.value
+            known = find_missing_parts(committed, self._log_dirs.paths, there, self._selects)
             self._missing_parts = known, committed, listed
         return known
 

@@ -1,0 +1,124 @@
+"""The commands that change topics: ``create``, ``alter``, ``delete``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkalog.jobs.arguments import pairs
+from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
+    AllowBroker,
+    DryRun,
+    Json,
+    Paths,
+)
+from kafkalog.jobs.cli.output import one_line_errors, print_rows, tell_dry_run
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.operate.topics import Altered
+
+__all__ = ["alter", "create", "delete"]
+
+_Topic = Annotated[str, typer.Option("--topic", help="The topic.")]
+_Config = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE", help="A topic setting, such as retention.ms; may be repeated."
+    ),
+]
+
+
+def create(
+    paths: Paths,
+    topic: _Topic,
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it gets.")] = 1,
+    config: _Config = None,
+    allow_broker: AllowBroker = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Create a topic with empty partitions."""
+    settings = pairs(config)
+    with one_line_errors():
+        from kafkalog.streaming.operate.topics import create as act  # noqa: PLC0415
+
+        done = act(
+            paths,
+            topic,
+            partitions=partitions,
+            config=settings,
+            allows_broker=allow_broker,
+            dry_run=dry_run,
+        )
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def alter(
+    paths: Paths,
+    topic: _Topic,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="How many partitions it has after that: no fewer.")
+    ] = None,
+    config: _Config = None,
+    delete_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A setting to take away; may be repeated."),
+    ] = None,
+    allow_broker: AllowBroker = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Give a topic more partitions, or other settings."""
+    settings = pairs(config)
+    with one_line_errors():
+        from kafkalog.streaming.operate.topics import alter as act  # noqa: PLC0415
+
+        done = act(
+            paths,
+            topic,
+            partitions=partitions,
+            config=settings,
+            unset=delete_config or (),
+            allows_broker=allow_broker,
+            dry_run=dry_run,
+        )
+    _report(done, as_json=as_json, dry_run=dry_run)
+
+
+def delete(
+    paths: Paths,
+    topic: _Topic,
+    allow_broker: AllowBroker = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Delete a topic with all of its records."""
+    with one_line_errors():
+        from kafkalog.streaming.operate.topics import delete as act  # noqa: PLC0415
+
+        done = act(paths, topic, allows_broker=allow_broker, dry_run=dry_run)
+    if not as_json:
+        tell_dry_run(dry_run=dry_run)
+    row = {
+        "topic": done.topic,
+        "partitions": len(done.folders),
+        "bytes": done.bytes,
+        "paths": list(map(str, done.folders)),
+    }
+    head = {"dryRun": dry_run, "set": done.set_id} if as_json else {}
+    print_rows([head | row], as_json=as_json)
+
+
+def _report(done: Altered, *, as_json: bool, dry_run: bool) -> None:
+    row = {
+        "topic": done.topic,
+        "partitionsBefore": done.partitions_before,
+        "partitions": done.partitions,
+        "settingsBefore": dict(done.settings_before),
+        "settings": dict(done.settings),
+    }
+    if not as_json:
+        tell_dry_run(dry_run=dry_run)
+    head = {"dryRun": dry_run, "set": done.set_id} if as_json else {}
+    print_rows([head | row], as_json=as_json)

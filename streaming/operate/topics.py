@@ -1,0 +1,281 @@
+"""Create, alter and delete topics.
+
+A topic is created, and gets more partitions, as a commit makes those of new topics: visible all at
+once, and taken back if it is cut off. Settings change by one rename of the commit state. How a
+topic is deleted: :mod:`~kafkalog.streaming.store.deletion`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.committed import Committed
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.local_paths import split_paths
+from kafkalog.files.shield import shielded
+from kafkalog.files.system import system
+from kafkalog.streaming.commit.commit_plan import CommitPlan
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.log.config import LogConfig, understood
+from kafkalog.streaming.operate.old_segments import refuse_broker_directory
+from kafkalog.streaming.store.deletion import delete_topics
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.os_loss import refuse_os_loss
+from kafkalog.streaming.store.ownership import check_no_link
+from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.session import check_written, ensure_set, existing, opened_set
+from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["Altered", "Deleted", "alter", "create", "delete"]
+
+_REMOTE: Final = "remote.storage.enable"
+
+
+class Altered(NamedTuple):
+    """A topic before and after: how many partitions, and which settings by Kafka's names."""
+
+    set_id: str
+    topic: str
+    partitions_before: int
+    partitions: int
+    settings_before: Mapping[str, str]
+    settings: Mapping[str, str]
+
+
+class Deleted(NamedTuple):
+    """What was deleted: a topic, its folders, and the bytes in them."""
+
+    set_id: str
+    topic: str
+    folders: tuple[Path, ...]
+    bytes: int
+
+
+@shielded
+def create(
+    paths: Sequence[str],
+    topic: str,
+    *,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> Altered:
+    """Create a topic with empty partitions.
+
+    Args:
+        paths: all log directories of the set; the first topic makes those that are not there.
+        topic: its name.
+        partitions: how many it gets.
+        config: its settings, by Kafka's names.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        OptionError: the topic exists; or a setting or number that Kafka would refuse.
+        InvalidTopicError, RowError: a name that no topic may have, or that Kafka has for itself.
+        KafkaLogError: the directories are no whole set, or somebody else holds them.
+    """
+    given = dict(config or {})
+    _check_asked(topic, partitions, given)
+    if not dry_run:
+        folders = [Path(path) for path in split_paths(",".join(paths))]
+        ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(folders)))
+    policy = TopicPolicy(partitions=partitions, settings=given)
+    with _opened(paths, "kafkalog create", allows_broker, dry_run=dry_run) as log_set:
+        wanted = _catalog(log_set, policy).topic(topic)
+        if wanted.exists:
+            raise OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
+        if not dry_run:
+            _make(log_set, wanted, range(partitions))
+        return Altered(log_set.state.set_id, topic, 0, partitions, {}, given)
+
+
+def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -> None:
+    check_writable(topic, allow_internal=False)
+    LogConfig.from_mapping(given)
+    if partitions is not None and not 1 <= partitions < 2**31:
+        raise OptionError(f"a topic cannot have {partitions} partitions, expected 1 or more")
+
+
+@shielded
+def alter(
+    paths: Sequence[str],
+    topic: str,
+    *,
+    partitions: int | None = None,
+    config: Mapping[str, str] | None = None,
+    unset: Collection[str] = (),
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> Altered:
+    """Give a topic more partitions, or other settings: all of it at once.
+
+    Args:
+        paths: all log directories of the set.
+        topic: its name.
+        partitions: how many it has after that; None for as many as now.
+        config: settings by Kafka's names, in place of those given before or beside them.
+        unset: names of settings to take away; one that was not given does not matter.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        UnknownTopicOrPartitionError: the commit state does not know the topic.
+        OptionError: fewer partitions, a setting that Kafka would refuse, or that does not go with
+            the others.
+        KafkaLogError: the directories are no whole set, or somebody else holds them.
+    """
+    given = dict(config or {})
+    _check_asked(topic, partitions, given)
+    with _opened(paths, "kafkalog alter", allows_broker, dry_run=dry_run) as log_set:
+        before = _known(log_set, topic)
+        after = _altered(before, partitions, given, unset)
+        if not dry_run:
+            _alter(log_set, before, after)
+        counts = before.partitions, after.partitions
+        return Altered(log_set.state.set_id, topic, *counts, before.settings, after.settings)
+
+
+def _altered(
+    before: Topic, partitions: int | None, given: Mapping[str, str], unset: Collection[str]
+) -> Topic:
+    kept = {name: text for name, text in before.settings.items() if name not in unset}
+    settings = {**kept, **given}
+    LogConfig.from_mapping(understood(settings))
+    count = before.partitions if partitions is None else partitions
+    if count < before.partitions:
+        raise OptionError(
+            f"topic {before.name!r} has {before.partitions} partitions and cannot have {count}: "
+            "there is no other place for the records of the last ones"
+        )
+    return replace(before, partitions=count, settings=settings)
+
+
+def _alter(log_set: LogSet, before: Topic, after: Topic) -> None:
+    if after.partitions > before.partitions:
+        _make(log_set, after, range(before.partitions, after.partitions))
+    elif after.settings != before.settings:
+        state = log_set.state
+        known = replace(state.topics[before.key], settings=after.settings)
+        log_set.publish(state.following(topics={**state.topics, before.key: known}))
+
+
+@shielded
+def delete(
+    paths: Sequence[str],
+    topic: str,
+    *,
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> Deleted:
+    """Delete a topic with all of its records.
+
+    It is gone for readers and writers at once. If this is cut off, whoever opens the directories
+    next removes the rest.
+
+    Args:
+        paths: all log directories of the set.
+        topic: its name.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        UnknownTopicOrPartitionError: the commit state does not know the topic.
+        OptionError: a topic with records in another storage.
+        InvalidTopicError, RowError: no topic's name, or a topic of Kafka's own.
+        KafkaLogError: folders that are not the topic's own; or the directories are no whole set, or
+            somebody else holds them.
+    """
+    check_writable(topic, allow_internal=False)
+    with _opened(paths, "kafkalog delete", allows_broker, dry_run=dry_run) as log_set:
+        keys = [key for key, known in log_set.state.topics.items() if known.name == topic]
+        if not keys:
+            raise _unknown(log_set, topic)
+        found = [each for key, each in log_set.partitions().items() if key.topic == topic]
+        _check_deletable(log_set, topic, keys, found)
+        size = sum(path.lstat().st_size for each in found for path in each.path.iterdir())
+        if not dry_run:
+            delete_topics(log_set, keys)
+        folders = tuple(each.path for each in found)
+        return Deleted(log_set.state.set_id, topic, folders, size)
+
+
+def _check_deletable(
+    log_set: LogSet, topic: str, keys: Collection[str], found: Sequence[PartitionDirectory]
+) -> None:
+    for key in keys:
+        if log_set.state.topics[key].settings.get(_REMOTE, "").strip().lower() == "true":
+            raise OptionError(
+                f"topic {topic!r} is not deleted: {_REMOTE} is true, and its records in the remote "
+                "storage would stay there. Let a broker delete it"
+            )
+    for each in found:
+        check_no_link(each)
+        topic_id = read_topic_id(each.path)
+        if topic_id is not None and topic_key(topic, topic_id) not in keys:
+            raise LogDirectoryError(
+                f"{each.path} has the topic id {topic_id}, and the commit state knows topic "
+                f"{topic!r} by {', '.join(keys)}: it may be another topic of that name. Move it "
+                "away, or run `kafkalog takeover` to keep it. Nothing was deleted"
+            )
+
+
+def _opened(
+    paths: Sequence[str], holder: str, allows_broker: bool, *, dry_run: bool
+) -> AbstractContextManager[LogSet]:
+    directories = existing(paths)
+    if holder != "kafkalog create":
+        check_written(directories)
+    for folder in () if allows_broker else directories:
+        refuse_broker_directory(folder)
+    policy = SetPolicy(allows_broker=allows_broker or _are_ours(directories))
+
+    def look(log_set: LogSet) -> None:
+        refuse_os_loss(log_set, mends=not dry_run)
+
+    return opened_set(directories, policy, look, holder=holder, dry_run=dry_run)
+
+
+def _are_ours(folders: Sequence[Path]) -> bool:
+    """Whether somebody of ours has written there, after any broker that has lived there."""
+    return all(folder.is_dir() and load_state(folder) is not None for folder in folders)
+
+
+def _catalog(log_set: LogSet, policy: TopicPolicy) -> TopicCatalog:
+    unfinished = next(iter(log_set.unfinished()), None)
+    return TopicCatalog(log_set.partitions(), Committed(log_set.state, unfinished), policy)
+
+
+def _known(log_set: LogSet, name: str) -> Topic:
+    topic = _catalog(log_set, TopicPolicy()).topic(name)
+    if not topic.exists or topic.key not in log_set.state.topics:
+        raise _unknown(log_set, name)
+    return topic
+
+
+def _unknown(log_set: LogSet, name: str) -> UnknownTopicOrPartitionError:
+    known = sorted({topic.name for topic in log_set.state.topics.values()})
+    return UnknownTopicOrPartitionError(
+        f"the commit state of {', '.join(map(str, log_set.directories))} knows no topic {name!r}, "
+        f"but {', '.join(known[:10]) or 'none at all'}"
+    )
+
+
+def _make(log_set: LogSet, topic: Topic, numbers: range) -> None:
+    now_ms = system.time_ns() // 1_000_000
+    plan = CommitPlan(directories=tuple(log_set.directories), planned_ms=now_ms)
+    identity = BatchIdentity(f"job:{system.random_id()}", 0)
+    Committer(plan, identity).make_partitions(log_set, topic, numbers)

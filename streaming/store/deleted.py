@@ -1,0 +1,71 @@
+"""Which folders are left of topics that are being deleted, for whoever lists partitions.
+
+The commit state says so before the first folder is renamed: see
+:mod:`~kafkalog.streaming.store.deletion`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import CheckpointError, KafkaLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import LogDirs, PartitionDirectory
+
+__all__ = ["LivePartitions", "is_deleted", "live_partitions", "without_deleted"]
+
+
+def without_deleted(
+    partitions: Mapping[TopicPartition, PartitionDirectory], state: CommitState | None
+) -> Mapping[TopicPartition, PartitionDirectory]:
+    """Leave out the folders of topics that are being deleted; the very same value without any."""
+    if state is None or not state.deleted:
+        return partitions
+    return {key: where for key, where in partitions.items() if not is_deleted(state, where)}
+
+
+def live_partitions(log_dirs: LogDirs) -> Mapping[TopicPartition, PartitionDirectory]:
+    """Find the partitions; those of topics that are being deleted are gone, if that can be told."""
+    there = log_dirs.partitions()
+    with suppress(KafkaLogError):
+        return without_deleted(there, load_committed(log_dirs.paths).state)
+    return there
+
+
+class LivePartitions:
+    """What was listed and is not being deleted; ``value`` is the same until that changes."""
+
+    def __init__(self) -> None:
+        self.value: Mapping[TopicPartition, PartitionDirectory] = {}
+        self._told_by: tuple[object, object] = (None, None)
+
+    def take(
+        self,
+        listed: Mapping[TopicPartition, PartitionDirectory],
+        state: CommitState | None,
+    ) -> bool:
+        """Take a listing and a commit state; returns whether other partitions are left."""
+        known, self._told_by = self._told_by, (listed, state)
+        if known[0] is listed and known[1] is state:
+            return False
+        before, self.value = self.value, without_deleted(listed, state)
+        return self.value.keys() != before.keys()
+
+
+def is_deleted(state: CommitState, where: PartitionDirectory) -> bool:
+    """Whether a folder is of a topic that is being deleted."""
+    topic = where.topic_partition.topic
+    if topic not in state.deleted.values():
+        return False
+    try:
+        return state.is_deleted(topic, read_topic_id(where.path))
+    except CheckpointError:
+        return False  # who reads or writes it says so

@@ -1,0 +1,157 @@
+"""Delete topics: first in the commit state, then their folders.
+
+===========  =====================================================================================
+publish      the state has the topic under ``deleted``: for readers and writers it is gone
+retire       each folder is renamed to ``<topic>-<p>.<32 hex>-delete``, which brokers know, and its
+             lines are taken out of Kafka's checkpoints
+remove       these folders go, and then what the state keeps of the topic
+===========  =====================================================================================
+
+An intent that names no partition keeps brokers out until all folders are retired. Whoever opens the
+set next does what is still to be done. A folder that cannot be removed, as where a file server
+keeps files that are open, is tried again each time, and is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.errors import CheckpointError
+from kafkalog.files.regular import fsync_directory
+from kafkalog.files.shield import check_interrupt
+from kafkalog.files.system import system
+from kafkalog.streaming.log.files import deleted_directory_name, parse_deleted_directory
+from kafkalog.streaming.log.log_dir import LogDirs, entries_of
+from kafkalog.streaming.store.deleted import is_deleted
+from kafkalog.streaming.store.guarded import publish_guarded
+from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["delete_topics", "remove_deleted", "retire_deleted"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+_WRITER: Final = "delete-topic"
+"""What the intent has in place of a writer. No writer key looks like it: they have a colon."""
+
+
+def delete_topics(log_set: LogSet, keys: Collection[str]) -> None:
+    """Delete topics by their keys in the commit state.
+
+    REQUIRES: the locks are held, nothing is unfinished, and the state knows the topics.
+
+    Raises:
+        OSError, KafkaLogError: nothing is deleted; or the topics are, and the next session does the
+            rest.
+    """
+    check_interrupt()
+    state = log_set.state
+    gone = {key: state.topics[key].name for key in keys}
+    topics = {key: topic for key, topic in state.topics.items() if key not in gone}
+    left = any(topic.durable_ends for topic in topics.values())
+    marked = replace(
+        state.following(topics=topics),
+        deleted={**state.deleted, **gone},
+        boot=state.boot if left else None,
+    )
+    publish_guarded(log_set, marked, _WRITER)
+    retire_deleted(log_set)
+    log_set.node.withdraw(durable=False)
+    remove_deleted(log_set)
+
+
+def retire_deleted(log_set: LogSet) -> None:
+    """Durably rename the folders of topics that are being deleted.
+
+    Raises:
+        OSError: one cannot be renamed.
+        KafkaLogError: the locks are lost.
+    """
+    if not log_set.state.deleted:
+        return
+    changed = set()
+    for where in LogDirs(log_set.directories).partitions().values():
+        if is_deleted(log_set.state, where):
+            log_set.check_current()
+            name = deleted_directory_name(*where.topic_partition, system.random_id().hex)
+            where.path.rename(where.log_dir / name)
+            changed.add(where.log_dir)
+    for folder in sorted(changed):
+        fsync_directory(folder)
+    for folder in log_set.directories:
+        drop_lines_of_gone(folder)
+
+
+def remove_deleted(log_set: LogSet) -> None:
+    """Remove the folders of deleted topics, and forget the topics once none is left.
+
+    REQUIRES: they are retired.
+
+    Raises:
+        OSError, KafkaLogError: what the state keeps of them is not published; folders are gone.
+    """
+    state = log_set.state
+    if not state.deleted:
+        return
+    is_left = False
+    for folder in log_set.directories:
+        try:
+            _remove_all(folder, state)
+        except OSError as error:
+            is_left = True
+            _LOGGER.warning(
+                "a folder of a deleted topic cannot be removed, the next writer tries again: %s",
+                error,
+            )
+    if is_left:
+        return
+    log_set.publish(replace(state.following(), deleted={}))
+
+
+def _remove_all(log_dir: Path, state: CommitState) -> None:
+    found = list(_retired(log_dir, state))
+    for path in found:
+        _remove(path)
+    if found:
+        fsync_directory(log_dir)
+
+
+def _retired(log_dir: Path, state: CommitState) -> Iterator[Path]:
+    """Find the folders that are left of the deleted topics in a log directory."""
+    for entry in entries_of(log_dir):
+        key = parse_deleted_directory(entry.name)
+        if key is not None:
+            path = log_dir / entry.name
+            names = {name for name in state.deleted.values() if name.startswith(key.topic)}
+            if names and _is_left(path, names, state):
+                yield path
+
+
+def _is_left(path: Path, names: Collection[str], state: CommitState) -> bool:
+    try:
+        topic_id = read_topic_id(path)
+    except CheckpointError:
+        return False
+    if topic_id is not None:
+        return topic_id in state.deleted
+    return any(topic_key(name, None) in state.deleted for name in names) or not entries_of(path)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; what tells whose it is goes last."""
+    for path in sorted(folder.iterdir(), key=lambda each: each.name == PARTITION_METADATA):
+        if path.is_dir() and not path.is_symlink():
+            _remove(path)
+        else:
+            path.unlink(missing_ok=True)
+    folder.rmdir()
