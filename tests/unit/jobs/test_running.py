@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -20,6 +21,7 @@ def run(*words: str) -> tuple[int, list[str]]:
 
 INGEST = ("kafkalog.jobs.ingest", "/", "/nowhere/log", "--topic=t", "--checkpoint=/nowhere/c")
 ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=/nowhere/c")
+MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,9 @@ ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=
         ((*ARCHIVE, "--topic=t", "--wrong"), "No such option: --wrong"),
         (("kafkalog.jobs.demo", "--flights=x"), "for '--flights'"),
         (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
+        (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),
+        ((*MAINTAIN, "--every=often"), "--every is 'often', expected a time such as 1500, 5s"),
+        ((*MAINTAIN, "--config=retention.ms=soon"), "retention.ms is 'soon'"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2_before_spark_starts(
@@ -44,10 +49,11 @@ def test_wrong_arguments_are_one_line_and_exit_2_before_spark_starts(
     assert said in lines[0]
 
 
-def test_a_log_that_is_not_there_is_one_line_before_spark_starts() -> None:
-    code, lines = run(*ARCHIVE, "--topic=t")
+@pytest.mark.parametrize("words", [(*ARCHIVE, "--topic=t"), MAINTAIN])
+def test_a_log_that_is_not_there_is_one_line_before_spark_starts(words: tuple[str, ...]) -> None:
+    code, lines = run(*words)
     assert (code, len(lines)) == (1, 1), lines
-    assert "/nowhere/log does not exist" in lines[0]
+    assert re.search("/nowhere/log (does not exist|is no log directory)", lines[0])
 
 
 def test_what_spark_throws_is_reduced_to_our_sentence() -> None:
