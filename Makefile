@@ -10,7 +10,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit differential stress kills model powerloss simulate day fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test unit differential stress kills model powerloss simulate mutations day fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -45,6 +45,9 @@ powerloss: env ## Cut the power at each step of a commit, and try what may be le
 simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>
 	$(RUN) env PYTHONHASHSEED=0 python -m tests.simulation --seconds $(or $(SECONDS),60) \
 	    $(if $(SEED),--seed $(SEED)) $(if $(HISTORY),--history $(HISTORY))
+
+mutations: env ## Take each guard out of the code, and see that the simulation finds it
+	$(RUN) env PYTHONHASHSEED=0 python -m tests.simulation.mutation_table
 
 day: env ## Write small batches for a simulated day, with retention: BATCHES=2880
 	KAFKALOG_DAY_BATCHES=$(or $(BATCHES),2880) $(RUN) python -m pytest -q --timeout 3600 \

@@ -92,6 +92,9 @@ class History:
     reads: list[Read] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     losses_of_power: list[int] = field(default_factory=list)
+    parts_may_be_away: bool = False
+    """Whether directories may not be mounted: what was planned of them is skipped then, and said
+    once, by those who continue after a loss."""
     errors: list[str] = field(default_factory=list)
     """What failed though nothing was in its way."""
     tick: int = 0
@@ -198,7 +201,8 @@ class Audit:
     def _batches(self, read: Read) -> None:
         values = [value for _, _, value in read.rows]
         there = set(values)
-        if not read.is_part and not read.told_of_loss:
+        is_short = read.skips and self._history.parts_may_be_away
+        if not read.is_part and not read.told_of_loss and not is_short:
             for write in {id(each): each for v in values if (each := self._writes.get(v))}.values():
                 missing = self._missing(write, there, read)
                 if missing:
@@ -257,10 +261,11 @@ class Audit:
                 is_told = read.skips and told_at >= last.get(partition, 0)
                 may_skip = partition not in ends or is_told
                 last[partition] = number
+                is_gone = self._may_start(partition, offset, read) or (
+                    is_told and self._history.parts_may_be_away
+                )
                 is_back = is_told and bool(self._history.losses_of_power)
-                if (offset < due and not is_back) or (
-                    offset > due and not (may_skip and self._may_start(partition, offset, read))
-                ):
+                if (offset < due and not is_back) or (offset > due and not (may_skip and is_gone)):
                     self._say(
                         f"{read.reader}: gives offset {offset} of {partition} where {due} is due"
                     )

@@ -14,15 +14,17 @@ import os
 import stat
 import struct
 import sys
-from concurrent.futures import Executor, Future
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from uuid import UUID
 
+from tests.simulation.images import Images
+from tests.simulation.pools import Pool
 from tests.simulation.power import Node, Unsynced
 from tests.simulation.scheduler import Decision, Lock, Scheduler
 
 from kafkalog.files.system import system
+from kafkalog.streaming.store import file_systems
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +40,9 @@ _DEVICE: Final = 9_000
 _LONGEST_NAME: Final = 255
 _PAUSES_S: Final = (0.3, 2.0, 90.0, 700.0)
 _JUMPS_S: Final = (-86_400.0, -3.0, 3.0, 40 * 86_400.0)
-_ERRORS: Final = (errno.EIO, errno.ENOSPC)
+_ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE)
+_AWAY_S: Final = (0.003, 0.1, 5.0)
+_NAMED_ONCE: Final = ("kafkalog.commit", "kafkalog.intent")
 
 
 class _Opened:
@@ -59,10 +63,13 @@ class _Broken(NamedTuple):
 class Machine:
     """Files and what processes have open; calls are steps of the scheduler.
 
-    ``knows_power``: whether it may go, so that what is not durable has to be known.
+    ``knows_power``: whether it may go, so that what is not durable has to be known. ``is_shared``:
+    whether the files lie on a server, which may give locks away.
     """
 
-    def __init__(self, scheduler: Scheduler, *, knows_power: bool = False) -> None:
+    def __init__(
+        self, scheduler: Scheduler, *, knows_power: bool = False, is_shared: bool = False
+    ) -> None:
         self.scheduler = scheduler
         scheduler.happens = self._happens
         self.faults: dict[str, int] = {}
@@ -73,7 +80,10 @@ class Machine:
         self._opened: dict[int, _Opened] = {}
         self._locks: dict[int, int] = {}
         self._broken: dict[str, _Broken] = {}
-        self._away: dict[str, tuple[Node, int]] = {}
+        self.is_shared = is_shared
+        self.images = Images(self.root, self._new)
+        self._cut_off: set[int] = set()
+        self._short: Process | None = None
         self._drawn = 0
         self._torn: Process | None = None
         self.loses_power: Callable[[], None] = lambda: None
@@ -81,14 +91,14 @@ class Machine:
 
     # What happens
 
-    def _happens(self, decision: Decision) -> None:
+    def _happens(self, decision: Decision) -> None:  # noqa: C901 - a table
         self.faults[decision.what] = self.faults.get(decision.what, 0) + 1
-        value = decision.value
+        value, process = decision.value, self.scheduler.running.process
         match decision.what:
             case "kill":
-                self.kill(self.scheduler.running.process)
+                self.kill(process)
             case "torn":
-                self._torn = self.scheduler.running.process
+                self._torn = process
             case "interrupt":
                 self.scheduler.interrupt()
             case "pause":
@@ -96,15 +106,15 @@ class Machine:
             case "jump":
                 self.scheduler.wall_ns += int(_JUMPS_S[value % len(_JUMPS_S)] * 1e9)
             case "error":
-                until = self.scheduler.now + (1 if value & 2 else 2_000_000)
+                until = self.scheduler.now + (1 if value & 4 else 2_000_000)
                 name = self._some_directory(value)
-                self._broken[name] = _Broken(_ERRORS[value & 1], until)
-            case "vanish":
-                name = self._some_directory(value)
-                # The only directory of a set may not be told from one that is new.
-                if not self._away and len(self._names(self.root)) > 1:
-                    node = self._names(self.root).pop(name)
-                    self._away[name] = (node, self.scheduler.now + 3_000_000)
+                self._broken[name] = _Broken(_ERRORS[value & 3], until)
+            case "short":
+                self._short = process
+            case "lost":
+                self._lose_locks(process)
+            case "vanish" | "empty" | "old":
+                self._take_away(decision.what, value)
             case "power":
                 self._lose_power(value)
             case what:
@@ -112,14 +122,46 @@ class Machine:
 
     def _lose_power(self, value: int) -> None:
         """Let all processes end, and of what is not durable remain what chance wants."""
-        for name in list(self._away):
-            self._bring_back(name)
+        self.images.bring_back()
         for process in self.scheduler.processes:
             self.kill(process)
         assert self.unsynced is not None
         self.unsynced.lose(value)
         self.losses_of_power += 1
         self.loses_power()
+
+    def _take_away(self, kind: str, value: int) -> None:
+        """Mount something else in a directory's place; a disk in use stays, a server's may go."""
+        name = self._some_directory(value)
+        is_used = any(each.place.startswith(f"{ROOT}/{name}/") for each in self._opened.values())
+        if kind == "vanish" or not is_used:
+            pause = 0.003 if kind == "vanish" else _AWAY_S[value % len(_AWAY_S)]
+            self.images.take_away(name, kind, self.scheduler.now + int(pause * 1e9))
+
+    def _lose_locks(self, process: Process) -> None:
+        """Let a server give the locks of a host away, which sleeps and does not know it.
+
+        So what it writes to these files is refused; all else arrives.
+        """
+        for descriptor, opened in self._opened.items():
+            if opened.process is process and self._locks.get(opened.node.number) == descriptor:
+                del self._locks[opened.node.number]
+                self._cut_off.add(descriptor)
+        self.scheduler.pause(90.0)
+
+    def _check_host(self, path: str) -> None:
+        """End a host that has lost its locks before it changes a name that it cannot prove.
+
+        protocol.md, "Locks that are lost": what nobody can notice between a proof and a change.
+        """
+        process = self.scheduler.running.process
+        if self._cut_off and any(
+            each in self._opened and self._opened[each].process is process for each in self._cut_off
+        ):
+            folder, _, name = path.rpartition("/")
+            if name in _NAMED_ONCE or folder.count("/") > ROOT.count("/") + 1:
+                self.kill(process)
+                self.scheduler.step("lost")
 
     def _some_directory(self, value: int) -> str:
         names = sorted(self._names(self.root))
@@ -135,25 +177,22 @@ class Machine:
     def calm(self) -> None:
         """Let nothing be broken or away any more."""
         self._broken.clear()
-        for name in list(self._away):
-            self._bring_back(name)
-
-    def _bring_back(self, name: str) -> None:
-        node, _ = self._away.pop(name)
-        self._names(self.root)[name] = node  # as a mount hides what was made in its place
+        self.images.bring_back()
 
     def _step(self, call: str, place: str = "", *, changes: bool = False) -> None:
         self.scheduler.step(call)
-        if self._broken or self._away:
-            for name, (_, until) in list(self._away.items()):
-                if self.scheduler.now >= until:
-                    self._bring_back(name)
+        if self._broken or self.images:
+            self.images.bring_back(self.scheduler.now)
             name = place[len(ROOT) + 1 :].partition("/")[0]
             broken = self._broken.get(name)
             if broken is not None:
                 if self.scheduler.now >= broken.until:
                     del self._broken[name]
-                elif changes or broken.code == errno.EIO:
+                elif (
+                    broken.code == errno.EIO
+                    or (broken.code == errno.EMFILE and call == "open")
+                    or (broken.code != errno.EMFILE and changes)
+                ):
                     raise _failure(broken.code, place)
 
     # Clock, chance
@@ -229,6 +268,7 @@ class Machine:
             folder, name = self._parent(path)
             node = self._names(folder).get(name)
             if node is None:
+                self._check_host(path)
                 node = self._new(is_folder=False)
                 self._set(folder, name, node)
             elif flags & os.O_EXCL:
@@ -254,6 +294,7 @@ class Machine:
 
     def _close(self, descriptor: int) -> None:
         opened = self._opened.pop(descriptor)
+        self._cut_off.discard(descriptor)
         if self._locks.get(opened.node.number) == descriptor:
             del self._locks[opened.node.number]
 
@@ -270,6 +311,8 @@ class Machine:
 
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
         opened = self._use("pread", descriptor)
+        if count > 1 and self._short is opened.process:
+            self._short, count = None, count // 2
         return bytes(opened.node.data[position : position + count])
 
     def preadv(self, descriptor: int, buffers: Any, position: int) -> int:
@@ -337,6 +380,10 @@ class Machine:
         opened = self._use("pwrite", descriptor, changes=True)
         content = bytes(data)
         process = self.scheduler.running.process
+        if descriptor in self._cut_off:
+            raise _failure(errno.EIO, opened.place)
+        if len(content) > 1 and self._short is process:
+            self._short, content = None, content[: len(content) // 2]
         is_torn = self._torn is process
         if is_torn:
             content = content[: len(content) // 2]
@@ -410,6 +457,7 @@ class Machine:
     def unlink(self, place: Any) -> None:
         path = os.fspath(place)
         self._step("unlink", path, changes=True)
+        self._check_host(path)
         if self._find(path).names is not None:
             raise _failure(errno.EISDIR, path)
         folder, name = self._parent(path)
@@ -418,6 +466,7 @@ class Machine:
     def replace(self, source: Any, target: Any) -> None:
         path, other = os.fspath(source), os.fspath(target)
         self._step("rename", path, changes=True)
+        self._check_host(other)
         node = self._find(path)
         folder, name = self._parent(other)
         there = self._names(folder).get(name)
@@ -482,18 +531,6 @@ class _Entry:
             return self.stat().st_mode
         except FileNotFoundError:
             return 0
-
-
-class _AtOnce(Executor):
-    """Runs what it is given before anything else."""
-
-    def submit(self, task: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(task(*arguments, **named))
-        except Exception as error:  # noqa: BLE001 - as a pool does
-            future.set_exception(error)
-        return future
 
 
 def _failure(code: int, path: object = None) -> OSError:
@@ -565,10 +602,13 @@ def installed(machine: Machine) -> Iterator[Machine]:
         patch(system, "process_id", lambda: scheduler.running.process.number)
         patch(system, "host_name", lambda: "host")
         patch(system, "boot_id", lambda: f"boot {machine.losses_of_power}")
-        patch(system, "mounts", lambda: "1 0 0:1 / / rw - ext4 disk rw\n")
+        kind = "nfs4" if machine.is_shared else "ext4"
+        patch(system, "mounts", lambda: f"1 0 0:1 / / rw - {kind} disk rw\n")
+        # What asks a second process is none of these processes.
+        patch(file_systems, "_check_locks", lambda _: None)
         patch(system, "random_id", machine.random_id)
         patch(system, "lock", lambda: Lock(scheduler))
         patch(system, "start_thread", scheduler.start_thread)
-        patch(system, "pool", lambda *_: _AtOnce())
+        patch(system, "pool", lambda *_: Pool(scheduler))
         patch(system, "memory", {})
         yield machine

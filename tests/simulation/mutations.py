@@ -6,25 +6,31 @@ Each is a patch by name. A name that is not there any more is a failure, not a g
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unittest.mock import patch
 
-from tests.simulation.simulation import Result, draw, run
+from tests.simulation.scheduler import Rates
+from tests.simulation.simulation import Plan, Result, draw, run
 
+from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.operate.periodic_retention import _round
 from kafkalog.streaming.store.identity import Verdict, judge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from kafkalog.files.shield import Shielded
 
-__all__ = ["MUTATIONS", "find", "mutated"]
+__all__ = ["MUTATIONS", "Found", "find", "mutated"]
 
 _PACKAGE: Final = "kafkalog.streaming"
-_Patches = dict[str, Any]
+_Patches = Mapping[str, Any]
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -64,38 +70,145 @@ def _intent_is_lost(_: Committer, log_set: Any) -> None:
     log_set.node.withdraw(durable=False)
 
 
-MUTATIONS: Final[Mapping[str, _Patches]] = {
-    "no locks": {
-        "store.locks._try_lock": _always(True),
-        "store.locks._Mutexes.of": lambda *_: Lock(),
-    },
-    "no intent": {"commit.committer.Committer._declare": _nothing},
-    "no recovery": {
-        "store.session.take_back": _nothing,
-        "commit.committer.take_back": _nothing,
-    },
-    "an interrupted commit forgets its intent": {
-        "commit.committer.Committer._try_to_take_back": _intent_is_lost
-    },
-    "publish before append": {
-        "commit.committer.Committer._apply": _later,
-        "commit.committer.Committer._publish": _published_first,
-    },
-    "every batch is the next": {"commit.committer.judge": _always(Verdict.APPEND)},
-    "versions are not looked at": {
-        "commit.committer.Committer._still_to_write": lambda _self, _set, runs: runs
-    },
-    "readers see what is not committed": {"store.ends.rule.committed_end": _always(None)},
-    "a run that was replaced is not known": {
-        "commit.committer.judge": _unchecked_run,
-        "commit.committer.sweep": _nothing,
-    },
-    "batches may be written by a caller who is interrupted": {
-        "kafkalog.files.shield.Shielded.result": _unshielded
-    },
-    "staged files of others are swept": {
-        "store.clearing._is_older": _always(True),
-    },
+@dataclass(frozen=True)
+class Mutation:
+    """A guard that is taken out.
+
+    ``breaks`` says what comes of it. ``patches`` replace attributes by name. ``actors`` and
+    ``faults`` are those of the histories that look for it, ``options`` the topic's.
+    """
+
+    breaks: str
+    patches: _Patches
+    actors: tuple[str, ...]
+    faults: Mapping[str, int] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+_KILLS: Final = {"kill": 300, "torn": 400}
+
+MUTATIONS: Final[Mapping[str, Mutation]] = {
+    "no locks": Mutation(
+        "two commits give the same offsets",
+        {
+            "store.locks._try_lock": _always(True),
+            "store.locks._Mutexes.of": lambda *_: Lock(),
+        },
+        ("appender", "appender", "query", "reader"),
+    ),
+    "no intent": Mutation(
+        "what a killed commit left becomes visible, or stops the next one",
+        {"commit.committer.Committer._declare": _nothing},
+        ("query", "appender", "reader"),
+        _KILLS,
+    ),
+    "no recovery": Mutation(
+        "what a killed commit left becomes visible, or stops the next one",
+        {
+            "store.session.take_back": _nothing,
+            "commit.committer.take_back": _nothing,
+        },
+        ("query", "appender", "reader"),
+        _KILLS,
+    ),
+    "an interrupted commit forgets its intent": Mutation(
+        "what an interrupted commit left becomes visible, or stops the next one",
+        {"commit.committer.Committer._try_to_take_back": _intent_is_lost},
+        ("query", "appender", "reader"),
+        {"interrupt": 150},
+    ),
+    "publish before append": Mutation(
+        "readers see ends without records",
+        {
+            "commit.committer.Committer._apply": _later,
+            "commit.committer.Committer._publish": _published_first,
+        },
+        ("query", "appender", "reader", "reader"),
+        _KILLS,
+    ),
+    "every batch is the next": Mutation(
+        "a batch that comes again is there twice",
+        {"commit.committer.judge": _always(Verdict.APPEND)},
+        ("query", "query", "reader"),
+        _KILLS,
+    ),
+    "versions are not looked at": Mutation(
+        "a version that comes again is there twice",
+        {
+            "commit.committer.Committer._still_to_write": lambda _self, _set, runs: runs,
+        },
+        ("versioned", "versioned", "reader"),
+        _KILLS,
+    ),
+    "readers see what is not committed": Mutation(
+        "readers see parts of batches, and what is taken back",
+        {"store.ends.rule.committed_end": _always(None)},
+        ("query", "appender", "reader", "reader"),
+        _KILLS,
+    ),
+    "a run that was replaced is not known": Mutation(
+        "a driver that wakes up late pushes out the one that has replaced it",
+        {
+            "commit.committer.judge": _unchecked_run,
+            "commit.committer.sweep": _nothing,
+        },
+        ("query", "query", "reader"),
+        _KILLS,
+    ),
+    "batches may be written by a caller who is interrupted": Mutation(
+        "an interrupt leaves locks held, or half a commit",
+        {"kafkalog.files.shield.Shielded.result": _unshielded},
+        ("query", "appender", "reader"),
+        {"interrupt": 150},
+    ),
+    "staged files of others are swept": Mutation(
+        "a batch fails, though nothing was in its way",
+        {"store.clearing._is_older": _always(True)},
+        ("query", "query", "appender"),
+    ),
+    "records are not made durable": Mutation(
+        "a loss of power takes what was acknowledged",
+        {"kafkalog.files.parallel.sync": _nothing},
+        ("query", "appender", "reader"),
+        {"power": 400},
+    ),
+    "the rename of the state is not made durable": Mutation(
+        "a loss of power takes a commit that has returned",
+        {"store.publishing.fsync_directory": _nothing},
+        ("query", "appender", "reader"),
+        {"power": 400},
+    ),
+    "what was left to the system may be deleted": Mutation(
+        "after a loss of power a log ends below its start, for ever",
+        {"operate.shortening.make_durable_around": _nothing},
+        ("appender", "deleter", "deleter"),
+        {"power": 400},
+        {"flush": "os"},
+    ),
+    "log starts are not published": Mutation(
+        "deleted records are read, or the log begins where nobody expects it",
+        {"operate.shortening.move_log_starts": _nothing},
+        ("appender", "deleter", "reader"),
+    ),
+    "retention counts as the append": Mutation(
+        "an interrupt says that an append was stopped, which is committed",
+        {"operate.periodic_retention._round": shielded(inspect.unwrap(_round))},
+        ("appender", "appender", "reader"),
+        {"interrupt": 100},
+        {"retention.bytes": "400", "retention.check.interval.ms": "1"},
+    ),
+    "missing directories are not noticed": Mutation(
+        "readers are given a part of what is committed, and not told",
+        {"source.whole_look.WholeLook._say": _nothing},
+        ("appender", "query", "reader", "reader"),
+        {"vanish": 150, "empty": 150},
+    ),
+    "brokers may start on half a commit": Mutation(
+        "a broker appends after what is taken back, or serves it",
+        {"store.nodes.keep_brokers_out": _nothing},
+        ("query", "appender", "broker", "broker", "reader"),
+        _KILLS,
+    ),
 }
 
 
@@ -107,20 +220,39 @@ def mutated(name: str) -> Iterator[None]:
         AttributeError: there is no such guard any more.
     """
     with contextlib.ExitStack() as stack:
-        for place, replacement in MUTATIONS[name].items():
+        for place, replacement in MUTATIONS[name].patches.items():
             full = place if place.startswith("kafkalog") else f"{_PACKAGE}.{place}"
             stack.enter_context(patch(full, replacement))
         yield
 
 
-def find(name: str, seconds: float) -> tuple[Result | None, int, float]:
-    """Run histories without a guard until one is at fault: it, their number, seconds of CPU."""
+def _aimed(name: str, number: int) -> Plan:
+    """Draw a history of those who may suffer from a guard that is not there."""
+    mutation = MUTATIONS[name]
+    plan = draw(f"mutation/{number}", mutation.actors)
+    flush = "mixed" if "power" not in mutation.faults else "commit"
+    options = {**plan.options, "flush": flush, **mutation.options}
+    return replace(plan, rates=Rates(10, mutation.faults), options=options)
+
+
+class Found(NamedTuple):
+    """The history that shows that a guard is gone; how many it took, and seconds of CPU."""
+
+    result: Result | None
+    histories: int
+    operations: int
+    seconds: float
+
+
+def find(name: str, seconds: float) -> Found:
+    """Run histories without a guard until one is at fault."""
     began = time.process_time()
-    number = 0
+    number = operations = 0
     with mutated(name):
         while time.process_time() - began < seconds:
-            result = run(draw(f"mutation/{number}"))
+            result = run(_aimed(name, number))
             number += 1
+            operations += result.operations
             if result.found:
-                return result, number, time.process_time() - began
-    return None, number, time.process_time() - began
+                return Found(result, number, operations, time.process_time() - began)
+    return Found(None, number, operations, time.process_time() - began)

@@ -86,11 +86,16 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     every = chance.choice((60, 250, 1000))
     faults = {
         what: every * chance.choice((1, 1, 4))
-        for what in ("kill", "torn", "interrupt", "pause", "jump", "error", "vanish")
+        for what in ("kill", "torn", "interrupt", "pause", "jump", "error", "short")
         if chance.random() < 0.45
     }
+    for what in ("vanish", "empty", "old"):
+        if chance.random() < 0.25:
+            faults[what] = every * 3
     if chance.random() < 0.25 and "broker" not in names:
         faults["power"] = every * 10
+    elif chance.random() < 0.2:
+        faults["lost"] = every * 4
     if "broker" in names:
         options["allowBrokerDirectory"] = "true"
     return Plan(
@@ -110,7 +115,8 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         happening = {decision.what for decision in plan.script} - {"switch"}
     script = None if plan.script is None else list(plan.script)
     scheduler = Scheduler(plan.seed, plan.rates, script, start_ns=_START_NS)
-    machine, history = Machine(scheduler, knows_power="power" in happening), History()
+    machine, history = _machine(scheduler, happening), History()
+    history.parts_may_be_away = bool(happening & {"vanish", "empty", "old"})
     if "retention.bytes" in plan.options:
         history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
     scene = Scene(
@@ -137,8 +143,9 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
                 for name, (kind, operations) in plan.actors.items()
             }
             scheduler.run(actors)
-            scene.may_fail = False
             machine.calm()
+            # Whoever was told of records that an older copy has taken is left with them.
+            scene.may_fail = machine.images.have_parted
             scheduler.run({"end": lambda: _end(scene)}, calm=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         history.errors.append(f"{type(error).__name__}: {error}")
@@ -157,6 +164,10 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         outcomes=Counter(write.outcome for write in history.writes),
         digest=zlib.crc32(told),
     )
+
+
+def _machine(scheduler: Scheduler, happening: set[str]) -> Machine:
+    return Machine(scheduler, knows_power="power" in happening, is_shared="lost" in happening)
 
 
 def _begin(scene: Scene) -> None:
