@@ -30,7 +30,7 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \
 	    KAFKALOG_HANDOVER_CRASHES=20 python -m pytest -q --timeout 7200 \
 	    tests/crash/test_sink_kill_walk.py tests/crash/test_fault_walk.py tests/crash/test_kill_campaign.py \
-	    tests/crash/test_retention_killed.py \
+	    tests/crash/test_retention_killed.py tests/crash/test_compaction_killed.py \
 	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
@@ -40,7 +40,8 @@ model: env ## Search all that may happen to a few small batches, within large bo
 
 powerloss: env ## Cut the power at each step of a commit, and try what may be left: STATES=400 a case
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=$(or $(STATES),400) python -m pytest -q --timeout 7200 \
-	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py tests/crash/test_retention_power_loss.py
+	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py tests/crash/test_retention_power_loss.py \
+	    tests/crash/test_compaction_power_loss.py tests/unit/log/test_swap.py
 
 simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>
 	$(RUN) env PYTHONHASHSEED=0 python -m tests.simulation --seconds $(or $(SECONDS),60) \

@@ -13,6 +13,7 @@ round cleans the same part again.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeGuard
 
 from kafkalog.checkpoints.broker import (
@@ -30,6 +31,7 @@ from kafkalog.streaming.clean.producers import LastRecords
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.segments import retrying
 from kafkalog.streaming.log.swap import bring_in, replace_segments
 from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
 from kafkalog.streaming.store.cleaner_lock import CleanerLock
@@ -122,7 +124,8 @@ def look_at(log: KnownLog, settings: Mapping[str, str], now_ms: int) -> Cleanabl
         KafkaLogError: a checkpoint or the log cannot be read.
     """
     where = log.where
-    return find_cleanable(
+    look = partial(
+        find_cleanable,
         where.path,
         LogConfig.of_topic(settings),
         clean_to=read_offset_checkpoint(where.log_dir, CLEANER_OFFSET).get(where.topic_partition),
@@ -131,6 +134,7 @@ def look_at(log: KnownLog, settings: Mapping[str, str], now_ms: int) -> Cleanabl
         high_watermark=log.bounds.high_watermark,
         now_ms=now_ms,
     )
+    return retrying(look)
 
 
 def is_due(cleanable: Cleanable | None, config: LogConfig, *, forces: bool) -> TypeGuard[Cleanable]:
@@ -184,16 +188,24 @@ class _Cleaning:
         """Do one round after the other."""
         done: CleanedPartition | None = None
         while True:
-            log = self._begin()
-            now_ms = system.time_ns() // 1_000_000
-            cleanable = look_at(log, self._task.settings, now_ms)
-            done = done or CleanedPartition.of(log, cleanable)
-            if not is_due(cleanable, self._config, forces=self._task.forces):
+            # Again where retention has deleted a segment that was about to be read.
+            log, found, cleaned = retrying(self._round)
+            done = done or found
+            if cleaned is None:
                 return done
-            cleaned = self._clean(log, cleanable, now_ms)
             done = done.after(cleaned, self._swap_in(log, cleaned))
             if cleaned.is_complete or not self._task.forces:
                 return done
+
+    def _round(self) -> tuple[KnownLog, CleanedPartition, CleanedLog | None]:
+        """Look, and clean what is due; nothing is in place yet."""
+        log = self._begin()
+        now_ms = system.time_ns() // 1_000_000
+        cleanable = look_at(log, self._task.settings, now_ms)
+        found = CleanedPartition.of(log, cleanable)
+        if not is_due(cleanable, self._config, forces=self._task.forces):
+            return log, found, None
+        return log, found, self._clean(log, cleanable, now_ms)
 
     def _clean(self, log: KnownLog, cleanable: Cleanable, now_ms: int) -> CleanedLog:
         if log.number in log.topic.durable_ends:

@@ -268,6 +268,26 @@ def test_segments_that_retention_took_meanwhile_stay_away(
     assert read(tmp_path, T0) == CLEAN
 
 
+def test_a_segment_that_retention_took_before_it_was_read_is_not_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafkalog.streaming.operate.retain import delete_records
+
+    updates(writer(tmp_path, cleanup__policy="compact,delete"), BATCHES)
+    original = cleaning.LastRecords.read
+    deletes = [lambda: delete_records([str(tmp_path)], {T0: 3})]
+
+    def remove(*args: Any, **named: Any) -> Any:
+        if deletes:
+            deletes.pop()()
+            raise FileNotFoundError
+        return original(*args, **named)
+
+    monkeypatch.setattr(cleaning.LastRecords, "read", remove)
+    compacted(tmp_path)
+    assert read(tmp_path, T0) == CLEAN
+
+
 def test_a_batch_that_is_committed_meanwhile_stays(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
