@@ -20,7 +20,7 @@ import numpy as np
 
 from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.clean.rebuilding import emptied, rebuild
-from kafkalog.streaming.clean.records import find_records
+from kafkalog.streaming.clean.records import Scratch, find_records
 from kafkalog.streaming.records.batch_layout import DELETE_HORIZON_MASK
 
 if TYPE_CHECKING:
@@ -63,13 +63,12 @@ class FilterRules:
 
 
 class Piece(NamedTuple):
-    """Bytes to be written: one batch, or several that are copied together."""
+    """Bytes to be written: one batch, or several."""
 
     data: memoryview | bytes
     first_offset: int
     """The base offset of the first batch; -1 for an older wrapper."""
     last_offset: int
-    batches: int
 
 
 class BatchFilter:
@@ -81,6 +80,7 @@ class BatchFilter:
         self._offsets = offsets
         self._rules = rules
         self._transactions = transactions
+        self._scratch = Scratch()
         self.keyless = 0
         """Records that went because they had no key."""
 
@@ -101,7 +101,9 @@ class BatchFilter:
         path = str(segment.path)
         done = 0
         for records in find_records(
-            chunk.data, table[wanted], file_position=chunk.file_position, path=path
+            *(chunk.data, table[wanted], self._scratch),
+            file_position=chunk.file_position,
+            path=path,
         ):
             rows = wanted[done : done + len(records.table)]
             done += len(rows)
@@ -134,18 +136,26 @@ class BatchFilter:
     def _keep(self, records: Records, *, keep_legacy_tombstones: bool) -> Mask:
         """Return which records stay, bool[n]."""
         table = records.table
-        found = self._offsets.find(records.source, records.key_starts, records.key_lengths)
         horizon = _horizons(table)
         due = (horizon == _NO_HORIZON) | (self._rules.now_ms < horizon)
         due = np.where(table.magic == 2, due, keep_legacy_tombstones)
         counts = np.diff(records.firsts, append=len(records.offsets))
         has_key = records.key_lengths >= 0
-        keep: Mask = has_key & (records.offsets >= found)
+        keep: Mask = has_key & self._are_last(records)
         keep &= (records.value_lengths >= 0) | np.repeat(due, counts)
         beyond = records.offsets > self._offsets.latest_offset
         is_control = np.repeat(table.is_control, counts)
         self.keyless += int((~has_key & ~beyond & ~is_control).sum())
         return keep | beyond | is_control
+
+    def _are_last(self, records: Records) -> Mask:
+        """Return after which records the map has none of their keys, bool[n]."""
+        table = records.table
+        # Those of aborted transactions were not put.
+        if not table.is_transactional.any() and self._offsets.has_put(records.offsets):
+            return self._offsets.are_last(records.offsets)
+        found = self._offsets.find(records.source, records.key_starts, records.key_lengths)
+        return records.offsets >= found
 
 
 def _horizons(table: BatchTable) -> Integers:
@@ -155,22 +165,21 @@ def _horizons(table: BatchTable) -> Integers:
 
 
 def _in_order(chunk: Chunk, copied: Mask, rebuilt: Mapping[int, bytes]) -> Iterator[Piece]:
-    """Put batches that are copied and others into order; neighbours that are copied are one."""
+    """Put batches that are copied and others into order, as one piece if offsets allow it."""
     table, view = chunk.table, chunk.data.data
     edges = np.flatnonzero(np.diff(copied, prepend=False, append=False)).tolist()
-    runs = dict(zip(edges[::2], edges[1::2], strict=True))
-    if len(table) and table.last_offset[-1] - table.base_offset[0] > _INT_MAX:
-        runs = {row: row + 1 for row in np.flatnonzero(copied).tolist()}
-    for first in sorted(runs.keys() | rebuilt.keys()):
-        end = runs.get(first, first + 1)
-        old = table[first:end]
-        data: memoryview | bytes | None = rebuilt.get(first)
-        if data is None:
-            start = int(old.position[0]) - chunk.file_position
-            data = view[start : int(old.end_position[-1]) - chunk.file_position]
-        yield Piece(
-            data,
-            int(old.base_offset[0]),
-            int(old.last_offset[-1]),
-            end - first,
-        )
+    ends = dict(zip(edges[::2], edges[1::2], strict=True))
+    is_wide = bool(len(table)) and table.last_offset[-1] - table.base_offset[0] > _INT_MAX
+    if is_wide:
+        ends = {row: row + 1 for row in np.flatnonzero(copied).tolist()}
+    starts = (table.position - chunk.file_position).tolist()
+    starts.append(len(view))
+    rows = sorted(ends.keys() | rebuilt.keys())
+    parts = [
+        rebuilt[row] if row in rebuilt else view[starts[row] : starts[ends[row]]] for row in rows
+    ]
+    lasts = [ends.get(row, row + 1) - 1 for row in rows]
+    if rows and not is_wide:
+        parts, rows, lasts = [b"".join(parts)], rows[:1], lasts[-1:]
+    for data, first, last in zip(parts, rows, lasts, strict=True):
+        yield Piece(data, int(table.base_offset[first]), int(table.last_offset[last]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kafkalog.streaming.clean.checked import checked_chunks
-from kafkalog.streaming.clean.records import find_records
+from kafkalog.streaming.clean.records import Scratch, find_records
 from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class _Builder:
         self._aborted = AbortedTransactions(directory)
         self._start = start
         self._offsets = offsets
+        self._scratch = Scratch()
 
     def add(self, segment: LogSegment, chunk: Chunk) -> bool:
         """Add the next batches; False if the map is full."""
@@ -76,7 +77,7 @@ class _Builder:
         rows = np.flatnonzero(data)
         done = 0
         for records in find_records(
-            *(chunk.data, table[rows]),
+            *(chunk.data, table[rows], self._scratch),
             file_position=chunk.file_position,
             path=str(segment.path),
         ):

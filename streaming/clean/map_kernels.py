@@ -233,3 +233,12 @@ def find_keys(
             if slot >= 0:
                 found[row] = table[slot, NEXT_OFFSET] - 1
     return rows
+
+
+@kernel("void", "const int64[,]", "int64", "uint8[]")
+def mark_last_offsets(table: Integers, first: int, marks: Bytes) -> None:
+    """Write 1 into ``marks[offset - first]`` for each offset in the table, as far as they go."""
+    for slot in range(table.shape[0]):
+        at = table[slot, NEXT_OFFSET] - 1 - first
+        if table[slot, NEXT_OFFSET] != 0 and 0 <= at < marks.shape[0]:
+            marks[at] = 1

@@ -15,6 +15,8 @@ import numpy as np
 from kafkalog.streaming.clean import map_kernels as kernels
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
 __all__ = ["BYTES_PER_ENTRY", "OffsetMap"]
@@ -23,6 +25,10 @@ BYTES_PER_ENTRY: Final = 24
 DEFAULT_MEMORY: Final = 128 << 20
 DEFAULT_LOAD_FACTOR: Final = 0.9
 """Kafka's ``log.cleaner.dedupe.buffer.size`` and ``log.cleaner.io.buffer.load.factor``."""
+
+_WINDOW: Final = 1 << 22
+_DENSE: Final = 16
+"""Offsets to a record for which a window pays, which looks at the whole table."""
 
 
 class OffsetMap:
@@ -56,6 +62,9 @@ class OffsetMap:
         self._scratch = np.zeros(kernels.SCRATCH_SIZE, np.int64)
         self._state = np.zeros(kernels.STATE_SIZE, np.int64)
         self._state[kernels.LATEST_OFFSET] = -1
+        self._first_offset = -1
+        self._marks = np.zeros(_WINDOW, np.uint8)
+        self._marks_first = -1  # no window was looked at
 
     def __len__(self) -> int:
         return int(self._state[kernels.ENTRIES])
@@ -71,8 +80,10 @@ class OffsetMap:
 
     def clear(self) -> None:
         """Forget all keys."""
-        self._table.fill(0)
+        if len(self):
+            self._table.fill(0)
         self._state[:] = (0, -1)
+        self._first_offset = self._marks_first = -1
 
     def put(
         self, source: Bytes, key_starts: Integers, key_lengths: Integers, offsets: Integers
@@ -94,6 +105,9 @@ class OffsetMap:
             *(kernels.MD5_CONSTANTS, self._scratch, self._table, self._state),
         )
         _check(taken)
+        self._marks_first = -1
+        if self._first_offset < 0 and len(self):
+            self._first_offset = int(offsets[np.argmax(key_lengths >= 0)])
         return taken
 
     def find(self, source: Bytes, key_starts: Integers, key_lengths: Integers) -> Integers:
@@ -105,6 +119,34 @@ class OffsetMap:
                 *(kernels.MD5_CONSTANTS, self._scratch, self._table, found),
             )
         )
+        return found
+
+    def has_put(self, offsets: Integers) -> bool:
+        """Return whether all records with keys at some offsets were put, if no caller skipped one.
+
+        So :meth:`are_last` can tell of them without their keys. False too where that is not worth
+        it, for offsets that are far apart.
+        """
+        if not len(offsets) or self._first_offset < 0:
+            return False
+        first, last = int(offsets[0]), int(offsets[-1])
+        if not self._first_offset <= first <= last <= self.latest_offset:
+            return False
+        return last - first < _DENSE * len(offsets) and bool((np.diff(offsets) > 0).all())
+
+    def are_last(self, offsets: Integers) -> NDArray[np.bool_]:
+        """Return which offsets are the last ones of a key, bool[n]; they ascend."""
+        found = np.empty(len(offsets), np.bool_)
+        done = 0
+        while done < len(offsets):
+            first = int(offsets[done])
+            if self._marks_first < 0 or not 0 <= first - self._marks_first < _WINDOW:
+                self._marks.fill(0)
+                self._marks_first = first
+                kernels.mark_last_offsets(self._table, first, self._marks)
+            end = int(np.searchsorted(offsets, self._marks_first + _WINDOW))
+            found[done:end] = self._marks[offsets[done:end] - self._marks_first]
+            done = end
         return found
 
 

@@ -15,15 +15,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from crc32c import crc32c
 
 from kafkalog.model import NO_EPOCH, NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.clean import rewrite_kernels as kernels
 from kafkalog.streaming.records.batch_layout import (
+    ATTRIBUTES_POSITION,
     CONTROL_MASK,
+    CRC_POSITION,
     DELETE_HORIZON_MASK,
+    HEADER_SIZE,
     LOG_APPEND_TIME_MASK,
+    MAGIC,
+    OVERHEAD,
     TRANSACTIONAL_MASK,
-    seal_batch,
 )
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress_pieces
@@ -48,6 +53,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Rebuilt", "emptied", "rebuild"]
 
+_HEADER: Final = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("size", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+"""A header's fields, in order, as ``batch_layout.HEADER`` has them."""
+
 _STAYING: Final = LOG_APPEND_TIME_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 _INT_MAX: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
@@ -67,9 +91,11 @@ class Rebuilt(NamedTuple):
 
 def emptied(table: BatchTable, row: int) -> bytes:
     """Return the header that stays of a batch of magic 2 without its records."""
-    return _sealed(
-        [], table, row, 0, NO_TIMESTAMP, int(table.max_timestamp[row]), count=0, has_horizon=False
-    )
+    one = table[row : row + 1]
+    none = np.zeros(1, np.int64)
+    stamp = np.full(1, NO_TIMESTAMP, np.int64)
+    (sealed,) = _sealed(one, [()], none, stamp, one.max_timestamp, none)
+    return sealed
 
 
 def rebuild(chunk: Chunk, records: Records, keep: Mask, markers: Mask, horizon_ms: int) -> Rebuilt:
@@ -124,18 +150,15 @@ class _Rebuilder:
         table = records.table
         latest = np.where(table.is_log_append_time[rows], table.max_timestamp[rows], latest)
         out, ends = self._encoded(base)
-        starts = [0, *ends.tolist()]
-        batches = {}
-        for slot, row in enumerate(rows.tolist()):
-            body = out.data[starts[slot] : starts[slot + 1]]
-            codec = Codec.from_attributes(int(table.codec[row]))
-            batches[row] = _sealed(
-                compress_pieces(codec, body),
-                *(table, row, int(codec), int(base[slot]), int(latest[slot])),
-                count=int(self._kept[row]),
-                has_horizon=bool(has_horizon[row]),
-            )
-        return batches
+        starts = [0, *ends[:-1].tolist()]
+        codecs = [Codec.from_attributes(one) for one in table.codec[rows].tolist()]
+        bodies = [
+            compress_pieces(codec, out.data[start:end])
+            for codec, start, end in zip(codecs, starts, ends.tolist(), strict=True)
+        ]
+        flags = np.where(has_horizon[rows], DELETE_HORIZON_MASK, 0) | table.codec[rows]
+        sealed = _sealed(table[rows], bodies, flags, base, latest, self._kept[rows])
+        return dict(zip(rows.tolist(), sealed, strict=True))
 
     def _encoded(self, base_timestamps: Integers) -> tuple[Bytes, Integers]:
         rows, records = self._rows, self._records
@@ -159,30 +182,47 @@ class _Rebuilder:
 
 
 def _sealed(
-    pieces: Sequence[Data],
     table: BatchTable,
-    row: int,
-    codec: int,
-    base_timestamp: int,
-    max_timestamp: int,
-    *,
-    count: int,
-    has_horizon: bool,
-) -> bytes:
-    flags = int(table.attributes[row]) & _STAYING
-    return seal_batch(
-        pieces,
-        base_offset=int(table.base_offset[row]),
-        leader_epoch=int(table.leader_epoch[row]),
-        attributes=flags | codec | (DELETE_HORIZON_MASK if has_horizon else 0),
-        last_offset_delta=int(table.last_offset[row] - table.base_offset[row]),
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp,
-        producer_id=int(table.producer_id[row]),
-        producer_epoch=int(table.producer_epoch[row]),
-        base_sequence=int(table.base_sequence[row]),
-        count=count,
-    )
+    bodies: Sequence[Sequence[Data]],
+    flags: Integers,
+    base_timestamps: Integers,
+    max_timestamps: Integers,
+    counts: Integers,
+) -> list[bytes]:
+    """Make batches of magic 2 that stay what they were, but for their records and times.
+
+    Args:
+        table: the m batches that they replace.
+        bodies: the bytes of each one's records, in pieces.
+        flags: attributes for codec and delete horizon, int64[m]; the others stay.
+        base_timestamps: ms, int64[m].
+        max_timestamps: likewise.
+        counts: records, int64[m].
+    """
+    heads = np.zeros(len(table), _HEADER)
+    heads["size"] = [HEADER_SIZE - OVERHEAD + sum(map(len, body)) for body in bodies]
+    heads["magic"] = MAGIC
+    heads["attributes"] = table.attributes & _STAYING | flags
+    heads["last_offset_delta"] = table.last_offset - table.base_offset
+    heads["base_timestamp"] = base_timestamps
+    heads["max_timestamp"] = max_timestamps
+    heads["count"] = counts
+    for name in ("base_offset", "leader_epoch", "producer_id", "producer_epoch", "base_sequence"):
+        heads[name] = getattr(table, name)
+    packed = heads.tobytes()
+    starts = range(0, len(packed), HEADER_SIZE)
+    return [
+        _with_checksum(packed[at : at + HEADER_SIZE], body)
+        for at, body in zip(starts, bodies, strict=True)
+    ]
+
+
+def _with_checksum(head: bytes, body: Sequence[Data]) -> bytes:
+    crc = crc32c(head[ATTRIBUTES_POSITION:])
+    for piece in body:
+        crc = crc32c(piece, crc)
+    checksum = crc.to_bytes(4, "big")
+    return b"".join((head[:CRC_POSITION], checksum, head[ATTRIBUTES_POSITION:], *body))
 
 
 def _has_foreign_magic(records: Records) -> Mask:

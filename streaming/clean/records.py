@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.compression.codec import Data
 
-__all__ = ["Records", "find_records"]
+__all__ = ["Records", "Scratch", "find_records"]
 
 _GROUP_BYTES: Final = 1 << 20
 _SMALLEST_RECORD: Final = 7
 _SMALLEST_MESSAGE: Final = 26
 _MAX_OFFSET: Final = 2**63 - 1
-_COLUMNS: Final = 9
+_COLUMNS: Final = 8
+_KEPT_BYTES: Final = 4 << 20
+_KEPT_ROWS: Final = 1 << 17
 
 
 class Records(NamedTuple):
@@ -55,14 +57,41 @@ class Records(NamedTuple):
     value_lengths: Integers
 
 
+class Scratch:
+    """Memory that is used again for each group of batches: what is new, the system must clear."""
+
+    def __init__(self) -> None:
+        self._bytes = np.empty(0, np.uint8)
+        self._columns = np.empty((_COLUMNS, 0), np.int64)
+
+    def bytes(self, size: int) -> Bytes:
+        """Return uint8[size]; it lasts until the next call."""
+        if size > _KEPT_BYTES:
+            return np.empty(size, np.uint8)
+        if size > len(self._bytes):
+            self._bytes = np.empty(2 * size, np.uint8)
+        return self._bytes[:size]
+
+    def columns(self, rows: int) -> Integers:
+        """Return int64[columns, rows], of which each column is contiguous; likewise."""
+        if rows > _KEPT_ROWS:
+            return np.empty((_COLUMNS, rows), np.int64)
+        if rows > self._columns.shape[1]:
+            self._columns = np.empty((_COLUMNS, 2 * rows), np.int64)
+        return self._columns[:, :rows]
+
+
 def find_records(
-    data: Bytes, table: BatchTable, *, file_position: int, path: str
+    data: Bytes, table: BatchTable, scratch: Scratch, *, file_position: int, path: str
 ) -> Iterator[Records]:
     """Find the records of batches that have some, in order; checksums are the caller's.
+
+    What is found lasts until the next is asked for.
 
     Args:
         data: uint8[n], in which the batches lie.
         table: batches of any magic, none of them empty.
+        scratch: memory to work in.
         file_position: where in the file ``data`` starts.
         path: the file, for messages.
 
@@ -78,49 +107,59 @@ def find_records(
         if int(run.magic[0]) < 2:
             reader = MessageSetReader(group_bytes=_GROUP_BYTES)
             for group in reader.groups(data, run, file_position=file_position, path=path):
-                yield _found(*group, path)
+                yield _found(*group, scratch, path)
         elif int(run.codec[0]) == Codec.NONE:
             starts = run.position - file_position + HEADER_SIZE
-            yield _found(
-                run, data, sections_of(run, starts, run.end_position - file_position), path
-            )
+            sections = sections_of(run, starts, run.end_position - file_position)
+            yield _found(run, data, sections, scratch, path)
         else:
-            yield from _decompressed(data, run, file_position, path)
+            yield from _decompressed(data, run, scratch, file_position, path)
 
 
 def _decompressed(
-    data: Bytes, table: BatchTable, file_position: int, path: str
+    data: Bytes, table: BatchTable, scratch: Scratch, file_position: int, path: str
 ) -> Iterator[Records]:
     pieces: list[Data] = []
     ends: list[int] = []
     size = 0
-    for row in range(len(table)):
-        start = int(table.position[row]) - file_position
-        body = data.data[start + HEADER_SIZE : start + int(table.size[row])]
+    starts = (table.position - file_position).tolist()
+    rows = zip(starts, table.size.tolist(), table.codec.tolist(), strict=True)
+    for row, (start, length, codec) in enumerate(rows):
+        body = data.data[start + HEADER_SIZE : start + length]
         try:
-            codec = Codec.from_attributes(int(table.codec[row]))
-            found = decompress_pieces(codec, body)
+            found = decompress_pieces(Codec.from_attributes(codec), body)
         except CorruptRecordError as error:
             raise _damaged(table, row, path, str(error)) from error
         pieces += found
         size += sum(map(len, found))
         ends.append(size)
         if size >= _GROUP_BYTES or row == len(table) - 1:
-            source = np.frombuffer(b"".join(pieces), np.uint8)
+            source = _joined(pieces, scratch.bytes(size))
             bounds = np.array([0, *ends], np.int64)
             group = table[row + 1 - len(ends) : row + 1]
-            yield _found(group, source, sections_of(group, bounds[:-1], bounds[1:]), path)
+            sections = sections_of(group, bounds[:-1], bounds[1:])
+            yield _found(group, source, sections, scratch, path)
             pieces, ends, size = [], [], 0
 
 
-def _found(table: BatchTable, source: Bytes, sections: Integers, path: str) -> Records:
+def _joined(pieces: list[Data], out: Bytes) -> Bytes:
+    at = 0
+    for piece in pieces:
+        out.data[at : at + len(piece)] = piece
+        at += len(piece)
+    return out
+
+
+def _found(
+    table: BatchTable, source: Bytes, sections: Integers, scratch: Scratch, path: str
+) -> Records:
     is_old = int(table.magic[0]) < 2
     used = int((sections[:, kernels.END] - sections[:, kernels.START]).sum())
     # One more than there can be, so that a batch that claims more is found to be damaged.
     room = used // (_SMALLEST_MESSAGE if is_old else _SMALLEST_RECORD) + 1
     if not is_old:
         room = min(room, int(table.count.sum()) + 1)
-    columns = np.empty((_COLUMNS - 1, room), np.int64)
+    columns = scratch.columns(room)
     types = np.empty(room, np.int32)
     cursor = np.zeros(kernels.CURSOR_SIZE, np.int64)
     arguments = (source, sections, 0, _MAX_OFFSET, cursor, columns[0], columns[1], types)

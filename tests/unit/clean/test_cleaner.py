@@ -327,3 +327,17 @@ def test_damage_is_not_cleaned_over(log: CleanableLog) -> None:
     with pytest.raises(ChecksumMismatchError, match=r"up to offset 2.*not cleaned"):
         log.clean()
     assert before == {path.name: path.read_bytes() for path in log.folder.iterdir()}
+
+
+def test_records_that_are_out_of_order_in_their_batch_are_judged_by_their_keys(
+    log: CleanableLog,
+) -> None:
+    rows = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3")]
+    log.write([batch(0, rows, deltas=[2, 0, 1], last_offset_delta=2)], [plain(3, "q")])
+    log.clean()
+    assert log.records() == {
+        0: (b"b", b"2"),
+        1: (b"a", b"3"),
+        2: (b"a", b"1"),
+        3: (b"q", b"3"),
+    }

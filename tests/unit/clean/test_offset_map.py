@@ -100,3 +100,59 @@ def test_it_is_a_dict_until_it_is_full(keys: list[bytes | None], slots: int) -> 
     assert len(offsets) == len(model)
     assert offsets.latest_offset == max(model.values(), default=-1)
     assert found(offsets, keys) == [-1 if key is None else model.get(key, -1) for key in keys]
+
+
+def test_what_was_put_is_told_without_its_keys() -> None:
+    offsets = OffsetMap(BYTES_PER_ENTRY * 100)
+    assert not offsets.has_put(np.arange(3))
+    put(offsets, [None, b"a", b"b", b"a", None, b"c"], 10)
+    offsets.pass_to(17)
+    assert offsets.has_put(np.arange(11, 18))
+    assert offsets.are_last(np.arange(11, 18)).tolist() == [
+        *(False, True, True, False, True, False, False)
+    ]
+    put(offsets, [b"c"], 18)
+    assert offsets.are_last(np.arange(11, 19)).tolist() == [
+        *(False, True, True, False, False, False, False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        [],
+        [10, 11],  # below the first key that was put
+        [15, 16],  # above the last
+        [11, 12, 12],
+        [12, 11],
+        [11, 11 + 16 * 2],
+    ],
+)
+def test_of_other_offsets_only_keys_tell(asked: list[int]) -> None:
+    offsets = OffsetMap(BYTES_PER_ENTRY * 100)
+    put(offsets, [b"a", b"b", b"a", b"b", b"a"], 11)
+    assert offsets.has_put(np.arange(11, 16))
+    assert not offsets.has_put(np.array(asked, np.int64))
+
+
+def test_a_cleared_map_has_put_nothing() -> None:
+    offsets = OffsetMap(BYTES_PER_ENTRY * 100)
+    put(offsets, [b"a", b"b"])
+    assert offsets.are_last(np.arange(2)).tolist() == [True, True]
+    offsets.clear()
+    assert not offsets.has_put(np.arange(2))
+    put(offsets, [b"a", b"a"])
+    assert offsets.are_last(np.arange(2)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("window", [1, 2, 7, 1000])
+def test_last_offsets_are_told_window_by_window(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("kafkalog.streaming.clean.offset_map._WINDOW", window)
+    offsets = OffsetMap(BYTES_PER_ENTRY * 400)
+    keys = [b"%d" % (number * number % 37) for number in range(300)]
+    put(offsets, keys)
+    asked = np.arange(0, 300, 3)
+    expected = [keys.index(keys[at], at) == at and keys[at] not in keys[at + 1 :] for at in asked]
+    assert offsets.are_last(asked).tolist() == expected
