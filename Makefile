@@ -68,13 +68,14 @@ stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 	    KAFKALOG_STRESS_SECONDS=$$(( $(or $(SECONDS),3600) / 3 )) \
 	    $(RUN) python -m pytest -q -s tests/interop/test_stress.py
 
-bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory
+bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory, compaction
 	$(RUN) python -m benchmarks.peers
 	$(RUN) python -m benchmarks.growth
 	$(RUN) python -m benchmarks.startup
 	$(RUN) python -m benchmarks.index_pages
 	$(RUN) python -m benchmarks.segment_memory
 	$(RUN) python -m benchmarks.worker_memory
+	$(RUN) python -m benchmarks.compaction --docs docs
 
 lint: env ## Check style, import layers and spelling
 	$(RUN) ruff check .

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Goal, Measured, Samples, Workload
 
-__all__ = ["table", "write"]
+__all__ = ["COMPACTION", "table", "write", "write_section"]
+
+COMPACTION: Final = "Compaction"
+"""A section of the page that another benchmark writes."""
 
 _HEADINGS: Final = (
     "work",
@@ -69,8 +72,25 @@ def write(
         )
         if _plot(directory / name, title, chosen(measured))
     ]
-    page = _page(measured, facts, summary, plots)
-    (directory / "benchmarks.md").write_text(page, encoding="utf-8")
+    path = directory / "benchmarks.md"
+    compaction = _section_of(path, COMPACTION)
+    path.write_text(_page(measured, facts, summary, plots) + compaction, encoding="utf-8")
+
+
+def write_section(directory: Path, title: str, text: str) -> None:
+    """Put a section of its own benchmark at the end of ``benchmarks.md``, or in its old place."""
+    path = directory / "benchmarks.md"
+    page, section = path.read_text(encoding="utf-8"), _section_of(path, title)
+    new = f"\n## {title}\n\n{text}"
+    page = page.replace(section, new) if section else page + new
+    path.write_text(page, encoding="utf-8")
+
+
+def _section_of(path: Path, title: str) -> str:
+    """Return a section of a page, with its heading, or nothing."""
+    page = path.read_text(encoding="utf-8") if path.exists() else ""
+    _, heading, rest = page.partition(f"\n## {title}\n")
+    return heading + rest.split("\n## ")[0]
 
 
 def _lines(one: Measured) -> Iterator[_Line]:

@@ -151,6 +151,12 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     @property
+    def pid(self) -> int:
+        """The process id of the broker that runs."""
+        assert self._server is not None
+        return self._server.pid
+
+    @property
     def log_text(self) -> str:
         """Everything that its processes have logged so far."""
         return (self.home / "broker.log").read_text(encoding="utf-8", errors="replace")
@@ -418,6 +424,8 @@ def serve(
     kind: type[Broker] = Broker,
     *,
     recovers: bool = True,
+    settings: Mapping[str, str] | None = None,
+    quick_start: bool = True,
 ) -> Iterator[Broker]:
     """Run a broker that has recovered, and serves, copies of the topics' partition folders.
 
@@ -432,8 +440,10 @@ def serve(
         topics: with the settings to create them with.
         kind: which broker.
         recovers: whether it takes the folders for those of a broker that was killed.
+        settings: more of ``server.properties``.
+        quick_start: as of :class:`Broker`.
     """
-    broker = kind(home)
+    broker = kind(home, settings=settings, quick_start=quick_start)
     with broker:
         broker.create_topics(*topics)
         broker.stop()
