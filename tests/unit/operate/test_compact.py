@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.compacting import FORCED, compacted, latest, read, updates, writer
 from tests.support.sinking import Writer, rows
+from tests.unit.store.test_locks import held_elsewhere
 
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     CLEANER_OFFSET,
+    LOCK,
     META_PROPERTIES,
     read_offset_checkpoint,
 )
@@ -286,6 +289,17 @@ def test_a_segment_that_retention_took_before_it_was_read_is_not_missed(
     monkeypatch.setattr(cleaning.LastRecords, "read", remove)
     compacted(tmp_path)
     assert read(tmp_path, T0) == CLEAN
+
+
+def test_a_broker_that_has_started_meanwhile_has_the_log_to_itself(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as running:
+        racing(monkeypatch, lambda: running.enter_context(held_elsewhere(log / LOCK)))
+        (problem,) = compact([str(log)], FORCED).problems
+    assert "a broker, or a tool of Kafka's, is running" in problem
+    assert read(log, T0) == WHOLE
+    assert root_names(log) == []
 
 
 def test_a_batch_that_is_committed_meanwhile_stays(
