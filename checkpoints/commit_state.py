@@ -30,6 +30,7 @@ __all__ = [
     "UNFINISHED_FOLDER",
     "UNKNOWN_EPOCH",
     "CommitState",
+    "DeletedTopic",
     "PartitionState",
     "TopicState",
     "WriterState",
@@ -107,6 +108,17 @@ class TopicState:
     durable_ends: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
 
 
+class DeletedTopic(NamedTuple):
+    """A topic that is being deleted.
+
+    Once ``is_retired``, none of its folders has a partition's name any more. One that has its id
+    then is of a broker that has made the topic again.
+    """
+
+    name: str
+    is_retired: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class WriterState:
     """The last batch of one writer.
@@ -134,7 +146,7 @@ class WriterState:
 class CommitState:
     """One published state; ``topics`` by topic key, ``writers`` by writer key.
 
-    ``deleted`` are the names of topics, by topic key, that are being deleted: folders may be left.
+    ``deleted`` are the topics, by topic key, that are being deleted: folders may be left of them.
     ``commit_id`` is that of the commit that published it, "" where none was noted.
     ``boot`` is the run of the machine to which records were left that are not durable, None where
     all are or it is not known. ``controller_epoch`` is 0 with one node. ``metadata_end`` is where a
@@ -152,7 +164,7 @@ class CommitState:
     boot: str | None = None
     controller_epoch: int = 0
     metadata_end: int | None = None
-    deleted: Mapping[str, str] = field(default_factory=lambda: _EMPTY)
+    deleted: Mapping[str, DeletedTopic] = field(default_factory=lambda: _EMPTY)
     version: int = field(default=FORMAT_VERSION, compare=False)
 
     @property
@@ -212,10 +224,10 @@ class CommitState:
         """
         if not self.deleted:
             return False
-        if topic_id is None and topic in self.deleted.values():
+        if topic_id is None and DeletedTopic(topic) in self.deleted.values():
             return topic not in self._keys_by_name
         key = topic_key(topic, topic_id)
-        return key in self.deleted and key not in self.topics
+        return self.deleted.get(key) == DeletedTopic(topic) and key not in self.topics
 
     def partition(self, topic: str, topic_id: str | None, partition: int) -> PartitionState | None:
         """Return where a partition stands, None if the state does not know it."""

@@ -12,7 +12,7 @@
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
                   "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
 
-    a deletion   {"deleted":"flights","id":"<topic id>"}
+    a deletion   {"deleted":"flights","id":"<topic id>","retired":true}
 
 ``commit`` is drawn at random, see :mod:`~kafkalog.checkpoints.commit_stamp`.
 ``partitions`` have log start, high watermark, log end and leader epoch, in this order. The leader
@@ -26,7 +26,8 @@ disk. A partition that is not named there is durable up to its log end.
 that wrote to the topic last. ``expired`` is when a commit has first found that a writer has
 expired.
 
-A ``deleted`` topic is one whose folders are being removed. It is in no topic line any more.
+A ``deleted`` topic is one whose folders are being removed. It is in no topic line any more. Those
+that are left have no partition's name any more where it is ``retired``; the field is there then.
 
 Topics are kept by their topic id, so that a topic that was deleted and recreated does not inherit
 offsets; one that never had a ``partition.metadata`` has the id null. The file holds topics,
@@ -55,6 +56,7 @@ from kafkalog.checkpoints.commit_state import (
     FORMAT_VERSION,
     UNKNOWN_EPOCH,
     CommitState,
+    DeletedTopic,
     PartitionState,
     TopicState,
     WriterState,
@@ -88,7 +90,7 @@ _HEAD: Final = frozenset(
 _TOPIC: Final = frozenset(
     {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query"}
 )
-_DELETED: Final = frozenset({"deleted", "id"})
+_DELETED: Final = frozenset({"deleted", "id", "retired"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
 _WRITER: Final = _BATCH | {"writer", "run", "fenced"}
 
@@ -128,8 +130,9 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
             **_batch_fields(writer),
             "fenced": list(writer.fenced),
         }
-    for key, name in sorted(state.deleted.items()):
-        yield {"deleted": name, "id": _id_of(key, name)}
+    for key, (name, is_retired) in sorted(state.deleted.items()):
+        retired = {"retired": True} if is_retired else {}
+        yield {"deleted": name, "id": _id_of(key, name), **retired}
 
 
 def _topic_line(key: str, topic: TopicState) -> JsonObject:
@@ -217,7 +220,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
     head, *others = lines
     topics: dict[str, TopicState] = {}
     writers: dict[str, WriterState] = {}
-    deleted: dict[str, str] = {}
+    deleted: dict[str, DeletedTopic] = {}
     for line in others:
         if "topic" in line:
             key, topic = _parse_topic(line)
@@ -225,7 +228,8 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         elif "deleted" in line:
             name = text(line["deleted"])
             validate_topic_name(name)
-            _add(deleted, _parse_key(name, line["id"]), name)
+            gone = DeletedTopic(name, is_retired="retired" in line)
+            _add(deleted, _parse_key(name, line["id"]), gone)
         else:
             _add(writers, text(line["writer"]), _parse_writer(line))
     return CommitState(

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import DeletedTopic
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import CheckpointError, KafkaLogError
 
@@ -63,7 +64,7 @@ class LivePartitions:
 def is_deleted(state: CommitState, where: PartitionDirectory) -> bool:
     """Whether a folder is of a topic that is being deleted."""
     topic = where.topic_partition.topic
-    if topic not in state.deleted.values():
+    if DeletedTopic(topic) not in state.deleted.values():
         return False
     try:
         return state.is_deleted(topic, read_topic_id(where.path))

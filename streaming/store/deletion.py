@@ -8,8 +8,9 @@ remove       these folders go, and then what the state keeps of the topic
 ===========  =====================================================================================
 
 An intent that names no partition keeps brokers out until all folders are retired. Whoever opens the
-set next does what is still to be done. A folder that cannot be removed, as where a file server
-keeps files that are open, is tried again each time, and is in nobody's way.
+set next does what is still to be done: as long as there is that intent it retires, and after that
+it removes. A folder that cannot be removed, as where a file server keeps files that are open, is
+tried again each time, and is in nobody's way.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
-from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.commit_state import DeletedTopic, topic_key
 from kafkalog.errors import CheckpointError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import check_interrupt
@@ -56,7 +57,7 @@ def delete_topics(log_set: LogSet, keys: Collection[str]) -> None:
     """
     check_interrupt()
     state = log_set.state
-    gone = {key: state.topics[key].name for key in keys}
+    gone = {key: DeletedTopic(state.topics[key].name) for key in keys}
     topics = {key: topic for key, topic in state.topics.items() if key not in gone}
     left = any(topic.durable_ends for topic in topics.values())
     marked = replace(
@@ -72,6 +73,9 @@ def delete_topics(log_set: LogSet, keys: Collection[str]) -> None:
 
 def retire_deleted(log_set: LogSet) -> None:
     """Durably rename the folders of topics that are being deleted.
+
+    REQUIRES: the deletion was published, and its intent is there. Without that, a folder with the
+    topic's id is of a broker that has made the topic again since.
 
     Raises:
         OSError: one cannot be renamed.
@@ -113,9 +117,12 @@ def remove_deleted(log_set: LogSet) -> None:
                 "a folder of a deleted topic cannot be removed, the next writer tries again: %s",
                 error,
             )
-    if is_left:
-        return
-    log_set.publish(replace(state.following(), deleted={}))
+    left = {
+        key: DeletedTopic(topic.name, is_retired=True)
+        for key, topic in (state.deleted.items() if is_left else ())
+    }
+    if left != state.deleted:
+        log_set.publish(replace(state.following(), deleted=left))
 
 
 def _remove_all(log_dir: Path, state: CommitState) -> None:
@@ -132,7 +139,7 @@ def _retired(log_dir: Path, state: CommitState) -> Iterator[Path]:
         key = parse_deleted_directory(entry.name)
         if key is not None:
             path = log_dir / entry.name
-            names = {name for name in state.deleted.values() if name.startswith(key.topic)}
+            names = {name for name, _ in state.deleted.values() if name.startswith(key.topic)}
             if names and _is_left(path, names, state):
                 yield path
 

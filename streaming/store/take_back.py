@@ -88,7 +88,6 @@ def take_back(
         log_set.check_current()
     else:
         _end_finished(log_set, durable=durable)
-    retire_deleted(log_set)
     log_set.node.withdraw(durable=bool(unfinished))
     remove_deleted(log_set)
 
@@ -159,6 +158,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     )
     if not intent.partitions:
         repeat_log_starts(log_set)
+        retire_deleted(log_set)
     _drop_staged(log_set, intent)
 
 

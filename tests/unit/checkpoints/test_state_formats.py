@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +17,7 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
 from kafkalog.checkpoints.commit_state import (
     UNKNOWN_EPOCH,
     CommitState,
+    DeletedTopic,
     PartitionState,
     TopicState,
     WriterState,
@@ -75,6 +77,16 @@ def test_a_field_that_this_release_does_not_know_is_refused_with_file_line_and_w
     told = rf"{name}: line {number} has the field 'unheard of'.*Use the release that wrote the file"
     with pytest.raises(CheckpointError, match=told):
         load(tmp_path)
+
+
+def test_deletions_and_the_end_of_a_clusters_metadata_are_kept(tmp_path: Path) -> None:
+    deleted = {
+        "uFGqkIFMSr2WgOzrHH8Hrg": DeletedTopic("gone"),
+        ":older": DeletedTopic("older", is_retired=True),
+    }
+    state = replace(STATE, deleted=deleted, metadata_end=57)
+    (tmp_path / STATE_FILE).write_bytes(state_bytes(state))
+    assert load_state(tmp_path) == state
 
 
 def test_a_line_that_is_neither_of_a_topic_nor_of_a_writer_is_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.jobs.cli.topic_rows import describe_partitions, list_offsets, list_topics
-from kafkalog.streaming.operate.handover import hand_over
+from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import retain
 from kafkalog.streaming.operate.topics import alter, create, delete
@@ -326,6 +326,26 @@ def test_a_folder_that_cannot_be_removed_is_in_nobodys_way_and_goes_later(
     state = load_state(log)
     assert state is not None
     assert state.deleted == {}
+
+
+def test_a_topic_that_a_broker_has_made_again_under_its_id_is_kept(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cluster knows the topic by the same id, and makes the folder again."""
+    shutil.copytree(log / "t-0", tmp_path / "t-0")
+
+    def refuse(folder: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.streaming.store.deletion._remove", refuse)
+        delete([str(log)], "t")
+        shutil.copytree(tmp_path / "t-0", log / "t-0")
+        assert "t-0" in seen(log)
+        Writer(log, topic="other", name="other").write(1, rows(["y"]))
+    assert take_over([str(log)]).problems == []
+    assert list(log.glob("t-*-delete")) == []
+    assert values_of([log], "t") == {0: ["a"]}
 
 
 def test_what_a_broker_has_deleted_itself_is_left_to_it(log: Path) -> None:
