@@ -1,14 +1,16 @@
-"""Delete what has expired from log directories, once or every so often.
+"""Delete what has expired from log directories and compact them, once or every so often.
 
     spark-submit --py-files kafkalog.zip maintain.py LOG [--every 10m] [OPTIONS]
 
-Runs beside a sink that writes to the directories, and queries that read them. A round that is
-killed is ended by the next one.
+A task compacts one partition that is due, the dirtiest first. Sinks may write to the directories
+meanwhile, and queries read them. A round that is killed is ended by the next one.
 """
 
 from __future__ import annotations
 
 import signal
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
@@ -18,47 +20,36 @@ from kafkalog.files.system import system
 from kafkalog.jobs.arguments import LOG, pairs
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import build_session
+from kafkalog.jobs.spark_cleaning import clean_on_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from kafkalog.streaming.operate.retain import Deleted
+    from kafkalog.jobs.spark_cleaning import Cleaned
+    from kafkalog.streaming.operate.cleaning import CleaningTask
 
-__all__ = ["Maintenance"]
+__all__ = ["Maintenance", "Scope"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _TERMINATED: Final = 128 + signal.SIGTERM
 
 
-class Maintenance:
-    """The rounds over one set of log directories; ``say`` gets lines for a person.
+@dataclass(frozen=True, kw_only=True)
+class Scope:
+    """What is looked after: log directories with commas between them, or one ``topic`` of them.
 
-    Args:
-        log: the log directories, with commas between them.
-        topic: the only one to look at.
-        config: settings for topics to which they were not given.
-        allows_broker: whether a broker may have had the directories last.
+    ``config``: settings for topics to which they were not given. ``allows_broker``: a broker may
+    have had the directories last.
     """
 
-    def __init__(
-        self,
-        log: str,
-        *,
-        topic: str | None = None,
-        config: Mapping[str, str] | None = None,
-        allows_broker: bool = False,
-        say: Callable[[str], object] = typer.echo,
-    ) -> None:
-        self._log = log
-        self._topic = topic
-        self._config = dict(config or {})
-        self._allows_broker = allows_broker
-        self._say = say
-        self._said: set[str] = set()
+    log: str
+    topic: str | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+    allows_broker: bool = False
 
     def check(self) -> None:
-        """Look whether rounds can be done at all; takes no lock, and needs no Spark.
+        """Look whether that can be done at all; takes no lock, and needs no Spark.
 
         Raises:
             OptionError: a setting that Kafka would refuse.
@@ -70,35 +61,50 @@ class Maintenance:
         from kafkalog.streaming.operate.old_segments import refuse_broker_directory  # noqa: PLC0415
         from kafkalog.streaming.store.session import check_written, existing  # noqa: PLC0415
 
-        LogConfig.from_mapping(self._config)
-        directories = existing([self._log])
+        LogConfig.from_mapping(self.config)
+        directories = existing([self.log])
         check_written(directories)
-        for folder in () if self._allows_broker else directories:
+        for folder in () if self.allows_broker else directories:
             refuse_broker_directory(folder)
         state = load_committed(directories).state
         known = {topic.name for topic in state.topics.values()} if state is not None else set()
-        if self._topic is not None and self._topic not in known:
+        if self.topic is not None and self.topic not in known:
             raise UnknownTopicOrPartitionError(
-                f"the commit state of {self._log} knows no topic {self._topic!r}"
+                f"the commit state of {self.log} knows no topic {self.topic!r}"
             )
+
+
+class Maintenance:
+    """The rounds; ``clean`` cleans partitions, the first one first. ``say`` gets lines to print."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        clean: Callable[[Sequence[CleaningTask]], Sequence[Cleaned]],
+        *,
+        say: Callable[[str], object] = typer.echo,
+    ) -> None:
+        self._scope = scope
+        self._clean = clean
+        self._say = say
+        self._said: set[str] = set()
 
     def round(self) -> list[str]:
         """Do one round; return the problems on which a person has to decide.
 
         Raises:
-            KafkaLogError, OSError: nothing could be done.
+            KafkaLogError, OSError: nothing could be done, or not all of it.
         """
+        return [*self._delete(), *self._compact()]
+
+    def _delete(self) -> list[str]:
         from kafkalog.streaming.operate.retain import retain  # noqa: PLC0415
 
+        scope = self._scope
         done = retain(
-            [self._log], topic=self._topic, config=self._config, allows_broker=self._allows_broker
+            [scope.log], topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker
         )
-        self._tell(done)
-        return done.problems
-
-    def _tell(self, done: Deleted) -> None:
-        for topic, reason in sorted(done.left_alone.items()):
-            self._say_once(f"left alone: {topic}: {reason}")
+        self._say_once(f"no retention: {topic}: {why}" for topic, why in done.left_alone.items())
         gone = [each for each in done.partitions if each.segments]
         for each in gone:
             self._say(
@@ -109,11 +115,33 @@ class Maintenance:
             f"{len(done.partitions)} partitions looked at, {len(gone)} shortened, "
             f"{done.removed.files} files with {done.removed.bytes} bytes removed"
         )
+        return done.problems
 
-    def _say_once(self, line: str) -> None:
-        if line not in self._said:
-            self._said.add(line)
-            self._say(line)
+    def _compact(self) -> list[str]:
+        from kafkalog.streaming.operate.compact import Wanted, plan_compaction  # noqa: PLC0415
+
+        scope = self._scope
+        wanted = Wanted(topic=scope.topic, config=scope.config, allows_broker=scope.allows_broker)
+        plan = plan_compaction([scope.log], wanted)
+        self._say_once(f"no compaction: {topic}: {why}" for topic, why in plan.left_alone.items())
+        results = self._clean([due.task for due in plan.due])
+        done = [each.done for each in results if each.done is not None and each.done.rounds]
+        for one in done:
+            self._say(
+                f"{one.topic_partition} is clean up to offset {one.clean_to}: {one.bytes_before} "
+                f"bytes became {one.bytes}"
+            )
+        for each in results:
+            if each.busy:
+                self._say(each.busy)
+        self._say(f"{len(plan.due)} partitions to compact, {len(done)} compacted")
+        return [*plan.problems, *(each.problem for each in results if each.problem)]
+
+    def _say_once(self, lines: Iterable[str]) -> None:
+        for line in sorted(lines):
+            if line not in self._said:
+                self._said.add(line)
+                self._say(line)
 
 
 @app.command(help=__doc__)
@@ -141,10 +169,11 @@ def main(
 ) -> None:
     """Run the rounds; the exit code is 1 if the only one finds a problem."""
     interval_ms = _milliseconds(every)
-    maintenance = Maintenance(log, topic=topic, config=pairs(config), allows_broker=allow_broker)
-    maintenance.check()
+    scope = Scope(log=log, topic=topic, config=pairs(config), allows_broker=allow_broker)
+    scope.check()
     signal.signal(signal.SIGTERM, _end)
     spark = build_session(f"kafkalog maintain {log}")
+    maintenance = Maintenance(scope, partial(clean_on_spark, spark))
     try:
         if interval_ms is not None:
             _again_and_again(maintenance, interval_ms)

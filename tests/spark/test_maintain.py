@@ -1,4 +1,4 @@
-"""The job `maintain` on Spark, beside a writer and a reader."""
+"""The job `maintain` on Spark, beside a writer and queries that read."""
 
 from __future__ import annotations
 
@@ -6,18 +6,78 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.compacting import latest, read, updates, writer
 from tests.support.sinking import Writer, rows
+from tests.support.streams import Run
 
 import kafkalog
+from kafkalog.jobs.maintain import Maintenance, Scope
+from kafkalog.jobs.spark_cleaning import clean_on_spark
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pyspark.sql import SparkSession
+
 pytestmark = pytest.mark.spark
+
+
+def test_partitions_are_compacted_beside_a_writer_and_a_tailing_query(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    into = writer(log, numPartitions="3", min__cleanable__dirty__ratio="0.1")
+    keys = [TopicPartition("t", number) for number in range(3)]
+    said: list[str] = []
+    maintenance = Maintenance(Scope(log=str(log)), partial(clean_on_spark, spark), say=said.append)
+    written = threading.Event()
+
+    def write(first: int, end: int) -> None:
+        for batch in range(first, end):
+            values = {"a": f"{batch}", f"b{batch % 7}": f"{batch} too"}
+            updates(into, [values], first=batch, partition=batch % 3)
+
+    def write_the_rest() -> None:
+        try:
+            write(3, 30)
+        finally:
+            written.set()
+
+    write(0, 3)
+    run = Run()
+    records = spark.readStream.format("kafkalog").schema("value STRING")
+    query = (
+        records.options(subscribe="t", startingOffsets="earliest")
+        .load(str(log))
+        .writeStream.foreachBatch(run.take)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    writing = threading.Thread(target=write_the_rest)
+    try:
+        query.processAllAvailable()
+        writing.start()
+        while not written.is_set():
+            assert maintenance.round() == []
+        writing.join()
+        assert maintenance.round() == []
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    last = {key: latest(read(log, key)) for key in keys}
+    for number, key in enumerate(keys):
+        batches = range(number, 30, 3)
+        wanted = {f"b{batch % 7}": f"{batch} too" for batch in batches}
+        assert last[key] == {**wanted, "a": str(batches[-1])}
+    assert run.values >= {value for each in last.values() for value in each.values() if value}
+    assert any("t-2 is clean up to offset" in line for line in said)
 
 
 def test_it_deletes_every_so_often_beside_a_writer_until_it_is_ended(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.compacting import read, updates, writer
 from tests.support.sinking import Writer, rows
 
 from kafkalog.errors import (
@@ -15,47 +18,107 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.jobs import maintain
-from kafkalog.jobs.maintain import Maintenance
+from kafkalog.jobs.maintain import Maintenance, Scope
+from kafkalog.jobs.spark_cleaning import clean
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.operate.compact import plan_compaction
 from kafkalog.streaming.operate.handover import hand_over
+from kafkalog.streaming.store.cleaner_lock import CleanerLock
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from kafkalog.jobs.spark_cleaning import Cleaned
+    from kafkalog.streaming.operate.cleaning import CleaningTask
+
 DAY_MS = 86_400_000
+C0 = TopicPartition("c", 0)
+BATCHES = [{"a": str(number), f"b{number}": "1"} for number in range(6)]
 
 
 def fill(log: Path, topic: str = "t", **settings: str) -> Writer:
     """Write two segments of 2001."""
-    writer = Writer(log, topic=topic, name=topic, segment__bytes="80", **settings)
+    into = Writer(log, topic=topic, name=topic, segment__bytes="80", **settings)
     for batch in range(2):
-        writer.write(batch, rows(["a"], timestamps=[1_000_000_000_000]))
-    return writer
+        into.write(batch, rows(["a"], timestamps=[1_000_000_000_000]))
+    return into
+
+
+def clean_here(tasks: Sequence[CleaningTask]) -> list[Cleaned]:
+    """Clean as tasks do, which are sent to another process, and so are their results."""
+    return [pickle.loads(pickle.dumps(clean(pickle.loads(pickle.dumps(task))))) for task in tasks]
 
 
 def test_a_round_deletes_what_has_expired_and_says_so(tmp_path: Path) -> None:
     fill(tmp_path, retention__ms=str(DAY_MS))
     fill(tmp_path, "kept")
     said: list[str] = []
-    maintenance = Maintenance(str(tmp_path), say=said.append)
-    maintenance.check()
+    scope = Scope(log=str(tmp_path))
+    scope.check()
+    maintenance = Maintenance(scope, clean_here, say=said.append)
     assert maintenance.round() == []
     assert list_base_offsets(tmp_path / "t-0") == [2]
     assert list_base_offsets(tmp_path / "kept-0") == [0, 1]
-    assert said.pop(0).startswith("left alone: kept: neither retention.ms nor retention.bytes")
+    assert said.pop(0).startswith("no retention: kept: neither retention.ms nor retention.bytes")
+    reasons = [said.pop(2), said.pop(2)]
+    assert [reason.partition(": cleanup")[0] for reason in reasons] == [
+        "no compaction: kept",
+        "no compaction: t",
+    ]
     assert said == [
         "t-0 starts at offset 2: 2 segments with 138 bytes have expired",
         "2 partitions looked at, 1 shortened, 0 files with 0 bytes removed",
+        "0 partitions to compact, 0 compacted",
     ]
     assert maintenance.round() == []
-    assert said[2:] == ["2 partitions looked at, 0 shortened, 0 files with 0 bytes removed"]
+    assert said[3:] == [
+        "2 partitions looked at, 0 shortened, 0 files with 0 bytes removed",
+        "0 partitions to compact, 0 compacted",
+    ]
+
+
+def test_a_round_compacts_what_is_due_and_says_so(tmp_path: Path) -> None:
+    updates(writer(tmp_path, topic="c"), BATCHES)
+    before = read(tmp_path, C0)
+    said: list[str] = []
+    maintenance = Maintenance(Scope(log=str(tmp_path)), clean_here, say=said.append)
+    assert maintenance.round() == []
+    assert dict(read(tmp_path, C0).values()) == dict(before.values())
+    assert len(read(tmp_path, C0)) < len(before)
+    assert said[-2].startswith("c-0 is clean up to offset 10: ")
+    assert said[-1] == "1 partitions to compact, 1 compacted"
+    maintenance.round()
+    assert said[-1] == "0 partitions to compact, 0 compacted"
+
+
+def test_who_cleans_already_is_named_and_a_second_attempt_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    updates(writer(tmp_path, topic="c"), BATCHES)
+    (due,) = plan_compaction([str(tmp_path)]).due
+    with ExitStack() as first:
+        first.enter_context(CleanerLock.of(tmp_path, C0, holder="the first attempt"))
+        assert "c-0: it is cleaned at this moment by the first attempt" in clean(due.task).busy
+        monkeypatch.setattr(system, "sleep", lambda _: first.close())
+        second = clean(due.task, attempt=1)
+    assert second.done is not None
+    assert second.done.rounds == 1
+
+
+def test_what_cannot_be_cleaned_is_a_problem_and_no_failed_task(tmp_path: Path) -> None:
+    updates(writer(tmp_path, topic="c"), BATCHES)
+    (due,) = plan_compaction([str(tmp_path)]).due
+    (tmp_path / "c-0").rename(tmp_path / "moved")
+    assert "c-0 was deleted, moved or recreated" in clean(due.task).problem
 
 
 def test_what_is_given_counts_for_topics_without_a_limit(tmp_path: Path) -> None:
     fill(tmp_path)
     fill(tmp_path, "other")
-    given = {"retention.ms": str(DAY_MS)}
-    Maintenance(str(tmp_path), topic="t", config=given, say=lambda _: None).round()
+    scope = Scope(log=str(tmp_path), topic="t", config={"retention.ms": str(DAY_MS)})
+    Maintenance(scope, clean_here, say=lambda _: None).round()
     assert list_base_offsets(tmp_path / "t-0") == [2]
     assert list_base_offsets(tmp_path / "other-0") == [0, 1]
 
@@ -63,16 +126,16 @@ def test_what_is_given_counts_for_topics_without_a_limit(tmp_path: Path) -> None
 def test_what_cannot_be_looked_after_is_refused_before_any_round(tmp_path: Path) -> None:
     log = str(tmp_path / "log")
     with pytest.raises(LogDirectoryError, match="no such folder"):
-        Maintenance(log).check()
+        Scope(log=log).check()
     fill(tmp_path / "log")
     with pytest.raises(UnknownTopicOrPartitionError, match="knows no topic 'u'"):
-        Maintenance(log, topic="u").check()
+        Scope(log=log, topic="u").check()
     with pytest.raises(OptionError, match="expected an integer"):
-        Maintenance(log, config={"retention.ms": "soon"}).check()
+        Scope(log=log, config={"retention.ms": "soon"}).check()
     hand_over([log], cluster_id="c", node_id=1)
     with pytest.raises(LogDirectoryError, match="kafkalog takeover"):
-        Maintenance(log).check()
-    Maintenance(log, allows_broker=True).check()
+        Scope(log=log).check()
+    Scope(log=log, allows_broker=True).check()
 
 
 class EndedError(Exception):
@@ -102,7 +165,7 @@ def test_rounds_begin_at_a_steady_pace_and_what_fails_is_tried_again(
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
     monkeypatch.setattr(system, "sleep", sleep)
     with pytest.raises(EndedError):
-        maintain._again_and_again(Rounds("log"), 10_000)
+        maintain._again_and_again(Rounds(Scope(log="log"), clean_here), 10_000)
     assert begun == [1000.0, 1010.0, 1025.0, 1035.0]
     assert capsys.readouterr().err.splitlines() == [
         "problem: a writer is at work",

@@ -1,0 +1,63 @@
+"""Compact partitions on Spark: one task for each, the dirtiest first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.system import system
+from kafkalog.streaming.operate.cleaning import CleanedPartition, clean_partition
+from kafkalog.streaming.store.cleaner_lock import CleanerBusyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+
+    from kafkalog.streaming.operate.cleaning import CleaningTask
+
+__all__ = ["Cleaned", "clean", "clean_on_spark"]
+
+_PAUSE_S: Final = 0.5
+
+
+class Cleaned(NamedTuple):
+    """What became of a partition: it is ``done``, or why not."""
+
+    done: CleanedPartition | None = None
+    busy: str = ""
+    problem: str = ""
+
+
+def clean_on_spark(spark: SparkSession, tasks: Sequence[CleaningTask]) -> list[Cleaned]:
+    """Clean partitions by tasks of their own, which begin in this order.
+
+    The executors must see the log directories under the same paths.
+    """
+    if not tasks:
+        return []
+    return spark.sparkContext.parallelize(tasks, len(tasks)).map(_clean_in_task).collect()
+
+
+def _clean_in_task(task: CleaningTask) -> Cleaned:
+    from pyspark import TaskContext  # noqa: PLC0415 - what needs no Spark imports this, too
+
+    context = TaskContext.get()
+    return clean(task, attempt=0 if context is None else context.attemptNumber())
+
+
+def clean(task: CleaningTask, *, attempt: int = 0) -> Cleaned:
+    """Clean a partition in this process.
+
+    The second attempt of a speculative task waits for the first one: if it came back at once, Spark
+    would take it for done, and kill the one that works.
+    """
+    while True:
+        try:
+            return Cleaned(clean_partition(task))
+        except CleanerBusyError as error:
+            if not attempt:
+                return Cleaned(busy=f"{task.topic_partition}: {error}")
+        except (KafkaLogError, OSError) as error:
+            return Cleaned(problem=str(error))
+        system.sleep(_PAUSE_S)
