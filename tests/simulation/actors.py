@@ -28,6 +28,7 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "operator": operators.operator,
     "deleter": operators.deleter,
     "janitor": operators.janitor,
+    "cleaner": operators.cleaner,
     "broker": brokers.broker,
 }
 

@@ -15,7 +15,7 @@ __all__ = ["Audit", "Cut", "History", "Read", "Write"]
 Place = tuple[int, int]
 """Partition and offset."""
 
-_MOST_BYTES: Final = 100
+_MOST_BYTES: Final = 120
 """That a record takes, in a batch of its own."""
 
 

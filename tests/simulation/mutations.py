@@ -172,9 +172,9 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
         ("query", "appender", "reader"),
         {"power": 400},
     ),
-    "the rename of the state is not made durable": Mutation(
-        "a loss of power takes a commit that has returned",
-        {"store.publishing.fsync_directory": _nothing},
+    "states are renamed before they are durable": Mutation(
+        "a loss of power tears them, and nothing that was committed can be read",
+        {"kafkalog.files.atomic.sync": _nothing},
         ("query", "appender", "reader"),
         {"power": 400},
     ),

@@ -9,13 +9,14 @@ from tests.simulation.scene import TOPIC, Scene
 
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.compact import Wanted, compact
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import HIGH_WATERMARK_OFFSET, delete_records, retain
 
 if TYPE_CHECKING:
     import random
 
-__all__ = ["deleter", "janitor", "operator"]
+__all__ = ["cleaner", "deleter", "janitor", "operator"]
 
 
 def operator(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
@@ -69,5 +70,15 @@ def janitor(scene: Scene, name: str, operations: int, chance: random.Random) -> 
             scene.rest(chance)
             config = {"retention.bytes": str(size)}
             done = retain(scene.paths, topic=TOPIC, config=config, allows_broker=True)
+            if done.problems and not scene.may_fail:
+                scene.history.errors.append(f"{name} finds {done.problems}")
+
+
+def cleaner(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """What compacts now and then: each key is there once, so all records stay where they are."""
+    for _ in range(max(operations // 2, 1)):
+        with scene.at_work(name):
+            scene.rest(chance)
+            done = compact(scene.paths, Wanted(forces=True, allows_broker=True))
             if done.problems and not scene.may_fail:
                 scene.history.errors.append(f"{name} finds {done.problems}")

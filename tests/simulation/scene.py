@@ -49,6 +49,7 @@ class Scene:
         """Make rows of values, each for its partition."""
         return pa.RecordBatch.from_pydict(
             {
+                "key": pa.array([value.encode() for value in values]),
                 "value": pa.array([value.encode() for value in values]),
                 "partition": pa.array(list(values.values()), pa.int32()),
             }

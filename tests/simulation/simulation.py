@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Result", "draw", "run", "shrink"]
 
 _START_NS = 1_700_000_000_000_000_000
-_OTHERS = ("reader", "follower", "operator", "deleter", "janitor", "broker")
-_WEIGHTS = (6, 6, 4, 2, 2, 3)
+_OTHERS = ("reader", "follower", "operator", "deleter", "janitor", "broker", "cleaner")
+_WEIGHTS = (6, 6, 4, 2, 2, 3, 2)
 _HARMLESS = frozenset({"kill", "torn", "interrupt", "power"})
 """Faults that are in nobody's way but of who is struck."""
 
@@ -96,6 +96,8 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         faults["power"] = every * 10
     elif chance.random() < 0.2:
         faults["lost"] = every * 4
+    if "cleaner" in names:
+        options |= {"cleanup.policy": "compact,delete", "segment.bytes": "200"}
     if "broker" in names:
         options["allowBrokerDirectory"] = "true"
     return Plan(

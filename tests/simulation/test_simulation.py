@@ -112,3 +112,8 @@ def test_what_may_never_be_is_found(
 def test_a_query_is_given_each_offset_once_and_none_is_left_out() -> None:
     assert audit("ok", SEEN, life="query") == ""
     assert "gives offset 0 of 0 where 1 is due" in audit("ok", SEEN, SEEN, life="query")
+
+
+def test_the_page_names_every_guard_that_was_taken_out() -> None:
+    page = (ROOT / "docs" / "simulation.md").read_text()
+    assert [name for name in MUTATIONS if f"| {name} |" not in page] == []
