@@ -161,7 +161,7 @@ class _Broker:
         if appender is None:
             appender = PartitionAppender(self._folders[key], key, LogConfig(), now_ms=0)
             self._appenders[key] = appender
-        data = batch_bytes(appender.log_end_offset, [Row(value.encode())])
+        data = batch_bytes(appender.log_end_offset, [Row(value.encode(), key=value.encode())])
         content = np.frombuffer(data, np.uint8).copy()
         plan = appender.plan([scan_batches(content).table])
         appender.apply(plan, [BufferSource(content)], os.close)

@@ -128,6 +128,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             "partitions": plan.partitions,
             "directories": plan.directories,
             "options": plan.options,
+            "has_broker": any(kind == "broker" for kind, _ in plan.actors.values()),
             "may_lose": any(kind in DELETING for kind, _ in plan.actors.values())
             or "retention.bytes" in plan.options
             or "power" in happening,
