@@ -44,7 +44,7 @@ LARGE_SEARCHES: Final = (
     (("a", "b"), Bounds(batches=1, kills=0, brokers=1, zombies=2, losses=0)),
     (("a", "b"), Bounds(batches=1, kills=0, brokers=0, zombies=0, losses=0, interrupts=2)),
     (("a",), Bounds(batches=2, kills=1, brokers=0, zombies=0, losses=0, interrupts=1)),
-    (("a", "b"), Bounds(batches=1, kills=1, brokers=0, zombies=1, losses=0, hot_copies=1)),
+    (("a",), Bounds(batches=1, kills=1, brokers=0, zombies=1, losses=0, hot_copies=1)),
 )
 
 
