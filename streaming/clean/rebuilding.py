@@ -15,20 +15,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from crc32c import crc32c
 
 from kafkalog.model import NO_EPOCH, NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.clean import rewrite_kernels as kernels
 from kafkalog.streaming.records.batch_layout import (
-    ATTRIBUTES_POSITION,
     CONTROL_MASK,
-    CRC_POSITION,
     DELETE_HORIZON_MASK,
     HEADER_SIZE,
+    HEADERS,
     LOG_APPEND_TIME_MASK,
     MAGIC,
     OVERHEAD,
     TRANSACTIONAL_MASK,
+    with_checksum,
 )
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress_pieces
@@ -52,25 +51,6 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 __all__ = ["Rebuilt", "emptied", "rebuild"]
-
-_HEADER: Final = np.dtype(
-    [
-        ("base_offset", ">i8"),
-        ("size", ">i4"),
-        ("leader_epoch", ">i4"),
-        ("magic", "i1"),
-        ("crc", ">u4"),
-        ("attributes", ">i2"),
-        ("last_offset_delta", ">i4"),
-        ("base_timestamp", ">i8"),
-        ("max_timestamp", ">i8"),
-        ("producer_id", ">i8"),
-        ("producer_epoch", ">i2"),
-        ("base_sequence", ">i4"),
-        ("count", ">i4"),
-    ]
-)
-"""A header's fields, in order, as ``batch_layout.HEADER`` has them."""
 
 _STAYING: Final = LOG_APPEND_TIME_MASK | TRANSACTIONAL_MASK | CONTROL_MASK
 _INT_MAX: Final = 2**31 - 1
@@ -199,7 +179,7 @@ def _sealed(
         max_timestamps: likewise.
         counts: records, int64[m].
     """
-    heads = np.zeros(len(table), _HEADER)
+    heads = np.zeros(len(table), HEADERS)
     heads["size"] = [HEADER_SIZE - OVERHEAD + sum(map(len, body)) for body in bodies]
     heads["magic"] = MAGIC
     heads["attributes"] = table.attributes & _STAYING | flags
@@ -212,17 +192,9 @@ def _sealed(
     packed = heads.tobytes()
     starts = range(0, len(packed), HEADER_SIZE)
     return [
-        _with_checksum(packed[at : at + HEADER_SIZE], body)
+        with_checksum(packed[at : at + HEADER_SIZE], body)
         for at, body in zip(starts, bodies, strict=True)
     ]
-
-
-def _with_checksum(head: bytes, body: Sequence[Data]) -> bytes:
-    crc = crc32c(head[ATTRIBUTES_POSITION:])
-    for piece in body:
-        crc = crc32c(piece, crc)
-    checksum = crc.to_bytes(4, "big")
-    return b"".join((head[:CRC_POSITION], checksum, head[ATTRIBUTES_POSITION:], *body))
 
 
 def _has_foreign_magic(records: Records) -> Mask:

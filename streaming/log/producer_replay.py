@@ -9,7 +9,6 @@ Source: Kafka ``ProducerStateManager.update``, ``ProducerAppendInfo``, ``Produce
 from __future__ import annotations
 
 import logging
-import struct
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -25,7 +24,7 @@ from kafkalog.streaming.log.producer_state import (
 )
 from kafkalog.streaming.log.read.walk import walk_batches
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
-from kafkalog.streaming.records.control import as_data_batches
+from kafkalog.streaming.records.control import as_data_batches, coordinator_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +36,6 @@ __all__ = ["snapshot_at"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.log")
 
-_MARKER_VALUE: Final = struct.Struct(">hi")
 _SEQUENCES: Final = 1 << 31
 """How many there are: after the largest one comes 0."""
 
@@ -96,7 +94,7 @@ def _take(known: dict[int, dict[str, int]], chunk: Chunk, end_offset: int, path:
             entry |= {"epoch": epoch, **_NO_BATCH}
         entry["timestamp"] = timestamp
         if is_control:
-            entry |= {"coordinator_epoch": coordinators.get(last, -1), "txn_first_offset": -1}
+            entry |= {"coordinator_epoch": coordinators[last], "txn_first_offset": -1}
             continue
         delta = last - base
         entry |= {
@@ -132,10 +130,9 @@ def _coordinator_epochs(chunk: Chunk, markers: BatchTable, path: str) -> dict[in
         chunk.data, as_data_batches(markers), file_position=chunk.file_position, path=path
     )
     return {
-        offset: _MARKER_VALUE.unpack_from(value)[1]
+        offset: coordinator_epoch(value)
         for batch in batches
         for offset, value in zip(
             batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
         )
-        if value is not None and len(value) >= _MARKER_VALUE.size
     }

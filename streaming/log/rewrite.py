@@ -11,7 +11,7 @@ Source: Kafka ``LogLoader``, ``UnifiedLog.truncateTo``.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,10 +29,7 @@ from kafkalog.streaming.log.append.index_rebuild import build_indexes
 from kafkalog.streaming.log.append.recovery import remove_segment
 from kafkalog.streaming.log.files import (
     CLEANED,
-    LOG,
-    OFFSET_INDEX,
     SNAPSHOT,
-    TIME_INDEX,
     TXN_INDEX,
     file_name,
 )
@@ -40,7 +37,7 @@ from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnI
 from kafkalog.streaming.log.log_end import ValidBatches
 from kafkalog.streaming.log.producer_state import list_snapshots
 from kafkalog.streaming.log.segment import LogSegment
-from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.log.segment_files import CLEANED_KINDS, list_base_offsets
 from kafkalog.streaming.log.swap import replace_segments
 
 if TYPE_CHECKING:
@@ -48,8 +45,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["rewrite_segment", "truncate_log"]
-
-_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 
 
 def rewrite_segment(
@@ -176,5 +171,5 @@ def _is_in(offset: int, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _remove_leftovers(folder: Path, base_offset: int) -> None:
-    for kind in _KINDS:
+    for kind in CLEANED_KINDS:
         (folder / (file_name(base_offset, kind) + CLEANED)).unlink(missing_ok=True)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["CLEANED_KINDS", "base_offsets_of", "list_base_offsets", "segment_names"]
 
 CLEANED_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
-"""The files that a cleaner writes of a segment."""
+"""The files that a cleaner writes of a segment, in the order in which a swap renames them."""
+
 _KINDS: Final = (LOG, LOG + SWAP, *(kind + CLEANED for kind in CLEANED_KINDS))
 
 _SETTLED_NS: Final = 100_000_000

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.files.copies import try_to_link
 from kafkalog.files.regular import fsync_directory
@@ -32,15 +32,13 @@ from kafkalog.streaming.log.files import (
     CLEANED,
     DELETED,
     LOG,
-    OFFSET_INDEX,
     SNAPSHOT,
     SWAP,
-    TIME_INDEX,
-    TXN_INDEX,
     file_name,
     parse_base_offset,
 )
 from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_files import CLEANED_KINDS
 from kafkalog.streaming.log.segments import next_offset
 
 if TYPE_CHECKING:
@@ -49,14 +47,11 @@ if TYPE_CHECKING:
 
 __all__ = ["bring_in", "finish_swap", "replace_segments", "swap_is_unfinished"]
 
-_KINDS: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
-"""In the order in which the files of a segment are renamed."""
-
 
 def bring_in(folder: Path, files: Iterable[Path]) -> None:
     """Move files whose names end as those of a segment into a partition's folder, durably.
 
-    They are ``.cleaned`` there: nobody reads them, and who comes next removes them.
+    There their names end in ``.cleaned``. Readers pass over them; the next session removes them.
     """
     for path in files:
         path.replace(folder / (path.name[-_name_length(path) :] + CLEANED))
@@ -82,14 +77,14 @@ def replace_segments(folder: Path, old: Collection[int], new: Sequence[int]) -> 
     for base in reversed(new):
         _to_swap(folder, base)
     for base in sorted(old):
-        for kind in _KINDS if base in new else (*_KINDS, SNAPSHOT):
+        for kind in CLEANED_KINDS if base in new else (*CLEANED_KINDS, SNAPSHOT):
             _retire(folder / file_name(base, kind))
     _put_in_place(folder, new)
 
 
 def _to_swap(folder: Path, base: int) -> None:
     """Let what is ``.cleaned`` of a segment become ``.swap``, durably, its log first."""
-    for kinds in (_KINDS[:1], _KINDS[1:]):
+    for kinds in (CLEANED_KINDS[:1], CLEANED_KINDS[1:]):
         for kind in kinds:
             path = folder / file_name(base, kind)
             with suppress(FileNotFoundError):
@@ -107,7 +102,7 @@ def _put_in_place(folder: Path, bases: Collection[int]) -> None:
 
     The log comes last: as long as it is ``.swap``, it counts.
     """
-    files = [folder / file_name(base, kind) for base in bases for kind in reversed(_KINDS)]
+    files = [folder / file_name(base, kind) for base in bases for kind in reversed(CLEANED_KINDS)]
     files = [path for path in files if _with(path, SWAP).exists()]
     for path in files:
         path.unlink(missing_ok=True)
@@ -191,7 +186,7 @@ def _numbered(name: str, suffix: str) -> tuple[int, str] | None:
     stem = name.removesuffix(suffix)
     if suffix and stem == name:
         return None
-    for kind in (*_KINDS, SNAPSHOT):
+    for kind in (*CLEANED_KINDS, SNAPSHOT):
         base = parse_base_offset(stem, kind)
         if base is not None:
             return base, kind

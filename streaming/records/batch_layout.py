@@ -37,6 +37,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 from crc32c import crc32c
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ __all__ = [
     "CRC_POSITION",
     "DELETE_HORIZON_MASK",
     "HEADER",
+    "HEADERS",
     "HEADER_SIZE",
     "LAST_OFFSET_DELTA_POSITION",
     "LEADER_EPOCH_POSITION",
@@ -71,6 +73,7 @@ __all__ = [
     "SIZE_POSITION",
     "TRANSACTIONAL_MASK",
     "seal_batch",
+    "with_checksum",
 ]
 
 MAGIC: Final = 2
@@ -101,6 +104,25 @@ DELETE_HORIZON_MASK: Final = 0x40
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 """All fields of the header, in the order of the table."""
 
+HEADERS: Final = np.dtype(
+    [
+        ("base_offset", ">i8"),
+        ("size", ">i4"),
+        ("leader_epoch", ">i4"),
+        ("magic", "i1"),
+        ("crc", ">u4"),
+        ("attributes", ">i2"),
+        ("last_offset_delta", ">i4"),
+        ("base_timestamp", ">i8"),
+        ("max_timestamp", ">i8"),
+        ("producer_id", ">i8"),
+        ("producer_epoch", ">i2"),
+        ("base_sequence", ">i4"),
+        ("count", ">i4"),
+    ]
+)
+"""The same, for many headers at once."""
+
 PREFIX: Final = struct.Struct(">qi4xb")
 """Offset, size and magic of an entry of any magic."""
 
@@ -125,25 +147,28 @@ def seal_batch(
     count: int,
 ) -> bytes:
     """Make a batch of magic 2 with its size and checksum; ``records`` are its bytes in pieces."""
-    header = bytearray(
-        HEADER.pack(
-            base_offset,
-            HEADER_SIZE - OVERHEAD + sum(map(len, records)),
-            leader_epoch,
-            MAGIC,
-            0,
-            attributes,
-            last_offset_delta,
-            base_timestamp,
-            max_timestamp,
-            producer_id,
-            producer_epoch,
-            base_sequence,
-            count,
-        )
+    header = HEADER.pack(
+        base_offset,
+        HEADER_SIZE - OVERHEAD + sum(map(len, records)),
+        leader_epoch,
+        MAGIC,
+        0,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
     )
-    crc = crc32c(memoryview(header)[ATTRIBUTES_POSITION:])
+    return with_checksum(header, records)
+
+
+def with_checksum(header: bytes, records: Sequence[Data]) -> bytes:
+    """Join a header of magic 2 and the bytes of its records, with the checksum that they have."""
+    checked = header[ATTRIBUTES_POSITION:]
+    crc = crc32c(checked)
     for piece in records:
         crc = crc32c(piece, crc)
-    _CRC.pack_into(header, CRC_POSITION, crc)
-    return b"".join((header, *records))
+    return b"".join((header[:CRC_POSITION], _CRC.pack(crc), checked, *records))

@@ -48,6 +48,7 @@ __all__ = [
     "MarkerType",
     "abort_marker",
     "as_data_batches",
+    "coordinator_epoch",
     "marker_type",
 ]
 
@@ -77,6 +78,13 @@ def marker_type(key: bytes | None) -> int:
     if key is None or len(key) < _KEY_BYTES:
         raise CorruptRecordError("a control record whose key tells no type")
     return int.from_bytes(key[2:_KEY_BYTES], "big")
+
+
+def coordinator_epoch(value: bytes | None) -> int:
+    """Return the epoch of the coordinator in a marker's value; -1 if the value is too short."""
+    if value is None or len(value) < _VALUE_BYTES:
+        return -1
+    return int.from_bytes(value[2:_VALUE_BYTES], "big", signed=True)
 
 
 def abort_marker(

@@ -42,12 +42,15 @@ def test_the_fields_of_the_header_add_up_to_its_size() -> None:
         batch_layout.COUNT_POSITION,
     ]
     assert positions == [sum(sizes[:i]) for i in range(len(sizes))]
+    fields = batch_layout.HEADERS.fields or {}
+    assert [field[1] for field in fields.values()] == positions
+    assert batch_layout.HEADERS.itemsize == batch_layout.HEADER_SIZE
 
 
 def test_one_module_says_where_the_fields_of_the_header_lie() -> None:
     folder = Path(inspect.getfile(batch_layout)).parents[1]
     names = "|".join(name for name in batch_layout.__all__ if name.endswith(("POSITION", "MASK")))
-    copy = re.compile(rf'Struct\(">qi|^_?({names}): Final', re.MULTILINE)
+    copy = re.compile(rf'Struct\(">qi|\("crc", ">u4"\)|^_?({names}): Final', re.MULTILINE)
     for path in folder.glob("**/*.py"):
         if "message_sets" not in path.parts:  # older magics have a layout of their own
             owns = path.name == "batch_layout.py"
