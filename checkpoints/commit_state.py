@@ -194,7 +194,16 @@ class CommitState:
             commit_id=system.random_id().hex,
             topics=self.topics if topics is None else topics,
             writers=self.writers if writers is None else writers,
-        )
+        ).with_boot(self.boot)
+
+    @property
+    def leaves_to_system(self) -> bool:
+        """Whether there are records that ``flush=os`` has left to the system to write."""
+        return any(topic.durable_ends for topic in self.topics.values())
+
+    def with_boot(self, boot: str | None) -> Self:
+        """Return this state with the run of the machine that the rest was left to, if any was."""
+        return replace(self, boot=boot if self.leaves_to_system else None)
 
     def key_of(self, topic: str, topic_id: str | None) -> str:
         """Return the key under which a topic is kept here, or would be.

@@ -57,7 +57,7 @@ def make_left_durable(
         OSError: it is not durable.
     """
     topics = log_set.state.topics
-    if not any(topic.durable_ends for topic in topics.values()):
+    if not log_set.state.leaves_to_system:
         return []
     found = log_set.partitions()
     ends, reaches = [], []

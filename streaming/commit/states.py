@@ -50,8 +50,7 @@ def next_state(
             topics = note_versions(topics, identity, noted)
         else:
             writers[identity.writer] = noted
-    left = any(topic.durable_ends for topic in topics.values())
-    return replace(state.following(topics=topics, writers=writers), boot=boot_id if left else None)
+    return state.following(topics=topics, writers=writers).with_boot(boot_id)
 
 
 def all_durable(state: CommitState, partitions: Iterable[PartitionEnd]) -> CommitState:
@@ -70,8 +69,7 @@ def all_durable(state: CommitState, partitions: Iterable[PartitionEnd]) -> Commi
         else topic
         for key, topic in state.topics.items()
     }
-    left = any(topic.durable_ends for topic in topics.values())
-    return replace(state, topics=topics, boot=state.boot if left else None)
+    return replace(state, topics=topics).with_boot(state.boot)
 
 
 def _topics(

@@ -28,6 +28,8 @@ from kafkalog.streaming.clean.cleanable import find_cleanable
 from kafkalog.streaming.clean.cleaner import clean_log
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY, OffsetMap
 from kafkalog.streaming.clean.producers import LastRecords
+from kafkalog.streaming.commit.left_to_system import make_left_durable
+from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -37,7 +39,6 @@ from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
 from kafkalog.streaming.store.cleaner_lock import CleanerLock
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.policy import WAIT_MS
-from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 
 if TYPE_CHECKING:
     import os
@@ -254,17 +255,9 @@ class _Cleaning:
     def _make_durable(self) -> None:
         """Let nothing of the log be left to the system: a gap would look like a lost record."""
         with self._open() as log_set:
-            log, state = self._known(log_set), log_set.state
-            interval = self._config.index_interval_bytes
-            end = log.bounds.log_end
-            reach = LogReach(log.where.path, log.where.topic_partition, end, interval)
-            sync_up_to([reach], whole=True)
-            topics = dict(state.topics)
-            ends = {p: at for p, at in log.topic.durable_ends.items() if p != log.number}
-            topics[log.key] = replace(log.topic, durable_ends=ends)
-            left = any(topic.durable_ends for topic in topics.values())
-            boot = state.boot if left else None
-            log_set.publish(replace(state.following(topics=topics), boot=boot))
+            log = self._known(log_set)
+            left = make_left_durable(log_set, lambda key, p, _: (key, p) == (log.key, log.number))
+            log_set.publish(all_durable(log_set.state, left).following())
 
     def _swap_in(self, log: KnownLog, cleaned: CleanedLog) -> tuple[int, int]:
         """Put all groups in place; return how many segments were replaced, and by how many."""

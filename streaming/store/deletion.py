@@ -59,12 +59,7 @@ def delete_topics(log_set: LogSet, keys: Collection[str]) -> None:
     state = log_set.state
     gone = {key: DeletedTopic(state.topics[key].name) for key in keys}
     topics = {key: topic for key, topic in state.topics.items() if key not in gone}
-    left = any(topic.durable_ends for topic in topics.values())
-    marked = replace(
-        state.following(topics=topics),
-        deleted={**state.deleted, **gone},
-        boot=state.boot if left else None,
-    )
+    marked = replace(state.following(topics=topics), deleted={**state.deleted, **gone})
     publish_guarded(log_set, marked, _WRITER)
     retire_deleted(log_set)
     log_set.node.withdraw(durable=False)

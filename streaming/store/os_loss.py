@@ -155,6 +155,4 @@ def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:
         cut = ended_at(topic, number, each.start, each.where.path)
         durable = {p: end for p, end in topic.durable_ends.items() if p != number}
         topics[each.key] = replace(cut, durable_ends=durable)
-    left = any(topic.durable_ends for topic in topics.values())
-    boot = boot_of(log_set.directories) if left else None
-    return replace(log_set.state.following(topics=topics), boot=boot)
+    return log_set.state.following(topics=topics).with_boot(boot_of(log_set.directories))
