@@ -1,4 +1,4 @@
-"""Arguments that the pipelines' command lines share."""
+"""Arguments that the command lines of pipelines and of ``kafkalog`` share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["CHECKPOINT", "FOLLOW", "LOG", "SETTINGS", "TOPIC", "pairs"]
+__all__ = [
+    "ALLOW_BROKER",
+    "CHECKPOINT",
+    "FOLLOW",
+    "LOG",
+    "NOT_GIVEN",
+    "SETTINGS",
+    "TOPIC",
+    "pairs",
+]
 
 LOG = Annotated[
     str, typer.Argument(metavar="LOG", help="The log directory; several with commas between.")
@@ -21,6 +30,21 @@ SETTINGS = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="Any option of the format kafkalog; may be repeated."
+    ),
+]
+ALLOW_BROKER = Annotated[
+    bool,
+    typer.Option(
+        "--allow-broker-directory", help="Work on directories that a broker had last, too."
+    ),
+]
+NOT_GIVEN = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--config",
+        metavar="NAME=VALUE",
+        help="A topic setting, such as retention.ms or cleanup.policy, for topics to which it was "
+        "not given.",
     ),
 ]
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.system import system
-from kafkalog.jobs.arguments import LOG, pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, pairs
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import build_session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
@@ -60,6 +60,7 @@ class Scope:
         from kafkalog.streaming.log.config import LogConfig  # noqa: PLC0415
         from kafkalog.streaming.operate.old_segments import refuse_broker_directory  # noqa: PLC0415
         from kafkalog.streaming.store.session import check_written, existing  # noqa: PLC0415
+        from kafkalog.streaming.store.topics import unknown_topic  # noqa: PLC0415
 
         LogConfig.from_mapping(self.config)
         directories = existing([self.log])
@@ -67,11 +68,10 @@ class Scope:
         for folder in () if self.allows_broker else directories:
             refuse_broker_directory(folder)
         state = load_committed(directories).state
-        known = {topic.name for topic in state.topics.values()} if state is not None else set()
-        if self.topic is not None and self.topic not in known:
-            raise UnknownTopicOrPartitionError(
-                f"the commit state of {self.log} knows no topic {self.topic!r}"
-            )
+        if self.topic is None or state is None:
+            return
+        if self.topic not in {topic.name for topic in state.topics.values()}:
+            raise unknown_topic(state, directories, self.topic)
 
 
 class Maintenance:
@@ -149,23 +149,12 @@ def main(
     log: LOG,
     *,
     topic: Annotated[str | None, typer.Option(help="This topic only.")] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A topic setting, such as retention.ms, for topics to which it was not given.",
-        ),
-    ] = None,
+    config: NOT_GIVEN = None,
     every: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Begin a round so often, such as 10m. Default: one."),
     ] = None,
-    allow_broker: Annotated[
-        bool,
-        typer.Option(
-            "--allow-broker-directory", help="Work on directories that a broker had last, too."
-        ),
-    ] = False,
+    allow_broker: ALLOW_BROKER = False,
 ) -> None:
     """Run the rounds; the exit code is 1 if the only one finds a problem."""
     interval_ms = _milliseconds(every)
@@ -187,7 +176,6 @@ def main(
 def _milliseconds(every: str | None) -> int | None:
     if every is None:
         return None
-    from kafkalog.errors import OptionError  # noqa: PLC0415
     from kafkalog.streaming.options import duration_ms  # noqa: PLC0415
 
     kind = duration_ms(minimum=1000)

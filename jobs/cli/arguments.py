@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AllowBroker", "DryRun", "Json", "Paths", "TopicName"]
+__all__ = ["DryRun", "Json", "Paths", "TopicName"]
 
 Paths = Annotated[
     list[str], typer.Argument(metavar="PATH…", help="The log directories that belong together.")
@@ -14,11 +14,5 @@ Paths = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
-]
-AllowBroker = Annotated[
-    bool,
-    typer.Option(
-        "--allow-broker-directory", help="Work on directories that a broker had last, too."
-    ),
 ]
 TopicName = Annotated[str | None, typer.Option("--topic", help="This topic only.")]

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kafkalog.jobs.arguments import pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, NOT_GIVEN, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
-    AllowBroker,
     DryRun,
     Json,
     Paths,
@@ -33,20 +32,14 @@ def compact(
     partition: Annotated[
         int | None, typer.Option("--partition", min=0, help="This partition of --topic only.")
     ] = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A topic setting, such as cleanup.policy, for topics to which it was not given.",
-        ),
-    ] = None,
+    config: NOT_GIVEN = None,
     force: Annotated[
         bool,
         typer.Option(
             "--force", help="Whatever the dirty ratio, and until all is clean that can be."
         ),
     ] = False,
-    allow_broker: AllowBroker = False,
+    allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:

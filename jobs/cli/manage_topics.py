@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
-    AllowBroker,
     DryRun,
     Json,
     Paths,
@@ -16,6 +15,8 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, tell_dry_run
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kafkalog.streaming.operate.topics import Altered
 
 __all__ = ["alter", "create", "delete"]
@@ -34,7 +35,7 @@ def create(
     topic: _Topic,
     partitions: Annotated[int, typer.Option(min=1, help="How many partitions it gets.")] = 1,
     config: _Config = None,
-    allow_broker: AllowBroker = False,
+    allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -65,7 +66,7 @@ def alter(
         list[str] | None,
         typer.Option(metavar="NAME", help="A setting to take away; may be repeated."),
     ] = None,
-    allow_broker: AllowBroker = False,
+    allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -89,7 +90,7 @@ def alter(
 def delete(
     paths: Paths,
     topic: _Topic,
-    allow_broker: AllowBroker = False,
+    allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -98,16 +99,13 @@ def delete(
         from kafkalog.streaming.operate.topics import delete as act  # noqa: PLC0415
 
         done = act(paths, topic, allows_broker=allow_broker, dry_run=dry_run)
-    if not as_json:
-        tell_dry_run(dry_run=dry_run)
     row = {
         "topic": done.topic,
         "partitions": len(done.folders),
         "bytes": done.bytes,
         "paths": list(map(str, done.folders)),
     }
-    head = {"dryRun": dry_run, "set": done.set_id} if as_json else {}
-    print_rows([head | row], as_json=as_json)
+    _print(row, done.set_id, as_json=as_json, dry_run=dry_run)
 
 
 def _report(done: Altered, *, as_json: bool, dry_run: bool) -> None:
@@ -118,7 +116,12 @@ def _report(done: Altered, *, as_json: bool, dry_run: bool) -> None:
         "settingsBefore": dict(done.settings_before),
         "settings": dict(done.settings),
     }
-    if not as_json:
+    _print(row, done.set_id, as_json=as_json, dry_run=dry_run)
+
+
+def _print(row: Mapping[str, object], set_id: str, *, as_json: bool, dry_run: bool) -> None:
+    if as_json:
+        row = {"dryRun": dry_run, "set": set_id, **row}
+    else:
         tell_dry_run(dry_run=dry_run)
-    head = {"dryRun": dry_run, "set": done.set_id} if as_json else {}
-    print_rows([head | row], as_json=as_json)
+    print_rows([row], as_json=as_json)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kafkalog.jobs.arguments import pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, NOT_GIVEN, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
-    AllowBroker,
     DryRun,
     Json,
     Paths,
@@ -27,14 +26,8 @@ __all__ = ["delete_records", "retain", "shortened_rows"]
 def retain(
     paths: Paths,
     topic: TopicName = None,
-    config: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="A topic setting, such as retention.ms, for topics to which it was not given.",
-        ),
-    ] = None,
-    allow_broker: AllowBroker = False,
+    config: NOT_GIVEN = None,
+    allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -53,7 +46,7 @@ def delete_records(
         str,
         typer.Option(help='The new first offsets: {"t":{"0":5,"1":-1}}; -1 deletes all records.'),
     ],
-    allow_broker: AllowBroker = False,
+    allow_broker: ALLOW_BROKER = False,
     as_json: Json = False,
 ) -> None:
     """Delete the records below given offsets, of all partitions that are named at once."""
@@ -96,7 +89,7 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
 
 
 def shortened_rows(done: Deleted) -> list[dict[str, Any]]:
-    """Give a row for each partition that was looked at."""
+    """Return a row for each partition that was looked at."""
     return [
         {
             "topic": each.topic_partition.topic,

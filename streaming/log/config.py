@@ -22,7 +22,10 @@ from kafkalog.model import TimestampType
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["LOG_CONFIG_NAMES", "LogConfig", "understood"]
+__all__ = ["LOG_CONFIG_NAMES", "REMOTE_STORAGE", "LogConfig", "is_remote", "understood"]
+
+REMOTE_STORAGE: Final = "remote.storage.enable"
+"""Given to topics of which a broker keeps records in another storage (KIP-405)."""
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
@@ -227,6 +230,11 @@ def understood(settings: Mapping[str, str]) -> dict[str, str]:
             LogConfig.from_mapping({name: text})
             found[name] = text
     return found
+
+
+def is_remote(settings: Mapping[str, str]) -> bool:
+    """Return whether a broker keeps records of a topic with these settings elsewhere, too."""
+    return settings.get(REMOTE_STORAGE, "").strip().lower() == "true"
 
 
 def _nearest(name: str) -> str:

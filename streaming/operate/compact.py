@@ -15,9 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
-from kafkalog.files.shield import Interrupted, check_interrupt, shielded
+from kafkalog.files.shield import Interrupted, shielded
 from kafkalog.files.system import system
-from kafkalog.model import INTERNAL_TOPICS
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.retired_files import Removed
@@ -28,11 +27,11 @@ from kafkalog.streaming.operate.cleaning import (
     is_due,
     look_at,
 )
-from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
+from kafkalog.streaming.operate.old_segments import logs_of_ours, opened_logs
 from kafkalog.streaming.operate.retain import Deleted, retain_set
 from kafkalog.streaming.store.cleaner_lock import CleanerBusyError, remove_orphans
-from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.policy import WAIT_MS
+from kafkalog.streaming.store.topics import unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.operate.old_segments import KnownLog
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Compacted", "Due", "Plan", "Wanted", "compact", "plan_compaction"]
@@ -52,7 +51,6 @@ _DECIDE: Final = (
     "min.cleanable.dirty.ratio",
     "min.compaction.lag.ms",
 )
-_REMOTE: Final = "remote.storage.enable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,25 +196,29 @@ def plan_compaction(
 def _logs(
     paths: Sequence[str], wanted: Wanted, plan: Plan, *, dry_run: bool
 ) -> list[tuple[KnownLog, dict[str, str]]]:
-    """Give the logs of topics that are compacted, with their settings; end what was cut off."""
+    """Return the logs of topics that are compacted, with their settings; end what was cut off."""
     logs = []
     with _opened(paths, wanted, dry_run=dry_run) as log_set:
         plan.set_id, plan.removed = log_set.state.set_id, log_set.removed
         _check_known(log_set, wanted)
         for folder in () if dry_run else log_set.directories:
             remove_orphans(folder)
-        marks = BrokerMarks()
-        for key, where in log_set.partitions().items():
-            check_interrupt()
-            if not wanted.concerns(key):
+        for log in logs_of_ours(
+            log_set, wanted.concerns, plan.left_alone, plan.problems, ends_swaps=not dry_run
+        ):
+            key, settings = log.where.topic_partition, {**wanted.config, **log.topic.settings}
+            reason = _reason_against(settings)
+            if reason is not None:
+                plan.left_alone[key.topic] = reason
                 continue
             try:
-                log = _compacted_log(log_set, where, marks, wanted, plan, dry_run=dry_run)
+                log.check_end()
             except (KafkaLogError, OSError) as error:
                 plan.problems.append(str(error))
                 continue
-            if log is not None:
-                logs.append((log, {**wanted.config, **log.topic.settings}))
+            if "delete" in LogConfig.of_topic(settings).cleanup_policy:
+                plan.shortens.add(key)
+            logs.append((log, settings))
     return logs
 
 
@@ -235,49 +237,15 @@ def _opened(
 def _check_known(log_set: LogSet, wanted: Wanted) -> None:
     known = [topic for topic in log_set.state.topics.values() if topic.name == wanted.topic]
     if wanted.topic is not None and not known:
-        raise UnknownTopicOrPartitionError(
-            f"the commit state of {', '.join(map(str, log_set.directories))} knows no topic "
-            f"{wanted.topic!r}"
-        )
+        raise unknown_topic(log_set.state, log_set.directories, wanted.topic)
     if wanted.partition is not None and not any(wanted.partition in t.partitions for t in known):
         raise UnknownTopicOrPartitionError(
             f"the commit state knows no partition {wanted.partition} of topic {wanted.topic!r}"
         )
 
 
-def _compacted_log(
-    log_set: LogSet,
-    where: PartitionDirectory,
-    marks: BrokerMarks,
-    wanted: Wanted,
-    plan: Plan,
-    *,
-    dry_run: bool,
-) -> KnownLog | None:
-    """Give the log of a partition that is to be compacted; None, and why, of another one."""
-    key = where.topic_partition
-    if key.topic in INTERNAL_TOPICS:
-        plan.left_alone[key.topic] = "a topic of Kafka's own"
-        return None
-    log = KnownLog.of(log_set.state, where, marks, ends_swap=not dry_run)
-    if log is None:
-        plan.left_alone[key.topic] = "the commit state does not know it"
-        return None
-    settings = {**wanted.config, **log.topic.settings}
-    reason = _reason_against(settings)
-    if reason is not None:
-        plan.left_alone[key.topic] = reason
-        return None
-    log.check_end()
-    if "delete" in LogConfig.of_topic(settings).cleanup_policy:
-        plan.shortens.add(key)
-    return log
-
-
 def _reason_against(settings: Mapping[str, str]) -> str | None:
     """Say why a topic is not compacted; None if it is."""
-    if settings.get(_REMOTE, "").strip().lower() == "true":
-        return f"{_REMOTE} is true"
     if "cleanup.policy" not in settings:
         return "cleanup.policy was not given. --config cleanup.policy=compact gives it to this run"
     known = understood(settings)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, META_PROPERTIES, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
-from kafkalog.errors import CorruptRecordError, LogDirectoryError
+from kafkalog.errors import CorruptRecordError, KafkaLogError, LogDirectoryError
 from kafkalog.files.atomic import write_atomically, write_new
 from kafkalog.files.regular import fsync_directory
-from kafkalog.model import MAX_OFFSET
+from kafkalog.files.shield import check_interrupt
+from kafkalog.model import INTERNAL_TOPICS, MAX_OFFSET
 from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.log.files import OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.producer_replay import snapshot_at
@@ -32,6 +33,7 @@ from kafkalog.streaming.log.read.timestamps import largest_timestamp
 from kafkalog.streaming.log.retired_files import retire_below
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.log.swap import finish_swap
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import Said, said_start
 from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.ownership import check_no_link
@@ -42,18 +44,24 @@ from kafkalog.streaming.store.stale_lines import check_log_start
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
-    from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["KnownLog", "OldSegment", "opened_logs", "refuse_broker_directory"]
-
+__all__ = [
+    "KnownLog",
+    "OldSegment",
+    "logs_of_ours",
+    "opened_after_broker",
+    "opened_logs",
+    "refuse_broker_directory",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.log")
 
@@ -241,6 +249,40 @@ class KnownLog:
             retire_below(self.where.path, self._first_left(gone))
 
 
+def logs_of_ours(
+    log_set: LogSet,
+    concerns: Callable[[TopicPartition], bool],
+    left_alone: dict[str, str],
+    problems: list[str],
+    *,
+    ends_swaps: bool,
+) -> Iterator[KnownLog]:
+    """Yield the logs of topics that are ours to shorten or to compact.
+
+    ``left_alone`` gets why the others are not, by topic, and ``problems`` what a person has to
+    decide on. For ``ends_swaps`` see :meth:`KnownLog.of`.
+    """
+    marks = BrokerMarks()
+    for key, where in log_set.partitions().items():
+        check_interrupt()
+        if not concerns(key):
+            continue
+        if key.topic in INTERNAL_TOPICS:
+            left_alone[key.topic] = "a topic of Kafka's own"
+            continue
+        try:
+            log = KnownLog.of(log_set.state, where, marks, ends_swap=ends_swaps)
+        except (KafkaLogError, OSError) as error:
+            problems.append(str(error))
+            continue
+        if log is None:
+            left_alone[key.topic] = "the commit state does not know it"
+        elif is_remote(log.topic.settings):
+            left_alone[key.topic] = f"{REMOTE_STORAGE} is true"
+        else:
+            yield log
+
+
 def refuse_broker_directory(log_dir: Path) -> None:
     """Refuse a directory that a broker had last, by its mark of a clean shutdown.
 
@@ -265,9 +307,28 @@ def opened_logs(
     """
     directories = existing(paths)
     check_written(directories)
+    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
+    return opened_after_broker(
+        directories, policy, holder, allows_broker=allows_broker, dry_run=dry_run
+    )
+
+
+def opened_after_broker(
+    directories: Sequence[Path],
+    policy: SetPolicy,
+    holder: str,
+    *,
+    allows_broker: bool,
+    dry_run: bool,
+) -> AbstractContextManager[LogSet]:
+    """Open a set that no broker had last, unless that is allowed; a loss of power is told first.
+
+    Raises:
+        LogDirectoryError: a broker had one of the directories.
+        KafkaLogError: see :func:`~kafkalog.streaming.store.session.opened_set`.
+    """
     for folder in () if allows_broker else directories:
         refuse_broker_directory(folder)
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
 
     def look(log_set: LogSet) -> None:
         refuse_os_loss(log_set, mends=not dry_run)

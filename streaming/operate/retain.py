@@ -25,19 +25,20 @@ from kafkalog.errors import (
     OptionError,
     UnknownTopicOrPartitionError,
 )
-from kafkalog.files.shield import check_interrupt, shielded
+from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
-from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.log.retired_files import Removed, remove_retired
-from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
+from kafkalog.streaming.operate.old_segments import KnownLog, logs_of_ours, opened_logs
 from kafkalog.streaming.operate.shortening import Gone, Shortened, shorten, shortened
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.retention import Retention, expired
+from kafkalog.streaming.store.topics import unknown_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import TopicState
@@ -55,7 +56,6 @@ __all__ = [
 HIGH_WATERMARK_OFFSET: Final = -1
 """In place of an offset up to which records are deleted: all that are committed."""
 
-_REMOTE: Final = "remote.storage.enable"
 _NONE: Final = Retention()
 
 
@@ -104,10 +104,7 @@ def retain(
         paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
     ) as log_set:
         if topic is not None and topic not in {t.name for t in log_set.state.topics.values()}:
-            raise UnknownTopicOrPartitionError(
-                f"the commit state of {', '.join(map(str, log_set.directories))} knows no topic "
-                f"{topic!r}"
-            )
+            raise unknown_topic(log_set.state, log_set.directories, topic)
         return retain_set(
             log_set,
             config=config or {},
@@ -127,7 +124,9 @@ def retain_set(
     done = Deleted(log_set.state.set_id, removed=log_set.removed)
     now_ms = system.time_ns() // 1_000_000
     gone = []
-    for log in _logs(log_set, concerns, done, ends_swaps=not dry_run):
+    for log in logs_of_ours(
+        log_set, concerns, done.left_alone, done.problems, ends_swaps=not dry_run
+    ):
         settings = {**config, **log.topic.settings}
         try:
             retention = _retention(log.topic, settings, done)
@@ -210,8 +209,8 @@ def _refuse_policy(log: KnownLog) -> None:
     name = log.topic.name
     if name in INTERNAL_TOPICS:
         raise OptionError(f"records of {name!r} are not deleted: it is a topic of Kafka's own")
-    if log.topic.settings.get(_REMOTE, "").strip().lower() == "true":
-        raise OptionError(f"records of {name!r} are not deleted: {_REMOTE} is true")
+    if is_remote(log.topic.settings):
+        raise OptionError(f"records of {name!r} are not deleted: {REMOTE_STORAGE} is true")
     if not Retention.of(log.topic.settings).deletes:
         raise OptionError(
             f"records of {name!r} are not deleted: its cleanup.policy is "
@@ -232,35 +231,6 @@ def _start(log: KnownLog, offset: int) -> int:
             log_start_offset=log.bounds.log_start,
         )
     return offset
-
-
-def _logs(
-    log_set: LogSet,
-    concerns: Callable[[TopicPartition], bool],
-    done: Deleted,
-    *,
-    ends_swaps: bool,
-) -> Iterator[KnownLog]:
-    """Yield the logs of topics that are ours to shorten; note why others are left alone."""
-    marks = BrokerMarks()
-    for key, where in log_set.partitions().items():
-        check_interrupt()
-        if not concerns(key):
-            continue
-        if key.topic in INTERNAL_TOPICS:
-            done.left_alone[key.topic] = "a topic of Kafka's own"
-            continue
-        try:
-            log = KnownLog.of(log_set.state, where, marks, ends_swap=ends_swaps)
-        except (KafkaLogError, OSError) as error:
-            done.problems.append(str(error))
-            continue
-        if log is None:
-            done.left_alone[key.topic] = "the commit state does not know it"
-        elif log.topic.settings.get(_REMOTE, "").strip().lower() == "true":
-            done.left_alone[key.topic] = f"{_REMOTE} is true"
-        else:
-            yield log
 
 
 def _retention(topic: TopicState, settings: Mapping[str, str], done: Deleted) -> Retention:

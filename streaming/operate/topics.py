@@ -9,27 +9,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.log.config import LogConfig, understood
-from kafkalog.streaming.operate.old_segments import refuse_broker_directory
+from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote, understood
+from kafkalog.streaming.operate.old_segments import opened_after_broker
 from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
-from kafkalog.streaming.store.session import check_written, ensure_set, existing, opened_set
-from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable
+from kafkalog.streaming.store.session import check_written, ensure_set, existing
+from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Altered", "Deleted", "alter", "create", "delete"]
-
-_REMOTE: Final = "remote.storage.enable"
 
 
 class Altered(NamedTuple):
@@ -94,7 +91,9 @@ def create(
         folders = [Path(path) for path in split_paths(",".join(paths))]
         ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(folders)))
     policy = TopicPolicy(partitions=partitions, settings=given)
-    with _opened(paths, "kafkalog create", allows_broker, dry_run=dry_run) as log_set:
+    with _opened(
+        paths, "kafkalog create", allows_broker=allows_broker, dry_run=dry_run, starts=True
+    ) as log_set:
         wanted = _catalog(log_set, policy).topic(topic)
         if wanted.exists:
             raise OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
@@ -140,7 +139,7 @@ def alter(
     """
     given = dict(config or {})
     _check_asked(topic, partitions, given)
-    with _opened(paths, "kafkalog alter", allows_broker, dry_run=dry_run) as log_set:
+    with _opened(paths, "kafkalog alter", allows_broker=allows_broker, dry_run=dry_run) as log_set:
         before = _known(log_set, topic)
         after = _altered(before, partitions, given, unset)
         if not dry_run:
@@ -200,10 +199,10 @@ def delete(
             somebody else holds them.
     """
     check_writable(topic, allow_internal=False)
-    with _opened(paths, "kafkalog delete", allows_broker, dry_run=dry_run) as log_set:
+    with _opened(paths, "kafkalog delete", allows_broker=allows_broker, dry_run=dry_run) as log_set:
         keys = [key for key, known in log_set.state.topics.items() if known.name == topic]
         if not keys:
-            raise _unknown(log_set, topic)
+            raise unknown_topic(log_set.state, log_set.directories, topic)
         found = [each for key, each in log_set.partitions().items() if key.topic == topic]
         _check_deletable(log_set, topic, keys, found)
         size = sum(path.lstat().st_size for each in found for path in each.path.iterdir())
@@ -217,10 +216,10 @@ def _check_deletable(
     log_set: LogSet, topic: str, keys: Collection[str], found: Sequence[PartitionDirectory]
 ) -> None:
     for key in keys:
-        if log_set.state.topics[key].settings.get(_REMOTE, "").strip().lower() == "true":
+        if is_remote(log_set.state.topics[key].settings):
             raise OptionError(
-                f"topic {topic!r} is not deleted: {_REMOTE} is true, and its records in the remote "
-                "storage would stay there. Let a broker delete it"
+                f"topic {topic!r} is not deleted: {REMOTE_STORAGE} is true, and its records in the "
+                "remote storage would stay there. Let a broker delete it"
             )
     for each in found:
         check_no_link(each)
@@ -234,19 +233,16 @@ def _check_deletable(
 
 
 def _opened(
-    paths: Sequence[str], holder: str, allows_broker: bool, *, dry_run: bool
+    paths: Sequence[str], holder: str, *, allows_broker: bool, dry_run: bool, starts: bool = False
 ) -> AbstractContextManager[LogSet]:
+    """Open a set; one in which there is nothing yet only if it ``starts`` so."""
     directories = existing(paths)
-    if holder != "kafkalog create":
+    if not starts:
         check_written(directories)
-    for folder in () if allows_broker else directories:
-        refuse_broker_directory(folder)
     policy = SetPolicy(allows_broker=allows_broker or _are_ours(directories))
-
-    def look(log_set: LogSet) -> None:
-        refuse_os_loss(log_set, mends=not dry_run)
-
-    return opened_set(directories, policy, look, holder=holder, dry_run=dry_run)
+    return opened_after_broker(
+        directories, policy, holder, allows_broker=allows_broker, dry_run=dry_run
+    )
 
 
 def _are_ours(folders: Sequence[Path]) -> bool:
@@ -262,16 +258,8 @@ def _catalog(log_set: LogSet, policy: TopicPolicy) -> TopicCatalog:
 def _known(log_set: LogSet, name: str) -> Topic:
     topic = _catalog(log_set, TopicPolicy()).topic(name)
     if not topic.exists or topic.key not in log_set.state.topics:
-        raise _unknown(log_set, name)
+        raise unknown_topic(log_set.state, log_set.directories, name)
     return topic
-
-
-def _unknown(log_set: LogSet, name: str) -> UnknownTopicOrPartitionError:
-    known = sorted({topic.name for topic in log_set.state.topics.values()})
-    return UnknownTopicOrPartitionError(
-        f"the commit state of {', '.join(map(str, log_set.directories))} knows no topic {name!r}, "
-        f"but {', '.join(known[:10]) or 'none at all'}"
-    )
 
 
 def _make(log_set: LogSet, topic: Topic, numbers: range) -> None:

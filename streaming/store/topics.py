@@ -12,7 +12,13 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
-from kafkalog.errors import InvalidTopicError, LogDirectoryError, OptionError, RowError
+from kafkalog.errors import (
+    InvalidTopicError,
+    LogDirectoryError,
+    OptionError,
+    RowError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.system import once_per_process
 from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
 from kafkalog.streaming.log.config import LogConfig, understood
@@ -25,12 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.committed import Committed
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.policy import TopicPolicy
 
-__all__ = ["Topic", "TopicCatalog", "check_writable", "warn_of_partitions"]
+__all__ = ["Topic", "TopicCatalog", "check_writable", "unknown_topic", "warn_of_partitions"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -77,6 +84,17 @@ class Topic:
 @lru_cache(maxsize=64)
 def _config_of(settings: tuple[tuple[str, str], ...]) -> LogConfig:
     return LogConfig.from_mapping(understood(dict(settings)))
+
+
+def unknown_topic(
+    state: CommitState, directories: Iterable[Path], name: str
+) -> UnknownTopicOrPartitionError:
+    """Return the error for a topic that the commit state of log directories does not know."""
+    known = sorted({topic.name for topic in state.topics.values()})
+    return UnknownTopicOrPartitionError(
+        f"the commit state of {', '.join(map(str, directories))} knows no topic {name!r}, but "
+        f"{', '.join(known[:10]) or 'none at all'}"
+    )
 
 
 def check_writable(name: str, *, allow_internal: bool) -> None:

@@ -317,6 +317,7 @@ _UNDER_ITS_CALLERS = {
     "_commit",
     "_copy_set",
     "_opened",
+    "opened_after_broker",
     "opened_logs",
     "_session",
     "_written",
