@@ -23,7 +23,6 @@ from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from kafkalog.model import TopicPartition
 
@@ -74,17 +73,12 @@ class CleanerLock(DirectoryLocks):
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Remove what was written and is not needed, and give the lock back."""
         with suppress(OSError):
             self._remove_written()
             self._file.unlink()  # still locked: who waits for it notices, and makes another one
-        super().__exit__(kind, error, traceback)
+        super().close()
 
     def new_prefix(self) -> str:
         """Return what the names of new files begin with."""

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from kafkalog.checkpoints.broker import LOCK, broker_holds, is_locked
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
+from kafkalog.files.closing import Closing
 from kafkalog.files.regular import create_exclusive, open_regular
 from kafkalog.files.shield import check_interrupt
 from kafkalog.files.system import remembered, system
@@ -42,7 +43,6 @@ from kafkalog.streaming.store.file_systems import is_shared
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from threading import Lock
-    from types import TracebackType
 
 __all__ = ["DirectoryLocks", "check_no_broker", "check_unused"]
 
@@ -61,7 +61,7 @@ class _Held(NamedTuple):
     descriptor: int
 
 
-class DirectoryLocks:
+class DirectoryLocks(Closing):
     """Both locks of all ``directories``, held from ``with`` to its end, in a shielded thread.
 
     They are taken in the order of their real paths, so that two writers with overlapping sets
@@ -101,12 +101,7 @@ class DirectoryLocks:
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """Give all locks back."""
         self._held.clear()
         self._undo.close()

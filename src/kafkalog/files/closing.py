@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
@@ -10,14 +11,14 @@ if TYPE_CHECKING:
 __all__ = ["Closing"]
 
 
-class Closing:
+class Closing(ABC):
     """Closes itself at the end of ``with``."""
 
     __slots__ = ()
 
+    @abstractmethod
     def close(self) -> None:
         """Give back what is open; closing twice does no harm."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self
