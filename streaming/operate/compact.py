@@ -9,12 +9,12 @@ Source: Kafka ``LogCleaner``, ``LogCleanerManager.grabFilthiestCompactedLog``.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.files.parallel import available_cores
 from kafkalog.files.shield import Interrupted, shielded
 from kafkalog.files.system import system
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
@@ -266,7 +266,7 @@ def _clean_all(
     """Clean partitions side by side; whoever interrupts this waits until all have stopped."""
     if not due:
         return
-    workers = min(len(due), len(os.sched_getaffinity(0)))
+    workers = min(len(due), available_cores())
     is_over = False
 
     def tell(each: Due, count: int) -> None:

@@ -32,7 +32,7 @@ def copy_range(source: int, position: int, size: int, target: int, target_positi
     left = size
     while left:
         try:
-            count = os.copy_file_range(source, target, left, position, target_position)
+            count = _copy_in_kernel(source, position, left, target, target_position)
         except OSError as error:
             if error.errno not in _CANNOT_COPY_IN_KERNEL:
                 with naming(target):  # which of the two it was, the system does not tell
@@ -42,6 +42,14 @@ def copy_range(source: int, position: int, size: int, target: int, target_positi
             break
         position, target_position, left = position + count, target_position + count, left - count
     return size - left
+
+
+def _copy_in_kernel(
+    source: int, position: int, size: int, target: int, target_position: int
+) -> int:
+    if not hasattr(os, "copy_file_range"):  # Linux alone has it
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    return os.copy_file_range(source, target, size, position, target_position)
 
 
 def _copy_some(source: int, position: int, size: int, target: int, target_position: int) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-__all__ = ["FileSyncer", "for_each", "sync_and_close"]
+__all__ = ["FileSyncer", "available_cores", "for_each", "sync_and_close"]
 
 _T = TypeVar("_T")
 
@@ -28,6 +28,13 @@ _FILES_AT_ONCE: Final = 8
 """How many files one thread is given to sync: each hand-over costs as much as a short call."""
 _HAND_OVERS: Final = 16
 """How often before the first thread must have come to its end: 128 files are open at most."""
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use; all of them where the system does not tell."""
+    if hasattr(os, "sched_getaffinity"):  # Linux alone has it
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def for_each(action: Callable[[_T], object], items: Sequence[_T]) -> None:

@@ -89,6 +89,14 @@ def test_a_writer_that_remembers_its_log_continues_after_it(tmp_path: Path) -> N
     assert latest(read(tmp_path, T0)) == {"a": "4", "b": None, "c": "1", "e": "1"}
 
 
+def test_a_system_that_does_not_tell_which_cores_it_gives_compacts_too(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity")  # macOS has none
+    compacted(log)
+    assert read(log, T0) == CLEAN
+
+
 def test_without_force_only_what_a_broker_would_clean_is_cleaned(log: Path) -> None:
     assert compacted(log, Wanted()).partitions[0].rounds == 1
     updates(writer(log), [{"c": "2"}], first=5)
