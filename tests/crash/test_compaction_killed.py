@@ -11,14 +11,13 @@ import os
 import random
 import shutil
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.crash.test_fault_walk import Failing
 from tests.support.campaign import start, wait_for
 from tests.support.compacting import FORCED, compacted, latest, read, updates, writer
+from tests.support.following import follow
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.scenes import check_indexes
 from tests.support.sinking import Writer, rows
@@ -30,13 +29,9 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.swap import swap_is_unfinished
 from kafkalog.streaming.operate.compact import compact
 from kafkalog.streaming.operate.recover import recover
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.crash
 
@@ -44,7 +39,6 @@ TRIES_ALL: Final = os.environ.get("KAFKALOG_KILL_STRIDE") == "1"
 STRIDE: Final = 1 if TRIES_ALL else 7
 KILLS: Final = int(os.environ.get("KAFKALOG_KILLS", "10"))
 T0: Final = TopicPartition("t", 0)
-SCHEMA: Final = RowSchema.of(source_schema(include_headers=False))
 
 BATCHES: Final = [
     *({"a": "1", "b": "1"}, {"a": "2"}, {"b": None, "c": "1"}, {"d": "1"}),
@@ -54,14 +48,6 @@ LATEST: Final = {key: value for each in BATCHES for key, value in each.items()}
 KEYS: Final = 11
 """The record at offset n has key n modulo this."""
 ROWS: Final = 3
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory where there is one: a killed process loses nothing there either."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="kills-") as name:
-        yield Path(name)
 
 
 def prepare(log: Path) -> None:
@@ -187,32 +173,13 @@ def ended(log: Path) -> int:
     return topic.partitions[0].log_end
 
 
-def follow(log: Path, until: Path) -> None:
-    """Read as a query does, and see that nothing is read twice, and no last value is missing."""
-    given = {"path": str(log), "subscribe": "t", "startingOffsets": "earliest"}
-    options = ReadOptions.parse(given)
-    control = StreamControl(options)
-    at = control.initial()
-    while True:
-        is_over = until.exists()
-        end = control.next_end(at, take_all=True)
-        read_now = [
-            batch for split in control.plan(at, end) for batch in read_split(split, options, SCHEMA)
-        ]
-        check_read(log, at.get(T0, 0), end.get(T0, 0), read_now)
-        at = end
-        control.batch_ran()
-        if is_over:
-            return
+def follow_last_values(log: Path, until: Path) -> None:
+    """Read as a query does, and see that no last value of a key is missing."""
 
+    def check(missing: set[int]) -> None:
+        assert max(missing, default=-KEYS) + KEYS < ended(log), "a last value is missing"
 
-def check_read(log: Path, start_at: int, end: int, found: list[Any]) -> None:
-    offsets = [offset for batch in found for offset in batch.column("offset").to_pylist()]
-    values = [value for batch in found for value in batch.column("value").to_pylist()]
-    assert [int(value) for value in values] == offsets
-    assert offsets == sorted(set(offsets))
-    missing = set(range(start_at, end)) - set(offsets)
-    assert max(missing, default=-KEYS) + KEYS < ended(log), "a last value is missing"
+    follow(log, until, check)
 
 
 def test_writer_and_cleaners_that_are_killed_at_random_lose_nothing_while_a_reader_follows(
@@ -224,13 +191,13 @@ def test_writer_and_cleaners_that_are_killed_at_random_lose_nothing_while_a_read
     began = time.monotonic()
     compacted(log)
     longest = 4 * (time.monotonic() - began)
-    reader = start(lambda: follow(log, until))
+    reader = start(lambda: follow_last_values(log, until))
     for kill in itertools.count():
         writing = start(lambda kill=kill: write(log, f"run-{kill}", 10_000))
         cleaners = [start(lambda: compact_again(log)) for _ in range(2)]
         for child in (writing, *cleaners):
             assert not wait_for(child, chance, longest)
-        follow(log, log)  # a batch query
+        follow_last_values(log, log)  # a batch query
         if kill >= KILLS // 2 and (read_offset_checkpoint(log, CLEANER_OFFSET)[T0] > 10 * KEYS):
             break
     write(log, "the last", 2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.crash.test_compaction_killed import LATEST, T0, prepare
-from tests.crash.test_power_loss import STATES, changes_of, states_after
+from tests.crash.test_power_loss import changes_of, losses_of_power
 from tests.support.compacting import compacted, latest, read
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows
@@ -35,22 +35,15 @@ def test_whatever_a_loss_of_power_leaves_of_a_compaction_the_next_one_ends_it() 
     with simulated(Machine(whole.disk.copy())):
         cleaned, clean_to = read(MOUNT, T0), read_offset_checkpoint(MOUNT, CLEANER_OFFSET)[T0]
     assert latest(cleaned) == LATEST
-    folders = list(whole.disk.folders)
-    number = 0
-    states = states_after(before, whole.disk.changes, folders, "compaction")
-    for number, (disk, returned) in enumerate(states, start=1):
-        machine = Machine(disk.copy())
-        machine.process = number
-        with simulated(machine):
-            found = read(MOUNT, T0)
-            assert latest(found) == LATEST
-            assert not returned or found == cleaned
-            Writer(MOUNT, topic="other", name="other").write(0, rows(["x"]))
-            compacted(MOUNT)
-            assert read(MOUNT, T0) == cleaned
-            assert read_offset_checkpoint(MOUNT, CLEANER_OFFSET)[T0] == clean_to
-            assert not swap_is_unfinished(MOUNT / "t-0")
-            assert recover([str(MOUNT)]).problems == []
-            left = [path.name for path in MOUNT.iterdir() if path.name.startswith(".kafkalog.c")]
-            assert left == []
-    assert number >= min(STATES, 20)
+    for returned in losses_of_power(before, whole, "compaction"):
+        found = read(MOUNT, T0)
+        assert latest(found) == LATEST
+        assert not returned or found == cleaned
+        Writer(MOUNT, topic="other", name="other").write(0, rows(["x"]))
+        compacted(MOUNT)
+        assert read(MOUNT, T0) == cleaned
+        assert read_offset_checkpoint(MOUNT, CLEANER_OFFSET)[T0] == clean_to
+        assert not swap_is_unfinished(MOUNT / "t-0")
+        assert recover([str(MOUNT)]).problems == []
+        left = [path.name for path in MOUNT.iterdir() if path.name.startswith(".kafkalog.c")]
+        assert left == []

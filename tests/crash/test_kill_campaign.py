@@ -10,8 +10,6 @@ import random
 import signal
 import time
 from collections import Counter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -21,7 +19,7 @@ from tests.support.scenes import check_indexes
 from tests.support.sinking import adopt_small_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.crash, pytest.mark.interop]
 
@@ -36,14 +34,6 @@ SHAPES: Final = {
     "adopt": {"numPartitions": "2", "segment__bytes": "900", "index__interval__bytes": "0"},
     "two directories": {"numPartitions": "3", "compression__type": "zstd"},
 }
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory where there is one: a killed process loses nothing there either."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="kills-") as name:
-        yield Path(name)
 
 
 def make_query(shape: str, folder: Path, *, name: str = "q", batches: int) -> Query:

@@ -95,6 +95,22 @@ def states_after(
     yield from states if len(states) <= STATES else chance.sample(states, STATES)
 
 
+def losses_of_power(before: Disk, whole: Machine, name: str) -> Iterator[bool]:
+    """Stand, one after the other, on disks that a loss of power may leave of what was done.
+
+    Yields:
+        whether all had been done by then.
+    """
+    number = 0
+    states = states_after(before, whole.disk.changes, list(whole.disk.folders), name)
+    for number, (disk, returned) in enumerate(states, start=1):
+        machine = Machine(disk.copy())
+        machine.process = number
+        with simulated(machine):
+            yield returned
+    assert number >= min(STATES, 20)
+
+
 def check(case: Case, disk: Disk, *, returned: bool, process: int) -> Disk:
     """Read, recover by another query or by the same one, go on, and look at everything."""
     machine = Machine(disk.copy())

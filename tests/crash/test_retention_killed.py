@@ -9,12 +9,11 @@ import itertools
 import os
 import random
 import time
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from tests.support.campaign import start, wait_for
+from tests.support.following import follow
 from tests.support.scenes import check_indexes
 from tests.support.sinking import Writer, rows
 
@@ -24,13 +23,9 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import retain
-from kafkalog.streaming.schema import RowSchema, source_schema
-from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.source.reading import read_split
-from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.crash
 
@@ -39,15 +34,6 @@ LONGEST_S: Final = 0.15
 ROWS: Final = 3
 LIMIT: Final = "300"
 T0: Final = TopicPartition("t", 0)
-SCHEMA: Final = RowSchema.of(source_schema(include_headers=False))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory where there is one: a killed process loses nothing there either."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="kills-") as name:
-        yield Path(name)
 
 
 def write(log: Path, run: str, batches: int) -> None:
@@ -72,41 +58,21 @@ def retain_again(log: Path) -> None:
         assert retain([str(log)]).problems == []
 
 
-def follow(log: Path, until: Path) -> None:
-    """Read as a query does that may lose what has expired; each value is told by its offset."""
-    given = {"path": str(log), "subscribe": "t", "startingOffsets": "earliest"}
-    options = ReadOptions.parse(given | {"failOnDataLoss": "false"})
-    control = StreamControl(options)
-    at = control.initial()
-    while True:
-        ended = until.exists()
-        end = control.next_end(at, take_all=True)
-        read = [
-            batch for split in control.plan(at, end) for batch in read_split(split, options, SCHEMA)
-        ]
-        check(log, at.get(T0, 0), end.get(T0, 0), read)
-        at = end
-        control.batch_ran()
-        if ended:
-            return
-
-
 def started(log: Path) -> int:
-    """Give the log start that the commit state keeps."""
+    """Return the log start that the commit state keeps."""
     state = load_state(log)
     assert state is not None
     (topic,) = state.topics.values()
     return topic.partitions[0].log_start
 
 
-def check(log: Path, start: int, end: int, read: list[Any]) -> None:
-    """See that each row was read once, in order, but for those below a log start."""
-    offsets = [offset for batch in read for offset in batch.column("offset").to_pylist()]
-    values = [value for batch in read for value in batch.column("value").to_pylist()]
-    assert [int(value) for value in values] == offsets
-    assert offsets == sorted(set(offsets))
-    missing = set(range(start, end)) - set(offsets)
-    assert max(missing, default=-1) < started(log)
+def follow_what_is_left(log: Path, until: Path) -> None:
+    """Read as a query does that may lose what has expired, and nothing else."""
+
+    def check(missing: set[int]) -> None:
+        assert max(missing, default=-1) < started(log)
+
+    follow(log, until, check, failOnDataLoss="false")
 
 
 def test_a_writer_and_a_retention_that_are_killed_at_random_lose_nothing_else(
@@ -115,7 +81,7 @@ def test_a_writer_and_a_retention_that_are_killed_at_random_lose_nothing_else(
     chance = random.Random(KILLS)
     log, until = folder / "log", folder / "until"
     write(log, "the first", 1)
-    reader = start(lambda: follow(log, until))
+    reader = start(lambda: follow_what_is_left(log, until))
     for kill in itertools.count():
         writing = start(lambda kill=kill: write(log, f"run-{kill}", 10_000))
         retaining = start(lambda: retain_again(log))
@@ -135,4 +101,4 @@ def test_a_writer_and_a_retention_that_are_killed_at_random_lose_nothing_else(
     held = sum(path.stat().st_size for path in (log / "t-0").glob("*.log"))
     assert held < int(LIMIT) + 150
     check_indexes([log])
-    follow(log, until)
+    follow_what_is_left(log, until)

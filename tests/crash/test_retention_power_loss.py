@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.crash.test_power_loss import STATES, changes_of, states_after
+from tests.crash.test_power_loss import changes_of, losses_of_power, states_after
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows
 
@@ -73,28 +73,21 @@ def test_whatever_a_loss_of_power_leaves_of_a_retention_the_next_one_ends_it(lim
     whole = changes_of(before, act)
     first, last = look(before), look(whole.disk)
     assert first != last
-    folders = list(whole.disk.folders)
-    number = 0
-    states = states_after(before, whole.disk.changes, folders, f"retention {limit}")
-    for number, (disk, returned) in enumerate(states, start=1):
-        machine = Machine(disk.copy())
-        machine.process = number
-        with simulated(machine):
-            found = seen()
-            assert found == last or (not returned and found == first)
-            Writer(MOUNT, topic="other", name="other").write(0, rows(["x"]))
-            assert seen() == found
-            state = load_state(MOUNT)
-            assert state is not None
-            said = read_offset_checkpoint(MOUNT, LOG_START_OFFSET)
-            for key in KEYS:
-                (topic,) = [each for each in state.topics.values() if each.name == "t"]
-                assert said.get(key, 0) == topic.partitions[key.partition].log_start
-            act()
-            assert seen() == last
-            assert list_base_offsets(MOUNT / "t-0")[0] == last[0][0]
-            assert recover([str(MOUNT)]).problems == []
-    assert number >= min(STATES, 20)
+    for returned in losses_of_power(before, whole, f"retention {limit}"):
+        found = seen()
+        assert found == last or (not returned and found == first)
+        Writer(MOUNT, topic="other", name="other").write(0, rows(["x"]))
+        assert seen() == found
+        state = load_state(MOUNT)
+        assert state is not None
+        said = read_offset_checkpoint(MOUNT, LOG_START_OFFSET)
+        for key in KEYS:
+            (topic,) = [each for each in state.topics.values() if each.name == "t"]
+            assert said.get(key, 0) == topic.partitions[key.partition].log_start
+        act()
+        assert seen() == last
+        assert list_base_offsets(MOUNT / "t-0")[0] == last[0][0]
+        assert recover([str(MOUNT)]).problems == []
 
 
 def delete_what_was_left(flushes: tuple[str, ...]) -> None:

@@ -10,8 +10,6 @@ import itertools
 import os
 import random
 import shutil
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -41,7 +39,8 @@ from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
 pytestmark = pytest.mark.crash
 
@@ -67,14 +66,6 @@ def delete_t(logs: Sequence[Path]) -> None:
 
 
 ACTIONS: Final = [create_new, alter_t, set_t, delete_t]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """Give a folder in memory where there is one: a killed process loses nothing there either."""
-    memory = Path("/dev/shm")
-    with TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="kills-") as name:
-        yield Path(name)
 
 
 def prepared(folder: Path) -> list[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.crash.test_power_loss import STATES, changes_of, states_after
+from tests.crash.test_power_loss import changes_of, losses_of_power
 from tests.support.disk_calls import MOUNT, Machine, simulated
 from tests.support.sinking import Writer, rows, values_of
 
@@ -72,32 +72,23 @@ def test_whatever_a_loss_of_power_leaves_of_a_change_of_topics_the_next_writer_e
     whole = changes_of(before, act)
     first, last = look(before), look(whole.disk)
     assert first != last
-    folders = list(whole.disk.folders)
-    number = 0
-    states = states_after(before, whole.disk.changes, folders, f"topics {act.__name__}")
-    for number, (disk, returned) in enumerate(states, start=1):
-        machine = Machine(disk.copy())
-        machine.process = number
-        with simulated(machine):
-            found = seen()
-            assert found == last or (not returned and found == first)
-            state = load_state(MOUNT)
-            assert state is not None
-            is_live = {"t-0", "t-1"} & names()
-            if found == last and act is delete_t and is_live:
-                assert UNFINISHED_FOLDER in names(), "a broker would serve what is deleted"
-            Writer(MOUNT, topic="other", name="other").write(1, rows(["y"]))
-            now = ({**found[0], "other-0": 2}, found[1])
-            assert seen() == now
-            assert not [name for name in names() if name.endswith("-delete")]
-            if found == last and act is delete_t:
-                assert not [name for name in names() if name.startswith("t-")]
-                assert {key.topic for key in read_offset_checkpoint(MOUNT, HIGH_WATERMARK)} == {
-                    "other"
-                }
-            elif found == first:
-                act()
-                assert seen() == ({**last[0], "other-0": 2}, last[1])  # type: ignore[index]
-            assert recover([str(MOUNT)]).problems == []
-            assert values_of([MOUNT], "other") == {0: ["x", "y"]}
-    assert number >= min(STATES, 20)
+    for returned in losses_of_power(before, whole, f"topics {act.__name__}"):
+        found = seen()
+        assert found == last or (not returned and found == first)
+        state = load_state(MOUNT)
+        assert state is not None
+        is_live = {"t-0", "t-1"} & names()
+        if found == last and act is delete_t and is_live:
+            assert UNFINISHED_FOLDER in names(), "a broker would serve what is deleted"
+        Writer(MOUNT, topic="other", name="other").write(1, rows(["y"]))
+        now = ({**found[0], "other-0": 2}, found[1])
+        assert seen() == now
+        assert not [name for name in names() if name.endswith("-delete")]
+        if found == last and act is delete_t:
+            assert not [name for name in names() if name.startswith("t-")]
+            assert {key.topic for key in read_offset_checkpoint(MOUNT, HIGH_WATERMARK)} == {"other"}
+        elif found == first:
+            act()
+            assert seen() == ({**last[0], "other-0": 2}, last[1])  # type: ignore[index]
+        assert recover([str(MOUNT)]).problems == []
+        assert values_of([MOUNT], "other") == {0: ["x", "y"]}
