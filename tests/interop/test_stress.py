@@ -62,10 +62,10 @@ def stress(engine: Engine, ground: StressGround, work: Path, *, fails: bool = Fa
     finally:
         query.stop()
     sent = sum(len(life.sent) for life in ground.lives)
-    missing = missing_values(ground, query.rows())
+    said = engine.log.read_bytes()[begin:].decode(errors="replace")
+    missing = missing_values(ground, query.rows(), said)
     query_ran = f"{query.starts} runs, {query.losses} losses"
     print(f"{sent} rows, {len(missing)} gone unread, {query_ran}; {dict(done)}")  # noqa: T201
-    said = engine.log.read_bytes()[begin:].decode(errors="replace")
     assert fails or not missing or "[KAFKA_DATA_LOSS." in said
 
 

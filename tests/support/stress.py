@@ -9,6 +9,7 @@ started again; its checkpoint and its rows stay. :func:`run_steps` does random s
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 import signal
 import time
@@ -218,11 +219,27 @@ def wait_until_read(ground: StressGround, query: StressQuery) -> None:
         time.sleep(1)
 
 
-def missing_values(ground: StressGround, rows: Iterable[tuple[str, int, int, str]]) -> set[str]:
-    """Return what retention took from topics that still live before it was read."""
+def missing_values(
+    ground: StressGround, rows: Iterable[tuple[str, int, int, str]], said: str
+) -> set[str]:
+    """Return what retention took from topics that still live after the query had begun.
+
+    ``said`` is what the source logged: where the query begins is no loss of what lies below.
+    """
+    began = re.findall(r"startingOffsets starts at (\{.*\}\})", said)
+    starts = json.loads(began[-1]) if began else {}
     read = {value for _, _, _, value in rows}
     lives = (life for life in ground.lives if life.alive and life.kind == "retained")
-    return {value for life in lives for value in life.sent if value not in read}
+    return {
+        value
+        for life in lives
+        for value, place in life.sent.items()
+        if value not in read and not _lies_below(place, starts.get(life.name, {}))
+    }
+
+
+def _lies_below(place: Place | None, starts: Mapping[str, int]) -> bool:
+    return place is not None and place[1] < starts.get(str(place[0]), 0)
 
 
 def _problems(ground: StressGround, rows: list[tuple[str, int, int, str]]) -> list[str]:
