@@ -31,6 +31,8 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    KAFKALOG_HANDOVER_CRASHES=20 python -m pytest -q --timeout 7200 \
 	    tests/crash/test_sink_kill_walk.py tests/crash/test_fault_walk.py tests/crash/test_kill_campaign.py \
 	    tests/crash/test_retention_killed.py tests/crash/test_compaction_killed.py \
+	    tests/crash/test_compaction_rounds_killed.py tests/crash/test_topics_killed.py \
+	    tests/crash/test_upgrade_walk.py \
 	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
