@@ -38,6 +38,7 @@ from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.proof import check_ours
+from kafkalog.streaming.store.publishing import forget_prepared
 from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 from kafkalog.streaming.store.stale_lines import drop_lines
 
@@ -73,6 +74,7 @@ def take_back(
         CommitError: the locks were lost, and another writer has committed since.
         CheckpointError: an intent that cannot be read or does not belong here.
     """
+    forget_prepared(log_set.directories)
     unfinished = log_set.unfinished()
     marks = BrokerMarks()
     for intent in unfinished:

@@ -5,8 +5,8 @@ while. Here that happens before each change of a commit: another query, or a new
 one, takes the locks, recovers, and commits whole; then the first goes on.
 What it writes to its lock files is refused from then on; all else that it writes still arrives.
 
-That goes up to the last proof of the locks before the rename: what comes between the two, nobody
-can tell. Then each query writes what it has still to write. On the way and in the end:
+That goes up to the rename of the state. Then each query writes what it has still to write. On the
+way and in the end:
 
 - a commit that returned is visible, and stays in its place;
 - each batch is there once, and whole;
@@ -145,9 +145,9 @@ def _until_killed(machine: Machine, number: int, scene: Scene) -> bool:
 def _losses(scene: Scene, before: Disk) -> Iterator[int]:
     """Return the numbers of the changes before which the locks may be lost, and it can be told.
 
-    Those are all up to the last proof before the first rename of a state, but in a recovery only
-    those with a proof before the next change of a name in a partition's folder. Counted are changes
-    while all locks are held.
+    Those are all up to the first rename of a state, but in a recovery only those with a proof
+    before the next change of a name in a partition's folder. Counted are changes while all locks
+    are held.
     """
     machine = Machine(before.copy())
     machine.process = 1
@@ -162,9 +162,9 @@ def _losses(scene: Scene, before: Disk) -> Iterator[int]:
         _write(scene, "a", 0, 0)
     begun = kinds.index("intent")
     end = kinds.index("state")
-    for number in range(end):
+    for number in range(end + 1):
         proof = kinds.index("proof", number) if "proof" in kinds[number:end] else end
-        if proof < end and (number > begun or "name" not in kinds[number:proof]):
+        if number > begun or "name" not in kinds[number:proof]:
             yield number
 
 

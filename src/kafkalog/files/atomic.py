@@ -56,13 +56,13 @@ def create_atomically(path: Path, data: bytes) -> None:
         publish(path, fsync=False)
 
 
-def prepare(path: Path, data: bytes) -> None:
+def prepare(path: Path, data: bytes, *, suffix: str = TEMPORARY_SUFFIX) -> None:
     """Write ``data``, durably, beside ``path``; :func:`publish` makes it visible.
 
-    The temporary file is created new (``O_EXCL``). What a crash left there, or somebody's link, is
-    unlinked and never written through.
+    The temporary file, whose name ends with ``suffix``, is created new (``O_EXCL``). What a crash
+    left there, or somebody's link, is unlinked and never written through.
     """
-    temporary = _temporary(path)
+    temporary = _temporary(path, suffix)
     temporary.unlink(missing_ok=True)
     write_new(temporary, data)
 
@@ -81,12 +81,12 @@ def write_new(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def publish(path: Path, *, fsync: bool = True) -> None:
+def publish(path: Path, *, suffix: str = TEMPORARY_SUFFIX, fsync: bool = True) -> None:
     """Rename what :func:`prepare` wrote over ``path``: the moment at which it becomes visible."""
-    _temporary(path).replace(path)
+    _temporary(path, suffix).replace(path)
     if fsync:
         fsync_directory(path.parent)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(path.name + TEMPORARY_SUFFIX)
+def _temporary(path: Path, suffix: str = TEMPORARY_SUFFIX) -> Path:
+    return path.with_name(path.name + suffix)

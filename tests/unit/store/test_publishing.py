@@ -8,6 +8,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.lost_locks_model import on_a_network
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
@@ -19,6 +20,7 @@ from kafkalog.files.atomic import prepare
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.operate.handover import take_over
+from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.locks import DirectoryLocks
 
@@ -33,13 +35,22 @@ def commit_elsewhere(folder: Path, *values: str) -> None:
     """Let another process commit, though the locks are held: as a server lets it that lost them."""
     for name in (".lock", "kafkalog.lock"):
         (folder / name).unlink()
+
+    def commit() -> None:
+        writer = Writer(folder, topic="t")
+        runs = writer.stage(0, rows(values))
+        Committer(writer.plan().commit_plan, BatchIdentity("job:other", 0)).commit(runs)
+
+    in_child(commit)
+
+
+def in_child(action: Callable[[], object]) -> None:
+    """Act in another process."""
     child = os.fork()
     if child == 0:
         code = 1
         try:
-            writer = Writer(folder, topic="t")
-            runs = writer.stage(0, rows(values))
-            Committer(writer.plan().commit_plan, BatchIdentity("job:other", 0)).commit(runs)
+            action()
             code = 0
         finally:
             os._exit(code)
@@ -113,6 +124,35 @@ def test_a_rename_that_put_anothers_state_in_place_is_no_commit(
             writer.commit(1, runs)
     assert load_state(tmp_path) == theirs
     assert values_of([tmp_path], "t") == {0: ["a"]}
+
+
+def test_on_a_shared_file_system_what_was_taken_back_is_not_published_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host sleeps after its last proof, another one recovers, and has not committed yet."""
+    on_a_network(monkeypatch)
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    original, acted = os.replace, []
+
+    def replace(source: Any, target: Any) -> None:
+        if os.fspath(target) == str(tmp_path / STATE_FILE) and not acted:
+            acted.append(source)
+            for name in (".lock", "kafkalog.lock"):
+                (tmp_path / name).unlink()
+            in_child(lambda: recover([str(tmp_path)]))
+        original(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", replace)
+        with pytest.raises(CommitError, match="nothing of it is visible"):
+            writer.commit(1, runs)
+    assert acted
+    assert values_of([tmp_path], "t") == {0: ["a"]}
+    writer.write(1, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+    assert not [path.name for path in tmp_path.iterdir() if path.suffix == ".tmp"]
 
 
 def test_a_takeover_whose_sequence_another_writer_published_has_failed(
