@@ -51,7 +51,7 @@ def rebuild(
             raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {path}")
         found = {topic_partition: found[topic_partition]}
     directories = {where.log_dir for where in found.values()}
-    policy = SetPolicy(allows_broker=True, wait_ms=timeout_ms)
+    policy = SetPolicy(allows_broker=True, wait_ms=timeout_ms, may_grow=False)
     with Session(directories, policy, holder="kafkalog rebuild") as session:
         segments = []
         for where in found.values():

@@ -239,7 +239,7 @@ def _opened(
     directories = existing(paths)
     if not starts:
         check_written(directories)
-    policy = SetPolicy(allows_broker=allows_broker or _are_ours(directories))
+    policy = SetPolicy(allows_broker=allows_broker or _are_ours(directories), may_grow=starts)
     return opened_after_broker(
         directories, policy, holder, allows_broker=allows_broker, dry_run=dry_run
     )

@@ -130,6 +130,7 @@ def open_set(
         return _start(folders, verify_locks)
     newest = _newest(known)
     log_set = LogSet(newest, Node(_members(known, newest, strangers)), verify_locks)
+    _check_may_grow(policy, strangers, known)
     intents = {folder: found for folder in known if (found := load_intent(folder)) is not None}
     check_one_history({folder: state.stamp for folder, state in known.items()}, intents)
     if not strangers:
@@ -173,6 +174,8 @@ def look_at_set(folders: Sequence[Path], policy: SetPolicy) -> LogSet:
     """
     known, strangers, starts = _look(folders, policy)
     members = {} if starts else _members(known, _newest(known), strangers)
+    if not starts:
+        _check_may_grow(policy, strangers, known)
     members |= {f"new {folder}": folder for folder in (folders if starts else strangers)}
     state = CommitState(0, "", "", ()) if starts else _newest(known)
     return LogSet(replace(state, member_ids=tuple(members)), Node(members))
@@ -276,6 +279,19 @@ def check_no_broker_lived(folder: Path, policy: SetPolicy) -> None:
             f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "
             "know of what others append. The option allowBrokerDirectory=true permits it"
         )
+
+
+def _check_may_grow(
+    policy: SetPolicy, strangers: Sequence[Path], known: Mapping[Path, CommitState]
+) -> None:
+    """Refuse directories that nobody has begun to take into a set, unless it may grow."""
+    for folder in strangers:
+        if not policy.may_grow and load_state(folder) is None:
+            raise LogDirectoryError(
+                f"log directory {folder} does not belong to the set of "
+                f"{', '.join(map(str, known))}: leave it out. The next write that names it takes "
+                "an empty directory into the set"
+            )
 
 
 def _check_may_join(folder: Path, policy: SetPolicy, *, joins: bool) -> None:

@@ -23,12 +23,14 @@ class SetPolicy:
 
     ``allows_broker``: a broker may have lived in the directories. ``wait_ms``: how long to wait for
     another writer. ``is_durable``: what is committed is on the disk by then; if not, the system
-    writes records when it likes.
+    writes records when it likes. ``may_grow``: a directory that is no member yet is taken into the
+    set, as writers do; who only looks after a set refuses it, since a typing error is likelier.
     """
 
     allows_broker: bool = False
     wait_ms: int = WAIT_MS
     is_durable: bool = True
+    may_grow: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

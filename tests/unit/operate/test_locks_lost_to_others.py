@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.log_files import flip
 from tests.support.sinking import Writer, rows
+from tests.support.transactions import BrokerLog
 
-from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN
+from kafkalog.checkpoints.broker import CLEAN_SHUTDOWN, META_PROPERTIES
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.jobs import rebuild as rebuild_module
 from kafkalog.jobs.rebuild import rebuild
 from kafkalog.streaming.commit import foreign_log
 from kafkalog.streaming.operate import handover as handover_module
+from kafkalog.streaming.operate import open_transactions
 from kafkalog.streaming.operate import salvage as salvage_module
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
@@ -102,3 +105,31 @@ def test_nothing_is_salvaged_once_the_locks_are_lost(
         salvage([str(log)], drop=["t-0@0"])
     assert segment.read_bytes() == before
     assert not (log / UNFINISHED_FOLDER).exists()
+
+
+def test_nothing_of_a_brokers_is_salvaged_once_the_locks_are_lost(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (log / STATE_FILE).unlink()  # no publishing asks for the locks again
+    segment = log / "t-0" / LOG
+    flip(segment, 65)
+    before = segment.read_bytes()
+    losing_locks(monkeypatch, salvage_module, "note_salvage", log)
+    with pytest.raises(LogDirectoryError, match="deleted or replaced"):
+        salvage([str(log)], drop=["t-0@0"])
+    assert segment.read_bytes() == before
+
+
+def test_no_transaction_is_aborted_once_the_locks_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "broker"
+    opened = BrokerLog(log / "t-0")
+    opened.append(1)
+    opened.write()
+    (log / META_PROPERTIES).write_text("version=1\n")
+    before = {path: path.read_bytes() for path in (log / "t-0").iterdir()}
+    losing_locks(monkeypatch, open_transactions, "_opened", log)
+    with pytest.raises(LogDirectoryError, match="deleted or replaced"):
+        take_over([str(log)], aborts_open=True)
+    assert {path: path.read_bytes() for path in (log / "t-0").iterdir()} == before
