@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.streaming.clean import map_kernels as kernels
+from kafkalog.streaming.clean import md5_kernels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,7 +51,7 @@ class OffsetMap:
         Raises:
             ValueError: there would be room for less than two keys.
         """
-        slots = memory // BYTES_PER_ENTRY
+        slots = min(memory // BYTES_PER_ENTRY, kernels.MOST_SLOTS)
         self.capacity = int(slots * load_factor)
         """The number of keys that the map takes."""
         if self.capacity < 1 or slots * load_factor <= 1 or load_factor >= 1:
@@ -59,7 +60,7 @@ class OffsetMap:
                 f"offsets: a key takes {BYTES_PER_ENTRY} bytes, and nothing could be cleaned"
             )
         self._table = np.zeros((slots, kernels.SLOT_FIELDS), np.int64)
-        self._scratch = np.zeros(kernels.SCRATCH_SIZE, np.int64)
+        self._digester = _Digester()
         self._state = np.zeros(kernels.STATE_SIZE, np.int64)
         self._state[kernels.LATEST_OFFSET] = -1
         self._first_offset = -1
@@ -82,7 +83,7 @@ class OffsetMap:
         """Forget all keys."""
         if len(self):
             self._table.fill(0)
-        self._state[:] = (0, -1)
+        self._state[:] = (0, -1, 0)
         self._first_offset = self._marks_first = -1
 
     def put(
@@ -100,11 +101,10 @@ class OffsetMap:
             how many records were taken, less than n if the map was full before one with a key,
             even one it has; ``latest_offset`` is that of the last key it took.
         """
-        taken = kernels.put_keys(
-            *(source, key_starts, key_lengths, offsets, self.capacity),
-            *(kernels.MD5_CONSTANTS, self._scratch, self._table, self._state),
+        digests = self._digester.digest(source, key_starts, key_lengths)
+        taken: int = kernels.put_keys(
+            *(digests, key_lengths, offsets, self.capacity, self._table, self._state)
         )
-        _check(taken)
         self._marks_first = -1
         if self._first_offset < 0 and len(self):
             self._first_offset = int(offsets[np.argmax(key_lengths >= 0)])
@@ -113,12 +113,8 @@ class OffsetMap:
     def find(self, source: Bytes, key_starts: Integers, key_lengths: Integers) -> Integers:
         """Return the offset of each key, int64[n]; -1 for one that is not in the map."""
         found = np.empty(len(key_starts), np.int64)
-        _check(
-            kernels.find_keys(
-                *(source, key_starts, key_lengths),
-                *(kernels.MD5_CONSTANTS, self._scratch, self._table, found),
-            )
-        )
+        digests = self._digester.digest(source, key_starts, key_lengths)
+        kernels.find_keys(digests, key_lengths, self._table, found, self._state)
         return found
 
     def has_put(self, offsets: Integers) -> bool:
@@ -150,6 +146,21 @@ class OffsetMap:
         return found
 
 
-def _check(answer: int) -> None:
-    if answer == kernels.BROKEN:
-        raise AssertionError("a key was found outside of its bytes")
+class _Digester:
+    """Digests keys in memory that is used again."""
+
+    def __init__(self) -> None:
+        self._work = np.zeros(md5_kernels.WORK_SIZE, np.uint32)
+        self._lanes = np.zeros((md5_kernels.LANES, md5_kernels.LANE_FIELDS), np.int64)
+        self._digests = np.zeros((0, md5_kernels.DIGEST_FIELDS), np.int64)
+
+    def digest(self, source: Bytes, starts: Integers, lengths: Integers) -> Integers:
+        """Return the MD5 of each key, int64[n, 2]; it lasts until the next call."""
+        rows = len(starts)
+        if rows > len(self._digests):
+            self._digests = np.zeros((2 * rows, md5_kernels.DIGEST_FIELDS), np.int64)
+        digests = self._digests[:rows]
+        arguments = (source, starts, lengths, self._work, self._lanes, digests)
+        if md5_kernels.digest_keys(*arguments) == md5_kernels.BROKEN:
+            raise AssertionError("a key was found outside of its bytes")
+        return digests

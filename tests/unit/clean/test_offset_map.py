@@ -11,10 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalog.streaming.clean import map_kernels as kernels
+from kafkalog.streaming.clean.md5_kernels import (
+    BROKEN,
+    LANE_FIELDS,
+    LANES,
+    WORK_SIZE,
+    digest_keys,
+)
 from kafkalog.streaming.clean.offset_map import BYTES_PER_ENTRY, OffsetMap
+from kafkalog.streaming.records.jit.kernel import as_python
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 def laid_out(keys: Sequence[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -22,6 +30,10 @@ def laid_out(keys: Sequence[bytes | None]) -> tuple[np.ndarray, np.ndarray, np.n
     ends = np.cumsum(np.maximum(lengths, 0), dtype=np.int64)
     data = b"".join(key or b"" for key in keys)
     return np.frombuffer(data, np.uint8), ends - np.maximum(lengths, 0), lengths
+
+
+def digest_memory() -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(WORK_SIZE, np.uint32), np.zeros((LANES, LANE_FIELDS), np.int64)
 
 
 def put(offsets: OffsetMap, keys: Sequence[bytes | None], first: int = 0) -> bool:
@@ -82,6 +94,33 @@ def test_keys_are_kept_by_their_md5(key: bytes) -> None:
     (slot,) = np.flatnonzero(offsets._table[:, kernels.NEXT_OFFSET])
     halves = offsets._table[slot, : kernels.NEXT_OFFSET].astype("<i8").tobytes()
     assert halves == hashlib.md5(key).digest()
+
+
+@pytest.mark.parametrize(
+    "digest", [digest_keys, as_python(digest_keys)], ids=["compiled", "python"]
+)
+@given(keys=st.lists(st.one_of(st.none(), st.binary(max_size=200)), max_size=60))
+@settings(max_examples=30, deadline=None)
+def test_keys_of_all_lengths_are_digested_side_by_side(
+    digest: Callable[..., int], keys: list[bytes | None]
+) -> None:
+    digests = np.full((len(keys), 2), 7, np.int64)
+    assert digest(*laid_out(keys), *digest_memory(), digests) == len(keys)
+    untouched = np.full(2, 7, "<i8").tobytes()
+    expected = [untouched if key is None else hashlib.md5(key).digest() for key in keys]
+    assert [row.astype("<i8").tobytes() for row in digests] == expected
+
+
+@pytest.mark.parametrize(
+    "digest", [digest_keys, as_python(digest_keys)], ids=["compiled", "python"]
+)
+@pytest.mark.parametrize(("start", "length"), [(-1, 1), (0, 5), (4, 1), (3, 2), (2**62, 2**62)])
+def test_a_key_outside_of_its_bytes_is_not_read(
+    digest: Callable[..., int], start: int, length: int
+) -> None:
+    source = np.zeros(4, np.uint8)
+    starts, lengths = np.array([0, start]), np.array([4, length])
+    assert digest(source, starts, lengths, *digest_memory(), np.zeros((2, 2), np.int64)) == BROKEN
 
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=3)), max_size=200), st.integers(2, 40))
