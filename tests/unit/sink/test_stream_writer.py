@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.compacting import compacted, read, updates, writer
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import BatchIdentityError, CommitError
 from kafkalog.files.system import system
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -67,6 +69,30 @@ def test_the_same_rows_from_other_tasks_are_the_same_batch(query: Query) -> None
         query.write(0, rows(["a", "b", "c", "d"]))
     query.write(1, rows(["d"]))
     assert values_of([query.log], "t") == {0: ["a", "b", "c", "d"]}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_batch_whose_source_was_compacted_since_is_refused_where_its_rows_tell_it(
+    query: Query, tmp_path: Path, *, known: bool
+) -> None:
+    source = tmp_path / "source"
+    updates(writer(source, topic="s"), [{"a": "1", "b": "1"}, {"a": "2"}, {"c": "1"}])
+    query.known = known
+    query.plan_batch(0, "v1\n{}\n3")
+
+    def copy() -> None:
+        found = read(source, TopicPartition("s", 0)).values()
+        query.write(0, rows([value for _, value in found], keys=[key for key, _ in found]))
+
+    copy()
+    copy()
+    compacted(source)
+    if known:
+        copy()
+    else:
+        with pytest.raises(BatchIdentityError, match="compacted or deleted since"):
+            copy()
+    assert sum(map(len, values_of([query.log], "t").values())) == 4
 
 
 def test_a_batch_without_rows_is_told_by_that(query: Query) -> None:
