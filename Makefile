@@ -23,8 +23,8 @@ demo: env ## Stream a year of flights through a log into Delta, and check what a
 test: env ## Run all tests, with real Spark, real brokers and real kills
 	$(RUN) $(PYTEST)
 
-unit: env ## Run the tests that need neither a JVM nor a server
-	$(RUN) $(PYTEST) tests/unit
+unit: env ## Run the tests that need neither a JVM nor a server, but for those that take seconds
+	$(RUN) $(PYTEST) --dist worksteal -m "not long" tests/unit
 
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \

@@ -8,6 +8,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.cleaning import NOW, CleanableLog, batch, marker
@@ -187,6 +188,7 @@ class Pair:
         self.next_offset = added.last_offset + 1
 
 
+@pytest.mark.long
 @given(st.lists(rounds, min_size=1, max_size=4), st.booleans())
 @settings(max_examples=80, deadline=None)
 def test_a_log_becomes_what_the_model_makes_of_it(story: list[Any], indexed: bool) -> None:

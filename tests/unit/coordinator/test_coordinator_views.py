@@ -365,6 +365,7 @@ VALUES = st.one_of(
 )
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(KEYS, VALUES), max_size=8))
 @settings(max_examples=200)
 def test_any_records_give_as_many_sound_rows(records: list[Record]) -> None:

@@ -286,6 +286,7 @@ def test_an_interrupt_that_is_too_late_says_that_the_batch_is_committed(tmp_path
     assert was_late
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("apart", [None, 30])
 def test_what_is_said_of_an_interrupted_append_is_said_of_all_of_it(
     tmp_path: Path, apart: int | None

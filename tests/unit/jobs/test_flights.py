@@ -3,6 +3,8 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kafkalog.jobs.demo.flights import FLIGHTS, SCHEMA, write_flights
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ def test_the_first_flights_are_cut_into_files_in_order(tmp_path: Path) -> None:
     assert list(rows[0]) == [column.split()[0] for column in SCHEMA.split(", ")]
 
 
+@pytest.mark.long
 def test_the_package_holds_as_many_flights_as_we_say(tmp_path: Path) -> None:
     write_flights(tmp_path / "input", flights=FLIGHTS + 1, files=1)
 

@@ -24,6 +24,7 @@ ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=
 MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -79,6 +79,7 @@ def case(
         yield opened
 
 
+@pytest.mark.long
 def test_logs_start_and_end_where_the_broker_says(case: Case) -> None:
     for log, watermark, facts, _ in case.partitions:
         end = log.log_end_offset()

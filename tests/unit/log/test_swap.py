@@ -175,6 +175,7 @@ def test_segments_are_replaced_and_the_old_ones_retired(case: str) -> None:
         assert [*ROOT.iterdir()] == [FOLDER]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_a_swap_that_is_killed_anywhere_is_ended_by_the_next_one(case: str) -> None:
     before = prepared()
@@ -187,6 +188,7 @@ def test_a_swap_that_is_killed_anywhere_is_ended_by_the_next_one(case: str) -> N
     assert seen[-1] == expected(case)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", ["joined", "two for one"])
 def test_the_end_of_a_swap_may_be_cut_off_too(case: str) -> None:
     before = prepared()
@@ -203,6 +205,7 @@ def test_the_end_of_a_swap_may_be_cut_off_too(case: str) -> None:
             assert check(disk, case, returned=False) == seen
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_whatever_a_loss_of_power_leaves_of_a_swap_no_record_is_lost(case: str) -> None:
     before = prepared()

@@ -119,6 +119,7 @@ def test_a_dry_run_says_what_would_be_cleaned_and_changes_nothing(log: Path) -> 
     assert sorted(log.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_more_keys_than_the_map_holds_take_several_rounds(tmp_path: Path) -> None:
     batches = [{f"k{(7 * n) % 40}": str(n)} for n in range(100)]
     updates(writer(tmp_path), batches)
@@ -130,6 +131,7 @@ def test_more_keys_than_the_map_holds_take_several_rounds(tmp_path: Path) -> Non
     assert compacted(tmp_path, Wanted(memory=24 * 20)).partitions[0].rounds == 0
 
 
+@pytest.mark.long
 def test_a_batch_with_more_keys_than_the_map_holds_takes_several_rounds_too(
     tmp_path: Path,
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_set_in_order(
     assert check(log, act, caplog).problems == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("act", [recover, give, take_over])
 def test_an_unfinished_commit_wherever_it_was_cut_off(
     log: Path, act: Callable[..., Upkeep], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -97,6 +97,7 @@ def test_without_being_asked_nothing_is_aborted(log: Path) -> None:
         Writer(log, topic="t", allowBrokerDirectory="true").write(0, rows(["new"]))
 
 
+@pytest.mark.long
 def test_an_abort_that_is_cut_off_anywhere_is_run_again(log: Path, tmp_path: Path) -> None:
     def act(folder: Path) -> None:
         assert take_over([str(folder)], aborts_open=True).problems == []

@@ -391,6 +391,7 @@ def _delete_records(log: Path) -> Deleted:
     return delete_records([str(log)], {T0: 4, T1: 4})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("act", "stamp"),
     [(_retain, 0), (_retain, OLD_MS), (_delete_records, 0)],

@@ -38,6 +38,7 @@ def describe(
     return [row for batch in batches for row in batch.to_pylist()]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CASES)
 def test_rows_are_what_the_dump_tool_prints(name: str, tmp_path: Path) -> None:
     case = UnpackedCase(name, tmp_path)

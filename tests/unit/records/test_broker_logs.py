@@ -56,6 +56,7 @@ def _actual(case: UnpackedCase) -> Records:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", _CASES)
 def test_segments_of_a_broker_hold_what_its_clients_read(name: str, tmp_path: Path) -> None:
     case = UnpackedCase(name, tmp_path)

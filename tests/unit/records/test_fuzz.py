@@ -25,12 +25,14 @@ def test_sound_bytes_are_read() -> None:
         assert "Error" not in outcome(data)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_bytes_give_rows_or_one_of_our_errors(seed: int) -> None:
     for data in damaged(seed, _COUNT):
         outcome(data)
 
 
+@pytest.mark.long
 def test_every_cut_and_every_flipped_byte_give_rows_or_one_of_our_errors() -> None:
     for data in seeds()[:-1]:
         for position in range(0, len(data), 7 if INTERPRETED else 1):
@@ -59,6 +61,7 @@ def test_damage_costs_no_memory_to_speak_of() -> None:
     assert peak < 32 << 20
 
 
+@pytest.mark.long
 @pytest.mark.skipif(INTERPRETED, reason="compares with compiled kernels")
 def test_kernels_run_as_python_refuse_no_index_and_come_to_the_same() -> None:
     done = subprocess.run(

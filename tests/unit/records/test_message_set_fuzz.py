@@ -129,6 +129,7 @@ def test_damaged_sets_are_numbered_and_wrapped_or_refused(data: bytes, first: in
         assign_offsets(array, first, 0)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(INTERPRETED, reason="this is the run with kernels in Python")
 def test_kernels_that_check_every_index_find_nothing_either() -> None:
     subprocess.run(

@@ -92,6 +92,7 @@ def in_memory(tmp_path: Path) -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.long
 def test_a_day_of_small_batches_stays_bounded_and_rows_of_2013_stay(
     in_memory: Path, clock: Clock
 ) -> None:

@@ -51,6 +51,7 @@ def append(folder: Path, version: int) -> None:
     )
 
 
+@pytest.mark.long
 def test_no_commit_makes_more_calls_than_the_ones_before(
     tmp_path: Path, calls: Counter[str]
 ) -> None:
@@ -66,6 +67,7 @@ def test_no_commit_makes_more_calls_than_the_ones_before(
     assert usual < 250
 
 
+@pytest.mark.long
 def test_files_and_state_do_not_grow_and_the_index_has_its_entries(tmp_path: Path) -> None:
     seen = []
     for version in range(150):

@@ -94,6 +94,7 @@ def test_a_look_at_a_thousand_unchanged_partitions_costs_few_stats(tmp_path: Pat
     assert not fetched
 
 
+@pytest.mark.long
 def test_each_of_a_thousand_unchanged_partitions_is_looked_at_in_turn(tmp_path: Path) -> None:
     stream, end = thousand(tmp_path)
     settle(stream, end)

@@ -191,6 +191,7 @@ def old_bomb(codec: int, magic: int) -> bytes:
     return message(0, None, stream, magic=magic, attributes=codec)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "make",
     [

@@ -134,6 +134,7 @@ def _filters(draw: st.DrawFn) -> list[Filter]:
     return found
 
 
+@pytest.mark.long
 @given(
     log=st.lists(
         st.tuples(st.sampled_from(TOPICS), st.integers(0, 1), st.lists(_batches(), max_size=3)),

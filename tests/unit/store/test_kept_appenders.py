@@ -52,6 +52,7 @@ def test_the_end_of_a_log_is_read_once_by_a_process_that_goes_on(
     assert values_of([tmp_path], "t") == {0: ["a"] * 4, 1: ["b"] * 4}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("adopts", [False, True])
 def test_files_are_byte_for_byte_those_of_a_process_that_knows_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, adopts: bool

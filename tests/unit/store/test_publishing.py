@@ -78,6 +78,7 @@ MOMENTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("told", [True, False], ids=["told by its locks", "not told"])
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("count", [1, 3])

@@ -130,6 +130,7 @@ def committed_rows(log: PartitionLog, end: int) -> Iterator[dict[str, Any]]:
                     yield row | place | {"timestamp": row["timestampMs"]}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "damage"),
     [

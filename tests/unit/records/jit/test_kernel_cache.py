@@ -59,6 +59,7 @@ def _package_files() -> dict[str, Path]:
     return found
 
 
+@pytest.mark.long
 def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     processes = [_start(KAFKALOG_KERNEL_CACHE=tmp_path / "new") for _ in range(3)]
     output = "".join([_output(process) for process in processes])
@@ -74,6 +75,7 @@ def test_the_folder_is_private_and_under_the_cache_home_of_the_user(tmp_path: Pa
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.long
 def test_kernels_in_a_zip_are_compiled_once(tmp_path: Path) -> None:
     archive = tmp_path / "kafkalog.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -103,6 +105,7 @@ def test_nothing_is_written_beside_the_sources(tmp_path: Path) -> None:
     assert sorted((tmp_path / "site-packages").rglob("*")) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", [0o777, 0o770])
 def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
     shared = tmp_path / "shared"
