@@ -38,11 +38,11 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
-from kafkalog.errors import CheckpointError
+from kafkalog.errors import CheckpointError, InvalidTopicError
 from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, validate_topic_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -86,6 +86,13 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
 _SMALL: Final = 1 << 20
+_WITHOUT: Final = {
+    RECOVERY_POINT: "nothing counts as flushed then, and logs are looked at as a whole",
+    LOG_START_OFFSET: "logs start where the commit state says then, or with their first segments",
+    HIGH_WATERMARK: "what the commit state says is committed then, or, without one, whole logs",
+    CLEANER_OFFSET: "compaction begins again with the first segments then",
+}
+"""What it means to remove an offset checkpoint."""
 _TOPIC_ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 _ZERO_TOPIC_ID: Final = "A" * 22
 
@@ -106,19 +113,35 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
     """Read one of the offset checkpoints of a log directory; None if there is no such file.
 
     Raises:
-        CheckpointError: the file breaks the format.
+        CheckpointError: the file breaks the format, or names what can be no partition.
     """
     path = directory / name
     try:
         entries = read_checkpoint(path, fields=3)
+        found = {
+            TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
+                offset, 64, path, line
+            )
+            for line, (topic, partition, offset) in enumerate(entries, start=3)
+        }
+        _check_partitions(path, found)
     except FileNotFoundError:
         return None
-    return {
-        TopicPartition(topic, parse_integer(partition, 32, path, line)): parse_integer(
-            offset, 64, path, line
-        )
-        for line, (topic, partition, offset) in enumerate(entries, start=3)
-    }
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}. Restore it; or remove it: {_WITHOUT[name]}") from error
+    return found
+
+
+def _check_partitions(path: Path, found: Collection[TopicPartition]) -> None:
+    """Refuse names that no folder of a partition can have: they would become paths."""
+    try:
+        for topic in {key.topic for key in found}:
+            validate_topic_name(topic)
+    except InvalidTopicError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    wrong = next((key for key in found if key.partition < 0), None)
+    if wrong is not None:
+        raise CheckpointError(f"{path}: names partition {wrong.partition} of {wrong.topic}")
 
 
 def write_offset_checkpoint(
@@ -136,13 +159,7 @@ def write_offset_checkpoint(
     Raises:
         CheckpointError: the present file breaks the format, so that its lines cannot be kept.
     """
-    try:
-        merged = read_offset_checkpoint(directory, name) | dict(offsets)
-    except CheckpointError as error:
-        raise CheckpointError(
-            f"{error}. What it says of other partitions would be lost with a new one: restore it, "
-            "or remove it if that may be"
-        ) from error
+    merged = read_offset_checkpoint(directory, name) | dict(offsets)
     write_checkpoint(
         directory / name,
         [(*key, offset) for key, offset in sorted(merged.items()) if key not in remove],

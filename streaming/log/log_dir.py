@@ -106,13 +106,18 @@ class LogDirs:
         partitions: Iterable[PartitionDirectory],
         *,
         unnamed: int | None = None,
+        is_needed: bool = False,
     ) -> dict[TopicPartition, int]:
         """Read an offset checkpoint for the partitions that live beside it, in any directories.
 
         Lines about partitions that live elsewhere, or nowhere, are leftovers and not returned. An
-        unreadable file counts as missing, with a warning. A partition that the file of its
-        directory does not name gets ``unnamed``, if that is given; without the file, nothing.
+        unreadable file counts as missing, with a warning, unless it ``is_needed``. A partition that
+        the file of its directory does not name gets ``unnamed``, if that is given; without the
+        file, nothing.
         KRaft's own log, ``__cluster_metadata``, is in none: its quorum keeps its high watermark.
+
+        Raises:
+            CheckpointError: a file that is needed breaks the format.
         """
         offsets: dict[TopicPartition, int] = {}
         by_directory: dict[Path, list[TopicPartition]] = {}
@@ -122,6 +127,8 @@ class LogDirs:
             try:
                 known = find_offset_checkpoint(directory, name)
             except CheckpointError as error:
+                if is_needed:
+                    raise
                 _LOGGER.warning("not used, as if it were missing: %s", error)
                 continue
             if known is None:

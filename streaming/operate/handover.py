@@ -127,7 +127,8 @@ def _ready(
     warn_of_broker_retention(log_set.state)
     done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
     report_lost(log_set, done)
-    _check_numbers(done)
+    if not done.problems:  # logs with a problem are not among those that are in order
+        _check_numbers(done)
     if done.problems:
         return done
     if not dry_run:

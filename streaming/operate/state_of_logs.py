@@ -45,18 +45,23 @@ def advanced(
 ) -> CommitState:
     """Return the state that commits what the logs hold.
 
-    A topic of another id begins anew, except where it is given that id now. Log starts and leader
-    epochs are those that a broker has left.
+    A topic of another id begins anew, except where it is given that id now. Leader epochs are those
+    that a broker has left. A log starts where it has left the start, or where our state knows it: a
+    broker never lowers one, and its checkpoint may be damaged or lost.
     """
     by_name = {topic.name: topic for topic in state.topics.values()}
     topics = dict(state.topics)
     for each in partitions:
         name, number = each.topic_partition
         before = topics.get(each.key)
+        renamed = by_name.get(name) if is_renaming else None
         if before is None:
-            renamed = by_name.get(name) if is_renaming else None
             before = replace(renamed, partitions={}) if renamed else TopicState(name)
-        known = {**before.partitions, number: each.committed}
+        committed = each.committed
+        for earlier in (before, renamed):
+            if earlier is not None and number in earlier.partitions:
+                committed = committed.starting_at(earlier.partitions[number].log_start)
+        known = {**before.partitions, number: committed}
         topics[each.key] = replace(before, partitions=known)
     keys: dict[str, set[str]] = {}
     for each in partitions:

@@ -56,16 +56,20 @@ class WatchedMarks:
         self._with_state: Collection[Path] = ()
         self._begun: Offsets = {}
         self._log_starts = self._watched(LOG_START_OFFSET)
-        self._high_watermarks = self._watched(HIGH_WATERMARK, unnamed=0)
+        # Without it, what a broker has not yet committed would be read.
+        self._high_watermarks = self._watched(HIGH_WATERMARK, unnamed=0, is_needed=not to_log_end)
         self._recovery_points = self._watched(RECOVERY_POINT)
         files = [folder / name for folder in directories for name in _COMMIT_FILES]
         self._committed = Watched(files, self._load_committed)
 
-    def _watched(self, name: str, unnamed: int | None = None) -> Watched[Offsets]:
-        files = [directory / name for directory in self._directories]
-        return Watched(
-            files, lambda: LogDirs.checkpoint(name, self._partitions().values(), unnamed=unnamed)
-        )
+    def _watched(
+        self, name: str, unnamed: int | None = None, *, is_needed: bool = False
+    ) -> Watched[Offsets]:
+        def read() -> Offsets:
+            partitions = self._partitions().values()
+            return LogDirs.checkpoint(name, partitions, unnamed=unnamed, is_needed=is_needed)
+
+        return Watched([directory / name for directory in self._directories], read)
 
     def _load_committed(self) -> Committed:
         try:
