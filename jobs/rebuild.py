@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +14,14 @@ from kafkalog.jobs.running import run
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import Session
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = ["command", "rebuild"]
 
@@ -45,20 +51,31 @@ def rebuild(
         LockTimeoutError: another writer held one of them for too long.
         UnknownTopicOrPartitionError: there is no such partition.
     """
-    found = LogDirs(path.split(",")).partitions()
-    if topic_partition is not None:
-        if topic_partition not in found:
-            raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {path}")
-        found = {topic_partition: found[topic_partition]}
-    directories = {where.log_dir for where in found.values()}
+    log_dirs = LogDirs(path.split(","))
+    directories = {where.log_dir for where in _chosen(log_dirs, topic_partition)}
     policy = SetPolicy(allows_broker=True, wait_ms=timeout_ms, may_grow=False)
     with Session(directories, policy, holder="kafkalog rebuild") as session:
         segments = []
-        for where in found.values():
+        for where in _chosen(log_dirs, topic_partition):
+            if where.log_dir not in directories:
+                continue  # it has moved while this waited for the locks
             check_interrupt()
             session.verify()
             segments += rebuild_partition(where.path, index_interval_bytes=index_interval_bytes)
         return segments
+
+
+def _chosen(
+    log_dirs: LogDirs, topic_partition: TopicPartition | None
+) -> Sequence[PartitionDirectory]:
+    """List the partitions, or the one that is wanted; a topic that is being deleted is gone."""
+    found = live_partitions(log_dirs)
+    if topic_partition is None:
+        return [*found.values()]
+    if topic_partition not in found:
+        places = ", ".join(map(str, log_dirs.paths))
+        raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {places}")
+    return [found[topic_partition]]
 
 
 @app.command()

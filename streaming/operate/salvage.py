@@ -56,6 +56,7 @@ from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.operate.damage import look_for_damage
 from kafkalog.streaming.operate.places import PlaceName, chosen_places
+from kafkalog.streaming.store.deleted import without_deleted
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
 from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
@@ -130,7 +131,7 @@ def salvage(
 
     Raises:
         OptionError: a name that is none, or of nothing that is damaged; nothing was changed.
-        UnknownTopicOrPartitionError: a partition that is not there.
+        UnknownTopicOrPartitionError: a partition that is not there, or was deleted.
         LogDirectoryError: a broker holds one of the directories.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
@@ -145,9 +146,10 @@ def salvage(
     with Session(directories, policy, holder="kafkalog salvage") as session:
         is_ours = any(load_state(folder) is not None for folder in directories)
         log_set = session.open() if is_ours else None
-        for where in _chosen(directories, wanted).values():
+        state = None if log_set is None else log_set.state
+        for where in _chosen(directories, wanted, state).values():
             finish_swap(where.path)
-        logs = _looked_at(directories, wanted, None if log_set is None else log_set.state)
+        logs = _looked_at(directories, wanted, state)
         return _without(names, logs, session, log_set)
 
 
@@ -182,13 +184,16 @@ def _arguments(names: Sequence[PlaceName]) -> str:
 
 
 def _chosen(
-    directories: Sequence[Path], wanted: Sequence[TopicPartition]
+    directories: Sequence[Path], wanted: Sequence[TopicPartition], state: CommitState | None
 ) -> Mapping[TopicPartition, PartitionDirectory]:
-    there = LogDirs(directories).partitions()
+    """Return what is wanted, or all; a topic that is being deleted is gone."""
+    listed = LogDirs(directories).partitions()
+    there = without_deleted(listed, state)
     for key in wanted:
         if key not in there:
+            why = "was deleted" if key in listed else "has no folder"
             raise UnknownTopicOrPartitionError(
-                f"partition {key} has no folder in {', '.join(map(str, directories))}"
+                f"partition {key} {why} in {', '.join(map(str, directories))}"
             )
     return {key: there[key] for key in sorted(set(wanted) or there)}
 
@@ -197,7 +202,7 @@ def _looked_at(
     directories: Sequence[Path], wanted: Sequence[TopicPartition], state: CommitState | None
 ) -> list[_Log]:
     logs, marks = [], BrokerMarks()
-    for key, where in _chosen(directories, wanted).items():
+    for key, where in _chosen(directories, wanted, state).items():
         if not wanted and not list_base_offsets(where.path):
             continue  # a folder that only has the name of a partition's
         topic_id = read_topic_id(where.path)

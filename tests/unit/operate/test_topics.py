@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.killing import count_calls, run_and_kill
+from tests.support.log_files import flip
 from tests.support.sinking import Writer, rows, values_of
 
 import kafkalog
@@ -32,9 +33,12 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.jobs.cli.topic_rows import describe_partitions, list_offsets, list_topics
+from kafkalog.jobs.rebuild import rebuild
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import retain
+from kafkalog.streaming.operate.salvage import salvage
 from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
@@ -299,6 +303,29 @@ def test_rows_that_are_staged_while_a_deletion_is_cut_off_make_the_topic_again(l
     stop_after_publish(log)
     writer.write(1, rows(["new"], partitions=[2]))
     assert values_of([log], "t") == {0: [], 1: [], 2: ["new"]}
+
+
+def test_salvage_sees_nothing_of_a_topic_whose_deletion_was_cut_off(log: Path) -> None:
+    stop_after_publish(log)
+    for segment in (log / "t-0" / f"{0:020d}.log", log / "other-0" / f"{0:020d}.log"):
+        flip(segment, 64)
+    assert [str(place.topic_partition) for place in salvage([str(log)]).places] == ["other-0"]
+    with pytest.raises(UnknownTopicOrPartitionError, match="partition t-0 was deleted in "):
+        salvage([str(log)], [TopicPartition("t", 0)])
+    with pytest.raises(UnknownTopicOrPartitionError, match="partition t-0 has no folder in "):
+        salvage([str(log)], drop=["t-0@0"])  # which has ended the deletion
+    assert {path.name for path in log.glob("t-*")} == set()
+
+
+def test_rebuild_changes_nothing_of_a_topic_whose_deletion_was_cut_off(log: Path) -> None:
+    stop_after_publish(log)
+    indexes = sorted(log.glob("*-0/*.index"))
+    for path in indexes:
+        path.write_bytes(b"\0\0\0\1\0\0\0\1")
+    assert [each.log.parent.name for each in rebuild(str(log))] == ["other-0"]
+    assert [path.stat().st_size > 0 for path in indexes] == [False, True]
+    with pytest.raises(UnknownTopicOrPartitionError, match="t-0 is not in "):
+        rebuild(str(log), TopicPartition("t", 0))
 
 
 def test_a_folder_that_cannot_be_removed_is_in_nobodys_way_and_goes_later(
