@@ -1,11 +1,13 @@
 """Stream a topic into a Delta table, with the offset of every record.
 
+    kafkalog run archive LOG TABLE --topic T --checkpoint C [OPTIONS]
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 --py-files kafkalog.zip \
         archive.py LOG TABLE --topic T --checkpoint C [OPTIONS]
 
 What the topic holds is taken over and the job ends; with ``--follow`` it tails the topic. A job
 that was killed continues from its checkpoint, and the table holds every record once: Delta keeps
-the number of the last micro-batch in its own log.
+the number of the last micro-batch in its own log. After Ctrl-C or SIGTERM the job ends with the
+micro-batch that runs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,19 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafkalog.jobs.arguments import CHECKPOINT, FOLLOW, LOG, SETTINGS, TOPIC, pairs
+from kafkalog.jobs.arguments import (
+    CHECKPOINT,
+    FOLLOW,
+    GRACE,
+    ISOLATION,
+    LOG,
+    SETTINGS,
+    TOPIC,
+    Isolation,
+    milliseconds,
+    pairs,
+)
+from kafkalog.jobs.attended import attend
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import build_session
 
@@ -83,11 +97,14 @@ def main(
     text: Annotated[
         bool, typer.Option("--text", help="Keep keys and values as text, not bytes.")
     ] = False,
+    isolation: ISOLATION = Isolation.COMMITTED,
     setting: SETTINGS = None,
     follow: FOLLOW = False,
+    grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
-    options = pairs(setting)
+    grace_ms = milliseconds("--grace", grace)
+    options = {"kafka.isolation.level": isolation.value, **pairs(setting)}
     check_reading(log, topic, checkpoint, options)
     spark = build_session(f"kafkalog archive {topic}", delta=True)
     query = start_archive(
@@ -100,8 +117,9 @@ def main(
         follow=follow,
         options=options,
     )
-    query.awaitTermination()
+    code = attend(query, grace_ms=grace_ms)
     spark.stop()
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,12 +16,24 @@ __all__ = [
     "ALLOW_BROKER",
     "CHECKPOINT",
     "FOLLOW",
+    "GRACE",
+    "ISOLATION",
     "LOG",
     "NOT_GIVEN",
     "SETTINGS",
     "TOPIC",
+    "Isolation",
+    "milliseconds",
     "pairs",
 ]
+
+
+class Isolation(StrEnum):
+    """Which records a pipeline copies: Kafka's ``isolation.level``."""
+
+    COMMITTED = "read_committed"
+    UNCOMMITTED = "read_uncommitted"
+
 
 LOG = Annotated[
     str, typer.Argument(metavar="LOG", help="The log directory; several with commas between.")
@@ -36,6 +51,20 @@ ALLOW_BROKER = Annotated[
     bool,
     typer.Option(
         "--allow-broker-directory", help="Work on directories that a broker had last, too."
+    ),
+]
+GRACE = Annotated[
+    str,
+    typer.Option(
+        metavar="TIME",
+        help="How long a micro-batch may take to end after Ctrl-C or SIGTERM, such as 30s.",
+    ),
+]
+ISOLATION = Annotated[
+    Isolation,
+    typer.Option(
+        help="read_uncommitted takes records of open and aborted transactions too: the copy has no "
+        "transactions, so they count as committed there."
     ),
 ]
 NOT_GIVEN = Annotated[
@@ -62,3 +91,18 @@ def pairs(words: Iterable[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{word!r} is not of the form NAME=VALUE")
         found[name] = value
     return found
+
+
+def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:
+    """Read a time such as ``30s``; a plain number counts ms.
+
+    Raises:
+        OptionError: it is none, or below the minimum (ms).
+    """
+    from kafkalog.streaming.options import duration_ms  # noqa: PLC0415
+
+    kind = duration_ms(minimum=minimum)
+    try:
+        return kind.read(text)
+    except ValueError as error:
+        raise OptionError(f"{option} is {text!r}, expected {kind.accepts}") from error

@@ -1,11 +1,13 @@
 """Stream files into a topic: CSV, JSON or Parquet in, records with JSON values out.
 
+    kafkalog run ingest INPUT LOG --topic T --checkpoint C [OPTIONS]
     spark-submit --py-files kafkalog.zip ingest.py INPUT LOG --topic T --checkpoint C [OPTIONS]
 
 Each row becomes one record: its value is the row as a JSON object, its key and its timestamp are
 expressions over the row's columns. Files that are there are taken in and the job ends; with
 ``--follow`` it continues with those that come later. A job that was killed continues from its
-checkpoint, and every row is in the log once.
+checkpoint, and every row is in the log once. After Ctrl-C or SIGTERM the job ends with the
+micro-batch that runs.
 """
 
 from __future__ import annotations
@@ -16,7 +18,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from pyspark.sql import functions as sf
 
-from kafkalog.jobs.arguments import CHECKPOINT, FOLLOW, LOG, SETTINGS, TOPIC, pairs
+from kafkalog.jobs.arguments import (
+    CHECKPOINT,
+    FOLLOW,
+    GRACE,
+    LOG,
+    SETTINGS,
+    TOPIC,
+    milliseconds,
+    pairs,
+)
+from kafkalog.jobs.attended import attend
 from kafkalog.jobs.running import check_input, run
 from kafkalog.jobs.session import build_session
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -136,8 +148,10 @@ def main(
     timestamp: Annotated[str | None, typer.Option(help="SQL expression of the timestamp.")] = None,
     setting: SETTINGS = None,
     follow: FOLLOW = False,
+    grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
+    grace_ms = milliseconds("--grace", grace)
     file_options, options = pairs(input_option), pairs(setting)
     check_input(source)
     WriteOptions.parse({**options, "path": log, "topic": topic})
@@ -147,8 +161,9 @@ def main(
     query = start_ingest(
         records, log, topic=topic, checkpoint=checkpoint, follow=follow, options=options
     )
-    query.awaitTermination()
+    code = attend(query, grace_ms=grace_ms)
     spark.stop()
+    raise typer.Exit(code)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Delete what has expired from log directories and compact them, once or every so often.
 
+    kafkalog run maintain LOG [--every 10m] [OPTIONS]
     spark-submit --py-files kafkalog.zip maintain.py LOG [--every 10m] [OPTIONS]
 
 A task compacts one partition that is due, the dirtiest first. Sinks may write to the directories
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from kafkalog.errors import KafkaLogError, OptionError
+from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, milliseconds, pairs
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import build_session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
@@ -157,7 +158,7 @@ def main(
     allow_broker: ALLOW_BROKER = False,
 ) -> None:
     """Run the rounds; the exit code is 1 if the only one finds a problem."""
-    interval_ms = _milliseconds(every)
+    interval_ms = None if every is None else milliseconds("--every", every, minimum=1000)
     scope = Scope(log=log, topic=topic, config=pairs(config), allows_broker=allow_broker)
     scope.check()
     signal.signal(signal.SIGTERM, _end)
@@ -171,18 +172,6 @@ def main(
         spark.stop()
     _tell_problems(problems)
     raise typer.Exit(1 if problems else 0)
-
-
-def _milliseconds(every: str | None) -> int | None:
-    if every is None:
-        return None
-    from kafkalog.streaming.options import duration_ms  # noqa: PLC0415
-
-    kind = duration_ms(minimum=1000)
-    try:
-        return kind.read(every)
-    except ValueError as error:
-        raise OptionError(f"--every is {every!r}, expected {kind.accepts}") from error
 
 
 def _again_and_again(maintenance: Maintenance, interval_ms: int) -> NoReturn:

@@ -1,8 +1,8 @@
 """The command line; what its commands do is in the library, imported when one of them is called.
 
-Every command takes log directories, those that belong together as separate words, and ``--json``,
-which prints one object a line. It ends with 0 if all is fine, 1 if a problem was found, 2 if it was
-called wrongly or cannot work on these directories at all.
+Every command but ``run`` takes log directories, those that belong together as separate words, and
+``--json``, which prints one object a line. It ends with 0 if all is fine, 1 if a problem was found,
+2 if it was called wrongly or cannot work on these directories at all.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from kafkalog.jobs.cli.batches import dump, verify
 from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.groups import groups, lag
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
+from kafkalog.jobs.cli.pipelines import run_pipeline
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
 from kafkalog.jobs.cli.topics import describe, offsets, topics
@@ -51,6 +52,11 @@ app.command(
     "delete-records", epilog='Example: kafkalog delete-records /logs --offsets \'{"t":{"0":1}}\''
 )(delete_records)
 app.command(epilog="Example: kafkalog compact /logs --dry-run")(compact)
+app.command(
+    "run",
+    epilog="Example: kafkalog run archive --help",
+    context_settings={"allow_extra_args": True, "allow_interspersed_args": False},
+)(run_pipeline)
 
 
 def main() -> None:

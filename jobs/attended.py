@@ -1,0 +1,107 @@
+"""A query that somebody waits for: it shows what it does, and ends between two micro-batches.
+
+Ctrl-C and SIGTERM ask it to end: it finishes the micro-batch that runs, if that takes no longer
+than it may. A second signal ends the process at once. Either way a restart continues, and nothing
+is there twice.
+"""
+
+from __future__ import annotations
+
+import signal
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from rich.console import Console
+
+from kafkalog.files.system import system
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["attend"]
+
+_LOOK_SECONDS: Final = 0.25
+
+
+def attend(query: StreamingQuery, *, grace_ms: int) -> int:
+    """Wait until a query ends, and say how many rows it took; return the exit code.
+
+    The code is 0 for a query that came to its end, and 128 and the signal's number for one that was
+    asked to end.
+
+    Args:
+        query: a query that was started.
+        grace_ms: how long a micro-batch may take once a signal has come.
+
+    Raises:
+        StreamingQueryException: the query has failed.
+    """
+    console = Console(stderr=True)  # a file is told the end only
+    count = _Count(query)
+    with _signals() as asked, console.status(f"{query.name}: starting") as status:
+        while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # takes ms too
+            status.update(count.look())
+            if asked:
+                status.update(f"{count.look()}; ending with this micro-batch")
+                _end(query, grace_ms)
+                break
+    console.print(count.look(), soft_wrap=True, highlight=False)
+    return 128 + asked[0] if asked else 0
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Note the first signal that asks the process to end; the next one does what it did before."""
+    asked: list[int] = []
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def note(number: int, _: object) -> None:
+        asked.append(number)
+        restore()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, note)
+    try:
+        yield asked
+    finally:
+        restore()
+
+
+def _end(query: StreamingQuery, grace_ms: int) -> None:
+    """Stop a query once no micro-batch runs, or when its time is over."""
+    deadline = system.monotonic() + grace_ms / 1000
+    while query.isActive and query.status["isTriggerActive"] and system.monotonic() < deadline:
+        system.sleep(_LOOK_SECONDS / 5)
+    query.stop()
+
+
+class _Count:
+    """Counts the rows of each micro-batch once."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._last = -1
+        self._rows = 0
+        self._batches = 0
+        self._began = system.monotonic()
+
+    def look(self) -> str:
+        """Look at what has ended since, and say it in one line."""
+        newest = self._query.lastProgress
+        if newest is not None and newest["batchId"] > self._last:
+            for progress in self._query.recentProgress:
+                if progress["batchId"] > self._last and progress["numInputRows"]:
+                    self._rows += progress["numInputRows"]
+                    self._batches += 1
+                self._last = max(self._last, progress["batchId"])
+        seconds = max(system.monotonic() - self._began, 0.001)
+        return (
+            f"{self._query.name}: {self._rows:,} rows in {self._batches:,} micro-batches, "
+            f"{self._rows / seconds:,.0f} rows/s"
+        )

@@ -1,0 +1,32 @@
+"""``kafkalog run``: a pipeline in a local Spark session, with the jars that it needs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Final
+
+import typer
+
+__all__ = ["PIPELINES", "run_pipeline"]
+
+PIPELINES: Final = {
+    "archive": "a topic into a Delta table",
+    "ingest": "files into a topic",
+    "maintain": "delete what has expired, and compact",
+}
+"""The modules of :mod:`kafkalog.jobs` that are pipelines, and what each one does."""
+
+_NAMES: Final = "; ".join(f"{name}: {what}" for name, what in PIPELINES.items())
+
+
+def run_pipeline(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help=_NAMES)],
+) -> None:
+    """Run a pipeline. `kafkalog run NAME --help` says what it takes."""
+    if name not in PIPELINES:
+        raise typer.BadParameter(f"{name!r} is no pipeline; there are {', '.join(PIPELINES)}")
+    job = import_module(f"kafkalog.jobs.{name}")
+    # Errors pass: they are told where all of this command's are.
+    code = job.app(args=context.args, prog_name=f"kafkalog run {name}", standalone_mode=False)
+    raise typer.Exit(code if isinstance(code, int) else 0)
