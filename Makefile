@@ -33,7 +33,8 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_retention_killed.py tests/crash/test_compaction_killed.py \
 	    tests/crash/test_compaction_rounds_killed.py tests/crash/test_topics_killed.py \
 	    tests/crash/test_upgrade_walk.py \
-	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py
+	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py \
+	    tests/interop/test_compaction_killed_broker.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \
