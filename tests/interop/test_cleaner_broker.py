@@ -1,4 +1,8 @@
-"""What our cleaner makes of a log, a broker's cleaner makes of a copy of it, batch by batch."""
+"""What our cleaner makes of a log, a broker's cleaner makes of a copy of it, batch by batch.
+
+Two rounds are a ``takeover`` and a ``kafkalog compact`` of a copied directory. In the third one,
+where the broker has forgotten its producers, our side is the core of the cleaner alone.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
-from tests.support.cleaner_peers import BROKER, SEGMENT_BYTES, CleanerPeers, Rounds
+from tests.support.cleaner_peers import BROKER, SEGMENT_BYTES, CommandPeers, Rounds
 from tests.support.compacted_logs import signs
 from tests.support.compaction_load import DAY_MS, Load, Row, alter_broker, random_rows
 from tests.support.kafka import Broker, Topic
 
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 
 if TYPE_CHECKING:
@@ -22,6 +28,7 @@ pytestmark = pytest.mark.interop
 
 SECONDS: Final = 60
 EAGER: Final = BROKER | {
+    "log.flush.start.offset.checkpoint.interval.ms": "200",
     "log.initial.task.delay.ms": "200",
     "producer.id.expiration.check.interval.ms": "200",
 }
@@ -58,7 +65,7 @@ class Written(NamedTuple):
     """The rounds, and what was left at their end."""
 
     rounds: Rounds
-    peers: CleanerPeers
+    peers: CommandPeers
 
 
 def write(load: Load, number: int) -> None:
@@ -131,7 +138,7 @@ def all_keys(count: int) -> list[Row]:
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     home = tmp_path_factory.mktemp("cleaner")
-    peers = CleanerPeers(home / "data", home / "ours", SETTINGS)
+    peers = CommandPeers(home / "data", home / "ours", SETTINGS, opened="open")
     rounds = Rounds()
     with Broker(home / "broker", log_dirs=[peers.data], settings=EAGER) as broker:
         broker.create_topics(*(Topic(topic, 1, given | ALL) for topic, given in SETTINGS.items()))
@@ -154,7 +161,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     return Written(rounds, peers)
 
 
-def move_log_starts(broker: Broker, peers: CleanerPeers) -> None:
+def move_log_starts(broker: Broker, peers: CommandPeers) -> None:
     """Let retention delete the first segments of a topic, and an operator those of another."""
     wait_for(lambda: first_base(peers, "deleted") > 0)
     start = list_base_offsets(peers.data / "keyless-0")[1] + 5
@@ -163,10 +170,12 @@ def move_log_starts(broker: Broker, peers: CleanerPeers) -> None:
     for future in admin.delete_records(asked).values():
         future.result()
     wait_for(lambda: first_base(peers, "keyless") > 0)
+    keyless = TopicPartition("keyless", 0)
+    wait_for(lambda: read_offset_checkpoint(peers.data, LOG_START_OFFSET).get(keyless) == start)
     peers.logs["keyless"].log_start = start
 
 
-def first_base(peers: CleanerPeers, topic: str) -> int:
+def first_base(peers: CommandPeers, topic: str) -> int:
     return list_base_offsets(peers.data / f"{topic}-0")[0]
 
 

@@ -1,20 +1,35 @@
-"""A broker's cleaner and ours, each on its own copy of one log, round by round."""
+"""A broker's cleaner and ours, each on its own copy of one log, round by round.
+
+Our side is the core of the cleaner alone (:class:`CleanerPeers`), or what an operator runs on a
+copy of a broker's directory (:class:`CommandPeers`).
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.support.cleaning import CleanableLog
 from tests.support.compacted_logs import Contents, at_horizons, contents
 from tests.support.compaction_load import DAY_MS, alter_settings
 from tests.support.dump_log import dump_log_segments
+from typer.testing import CliRunner
 
-from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
-from kafkalog.model import TopicPartition
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    LOG_START_OFFSET,
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    read_offset_checkpoint,
+)
+from kafkalog.jobs.cli.app import app
+from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
+from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.operate.compact import Wanted, compact
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +37,7 @@ if TYPE_CHECKING:
 
     from tests.support.kafka import Broker
 
-__all__ = ["BROKER", "SEGMENT_BYTES", "CleanerPeers", "Rounds"]
+__all__ = ["BROKER", "SEGMENT_BYTES", "CleanerPeers", "CommandPeers", "Rounds"]
 
 SEGMENT_BYTES: Final = "16384"
 _SECONDS: Final = 120
@@ -104,16 +119,18 @@ class CleanerPeers:
     def go(self, broker: Broker, result: Rounds, *, expiration_ms: int = DAY_MS) -> None:
         """Clean both sides until nothing is left to do, and hold the broker's cleaner then."""
         begin = int(time.time() * 1000)
-        result.passes.append(
-            {topic: self._clean(log, expiration_ms) for topic, log in self.logs.items()}
-        )
         eager = {"min.cleanable.dirty.ratio": "0"}
         alter_settings(broker, {topic: given | eager for topic, given in self.settings.items()})
+        result.passes.append(self._clean_all(expiration_ms))
         self._wait()
         result.times.append((begin, int(time.time() * 1000)))
         result.ours.append({topic: contents(log.folder) for topic, log in self.logs.items()})
         result.theirs.append({topic: contents(self.data / f"{topic}-0") for topic in self.logs})
         alter_settings(broker, dict.fromkeys(self.logs, _HELD | {"retention.ms": "-1"}))
+
+    def _clean_all(self, expiration_ms: int) -> dict[str, int]:
+        """Clean our side; give by topic how often we went through its log."""
+        return {topic: self._clean(log, expiration_ms) for topic, log in self.logs.items()}
 
     def _clean(self, log: CleanableLog, expiration_ms: int) -> int:
         passes = 0
@@ -165,3 +182,70 @@ class CleanerPeers:
                 for batch in batches
             )
         return ours, theirs
+
+
+class CommandPeers(CleanerPeers):
+    """Our side is a copy of the directory, taken over and compacted by the commands.
+
+    That knows the settings of topics from the cluster's metadata. Where a transaction is open, the
+    takeover leaves the log alone, and the core alone cleans it. So it does where ``expiration_ms``
+    is not a broker's default.
+    """
+
+    def __init__(
+        self, data: Path, ours: Path, settings: Mapping[str, Mapping[str, str]], *, opened: str
+    ) -> None:
+        super().__init__(data, ours, settings)
+        self._opened = opened
+
+    def take(self) -> None:
+        """Copy what was written since, and what else belongs to a partition."""
+        super().take()
+        for topic, log in self.logs.items():
+            for name in (PARTITION_METADATA, "leader-epoch-checkpoint"):
+                shutil.copy2(self.data / f"{topic}-0" / name, log.folder)
+
+    def _clean_all(self, expiration_ms: int) -> dict[str, int]:
+        if expiration_ms != DAY_MS:
+            return super()._clean_all(expiration_ms)
+        self._take_over()
+        passes = self._compact_some("many-keys", memory=_OUR_MEMORY)
+        passes |= self._compact_some("keyless")
+        report = self._run("compact", "--config", f"segment.bytes={SEGMENT_BYTES}")
+        assert report["problems"] == []
+        assert [*report["leftAlone"]] == [self._opened], report
+        passes = {row["topic"]: row["rounds"] for row in report["partitions"]} | passes
+        said = read_offset_checkpoint(self.folder, CLEANER_OFFSET)
+        for topic in passes:
+            self.logs[topic].clean_to = said.get(TopicPartition(topic, 0))
+        passes[self._opened] = self._clean(self.logs[self._opened], expiration_ms)
+        return passes
+
+    def _take_over(self) -> None:
+        """Let the directory be a broker's, and the topics what its cluster says."""
+        for name in (META_PROPERTIES, LOG_START_OFFSET):
+            shutil.copy2(self.data / name, self.folder)
+        metadata = f"{CLUSTER_METADATA_TOPIC}-0"
+        shutil.rmtree(self.folder / metadata, ignore_errors=True)
+        shutil.copytree(self.data / metadata, self.folder / metadata)
+        report = self._run("takeover")
+        assert [f"{self._opened}-0" in problem for problem in report["problems"]] == [True], report
+
+    def _compact_some(self, topic: str, memory: int = DEFAULT_MEMORY) -> dict[str, int]:
+        """Compact a topic as the command does, again and again while it is due."""
+        wanted = Wanted(topic=topic, config={"segment.bytes": SEGMENT_BYTES}, memory=memory)
+        passes = 0
+        while True:
+            done = compact([str(self.folder)], wanted)
+            assert done.problems == []
+            (partition,) = done.partitions
+            if not partition.rounds:
+                return {topic: passes}
+            self.keyless += [partition.keyless] if partition.keyless else []
+            passes += partition.rounds
+
+    def _run(self, command: str, *words: str) -> dict[str, Any]:
+        done = CliRunner().invoke(app, [command, str(self.folder), *words, "--json"])
+        assert done.exit_code in {0, 1}, done.output
+        report: dict[str, Any] = json.loads(done.stdout.splitlines()[0])
+        return report

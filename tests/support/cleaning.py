@@ -172,7 +172,7 @@ class CleanableLog:
             for segment in group.segments:
                 for path in segment.files:
                     path.rename(self.folder / path.name)
-        assert not list(output.iterdir())
+        output.rmdir()
         self.clean_to = result.clean_to
         return result
 

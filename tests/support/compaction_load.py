@@ -117,10 +117,12 @@ class Load:
         """
         rng = random.Random(str(seed))
         opened: set[str] = set()
+        left: set[str] = set()
         for step in range(steps):
             codec = rng.choice(["none", "lz4", "zstd"])
             name = f"{topic} {codec}"
             producer = self.producer(name, transactional_id=name, compression_type=codec)
+            left.discard(name)
             act = rng.random()
             if act < 0.15:
                 plain = self.producer("plain", enable_idempotence=False)
@@ -135,12 +137,15 @@ class Load:
             elif act < 0.75:
                 self.forget(name)  # its successor gets a higher epoch, and the old one an abort
                 opened.discard(name)
+                left.add(name)
             else:
                 end = producer.commit_transaction if act < 0.87 else producer.abort_transaction
                 end(_SECONDS)
                 opened.discard(name)
         for name in sorted(opened):
             self.producer(name).commit_transaction(_SECONDS)
+        for name in sorted(left):
+            self.producer(name, transactional_id=name)
 
 
 def alter_settings(broker: Broker, changes: Mapping[str, Mapping[str, str]]) -> None:
