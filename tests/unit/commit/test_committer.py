@@ -563,8 +563,8 @@ def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_lo
     publish, load = publishing.publish, publishing.load_stamp
     unreadable = [True]
 
-    def publish_and_fail(path: Path, *, fsync: bool) -> None:
-        publish(path, fsync=fsync)
+    def publish_and_fail(path: Path, *, suffix: str, fsync: bool) -> None:
+        publish(path, suffix=suffix, fsync=fsync)
         monkeypatch.setattr(publishing, "load_stamp", load_later)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
