@@ -96,6 +96,7 @@ class BatchFilter:
         discard, markers = self._discard(segment, chunk)
         stays_empty = self._stays_empty(table)
         wanted = np.flatnonzero(~discard & (table.count != 0))
+        wanted = wanted[~self._have_no_last(table[wanted])]
         rebuilt: dict[int, bytes] = {}
         copied = np.zeros(len(table), np.bool_)
         path = str(segment.path)
@@ -132,6 +133,18 @@ class BatchFilter:
         stays |= self._rules.last_records.stay(table)
         stays &= table.magic == 2
         return stays
+
+    def _have_no_last(self, table: BatchTable) -> Mask:
+        """Return of which batches no record stays, as far as their headers tell.
+
+        So they need not be decompressed. That they can be was seen when the map was filled.
+        """
+        told: Mask = (table.magic == 2) & ~table.is_control & ~table.is_transactional
+        rows = np.flatnonzero(told)
+        told[rows] = self._offsets.have_no_last(
+            table.base_offset[rows], table.last_offset[rows], int(table.count[rows].sum())
+        )
+        return told
 
     def _keep(self, records: Records, *, keep_legacy_tombstones: bool) -> Mask:
         """Return which records stay, bool[n]."""

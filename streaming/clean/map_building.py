@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.streaming.clean.offset_map import OffsetMap
+    from kafkalog.streaming.clean.records import Records
     from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.records.arrow_buffers import Integers
 
@@ -81,6 +82,7 @@ class _Builder:
             file_position=chunk.file_position,
             path=str(segment.path),
         ):
+            self._note_odd(records)
             first = int(np.searchsorted(records.offsets, self._start))
             columns = (records.key_starts, records.key_lengths, records.offsets)
             taken = first + self._offsets.put(
@@ -93,6 +95,24 @@ class _Builder:
             done += len(records.table)
         self._offsets.pass_to(int(table.last_offset[-1]))
         return True
+
+    def _note_odd(self, records: Records) -> None:
+        """Say of which batches the map alone cannot tell that nothing stays of them.
+
+        They have records without a key, which are to be counted, or at offsets that are not between
+        the batch's own.
+        """
+        table, firsts, offsets = records.table, records.firsts, records.offsets
+        lasts = np.append(firsts[1:], len(offsets)) - 1
+        odd = (offsets[firsts] < table.base_offset) | (offsets[lasts] > table.last_offset)
+        if (records.key_lengths < 0).any():
+            odd |= np.logical_or.reduceat(records.key_lengths < 0, firsts)
+        if not (np.diff(offsets) > 0).all():
+            odd[:] = True
+        if odd.any():
+            rows = np.flatnonzero(odd)
+            first, last = table.base_offset[rows[0]], table.last_offset[rows[-1]]
+            self._offsets.leave_to_keys(int(first), int(last))
 
     def _pass_before(self, last_offsets: Integers, row: int) -> None:
         """Say that all batches before the one in a row were looked at."""

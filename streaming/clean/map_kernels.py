@@ -153,3 +153,18 @@ def mark_last_offsets(table: Integers, first: int, marks: Bytes) -> None:
         at = table[slot, NEXT_OFFSET] - 1 - first
         if table[slot, NEXT_OFFSET] != 0 and 0 <= at < marks.shape[0]:
             marks[at] = 1
+
+
+@kernel("void", "const uint8[]", "const int64[]", "const int64[]", "uint8[]")
+def find_unmarked(marks: Bytes, starts: Integers, ends: Integers, found: Bytes) -> None:
+    """Write into ``found`` 1 for each ``marks[start:end]`` without a mark, 0 for another.
+
+    One that does not lie in ``marks`` gets 0 too.
+    """
+    for row in range(min(starts.shape[0], ends.shape[0], found.shape[0])):
+        found[row] = 0
+        if 0 <= starts[row] <= ends[row] <= marks.shape[0]:
+            seen = 0
+            for at in range(starts[row], ends[row]):
+                seen |= marks[at]
+            found[row] = seen == 0

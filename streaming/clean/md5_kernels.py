@@ -181,7 +181,7 @@ def digest_keys(
     A key is ``source[start : start + length]``; a negative length is none. ``work`` and ``lanes``
     are memory to work in. Gives the number of rows, or ``BROKEN`` for a key outside of its bytes.
     """
-    rows: int = min(starts.shape[0], lengths.shape[0], digests.shape[0])
+    rows = min(starts.shape[0], lengths.shape[0], digests.shape[0])
     if work.shape[0] < WORK_SIZE or lanes.shape[0] < LANES:
         return BROKEN
     row, used = 0, 0

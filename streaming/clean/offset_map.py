@@ -30,6 +30,7 @@ DEFAULT_LOAD_FACTOR: Final = 0.9
 _WINDOW: Final = 1 << 22
 _DENSE: Final = 16
 """Offsets to a record for which a window pays, which looks at the whole table."""
+_NOTHING: Final = (2**63 - 1, -1)
 
 
 class OffsetMap:
@@ -64,6 +65,7 @@ class OffsetMap:
         self._state = np.zeros(kernels.STATE_SIZE, np.int64)
         self._state[kernels.LATEST_OFFSET] = -1
         self._first_offset = -1
+        self._untold = _NOTHING
         self._marks = np.zeros(_WINDOW, np.uint8)
         self._marks_first = -1  # no window was looked at
 
@@ -85,6 +87,7 @@ class OffsetMap:
             self._table.fill(0)
         self._state[:] = (0, -1, 0)
         self._first_offset = self._marks_first = -1
+        self._untold = _NOTHING
 
     def put(
         self, source: Bytes, key_starts: Integers, key_lengths: Integers, offsets: Integers
@@ -130,20 +133,53 @@ class OffsetMap:
             return False
         return last - first < _DENSE * len(offsets) and bool((np.diff(offsets) > 0).all())
 
+    def leave_to_keys(self, first: int, last: int) -> None:
+        """Say that of records from one offset to another :meth:`have_no_last` is not to tell."""
+        low, high = self._untold
+        self._untold = (min(low, first), max(high, last))
+
+    def have_no_last(self, firsts: Integers, lasts: Integers, records: int) -> NDArray[np.bool_]:
+        """Return which ranges of offsets have no last one of a key, as far as that is known.
+
+        Args:
+            firsts: int64[n], where each begins; they ascend, and no range meets the next one.
+            lasts: int64[n], the last offset of each.
+            records: how many there are in all of them.
+
+        Returns:
+            bool[n]; False too where not all records with keys were put, see :meth:`has_put`, where
+            a caller said so, and where it is not worth it.
+        """
+        if not len(firsts) or self._first_offset < 0:
+            return np.zeros(len(firsts), np.bool_)
+        told = (firsts >= self._first_offset) & (lasts <= self.latest_offset)
+        told &= (firsts > self._untold[1]) | (lasts < self._untold[0])
+        rows = np.flatnonzero(told)
+        if not len(rows) or int(lasts[rows[-1]] - firsts[rows[0]]) >= _DENSE * records:
+            return np.zeros(len(firsts), np.bool_)
+        self._look_from(int(firsts[rows[0]]))
+        starts = firsts - self._marks_first
+        unmarked = np.empty(len(firsts), np.uint8)
+        kernels.find_unmarked(self._marks, starts, lasts - self._marks_first + 1, unmarked)
+        return told & unmarked.view(np.bool_)
+
     def are_last(self, offsets: Integers) -> NDArray[np.bool_]:
         """Return which offsets are the last ones of a key, bool[n]; they ascend."""
         found = np.empty(len(offsets), np.bool_)
         done = 0
         while done < len(offsets):
-            first = int(offsets[done])
-            if self._marks_first < 0 or not 0 <= first - self._marks_first < _WINDOW:
-                self._marks.fill(0)
-                self._marks_first = first
-                kernels.mark_last_offsets(self._table, first, self._marks)
+            self._look_from(int(offsets[done]))
             end = int(np.searchsorted(offsets, self._marks_first + _WINDOW))
             found[done:end] = self._marks[offsets[done:end] - self._marks_first]
             done = end
         return found
+
+    def _look_from(self, offset: int) -> None:
+        """Have the last offsets of keys in a window that an offset lies in."""
+        if self._marks_first < 0 or not 0 <= offset - self._marks_first < _WINDOW:
+            self._marks.fill(0)
+            self._marks_first = offset
+            kernels.mark_last_offsets(self._table, offset, self._marks)
 
 
 class _Digester:

@@ -15,6 +15,7 @@ from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.columns import sections_of
 from kafkalog.streaming.records.compression import Codec, decompress_pieces
+from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.batch import BatchTable
-    from kafkalog.streaming.records.compression.codec import Data
 
 __all__ = ["Records", "Scratch", "find_records"]
 
@@ -119,35 +119,56 @@ def find_records(
 def _decompressed(
     data: Bytes, table: BatchTable, scratch: Scratch, file_position: int, path: str
 ) -> Iterator[Records]:
-    pieces: list[Data] = []
-    ends: list[int] = []
-    size = 0
-    starts = (table.position - file_position).tolist()
-    rows = zip(starts, table.size.tolist(), table.codec.tolist(), strict=True)
-    for row, (start, length, codec) in enumerate(rows):
-        body = data.data[start + HEADER_SIZE : start + length]
+    starts = table.position - file_position + HEADER_SIZE
+    sizes = table.size - HEADER_SIZE
+    first = 0
+    while first < len(table):
+        rest = table[first:]
+        source, ends = _inflated(data, rest, starts[first:], sizes[first:], scratch, path)
+        group = rest[: len(ends)]
+        sections = sections_of(group, np.concatenate(([0], ends[:-1])), ends)
+        yield _found(group, source, sections, scratch, path)
+        first += len(ends)
+
+
+def _inflated(
+    data: Bytes, table: BatchTable, starts: Integers, sizes: Integers, scratch: Scratch, path: str
+) -> tuple[Bytes, Integers]:
+    """Decompress the first batches side by side, one at least; gives them and where each ends."""
+    codecs = table.codec
+    is_lz4 = (codecs == Codec.LZ4).view(np.uint8)
+    out = scratch.bytes(_GROUP_BYTES + SLACK)
+    ends = np.empty(len(table), np.int64)
+    done, size = 0, 0
+    while done < len(table) and size < _GROUP_BYTES:
+        if is_lz4[done]:
+            done += decompress_frames(
+                *(data, starts[done:], sizes[done:], is_lz4[done:]), out, size, ends[done:]
+            )
+            size = int(ends[done - 1]) if done else 0
+            if done and (done == len(table) or is_lz4[done]):
+                break  # The next one does not fit, or is for the library, at the start of a group.
+        body = data.data[starts[done] : starts[done] + sizes[done]]
         try:
-            found = decompress_pieces(Codec.from_attributes(codec), body)
+            pieces = decompress_pieces(Codec.from_attributes(int(codecs[done])), body)
         except CorruptRecordError as error:
-            raise _damaged(table, row, path, str(error)) from error
-        pieces += found
-        size += sum(map(len, found))
-        ends.append(size)
-        if size >= _GROUP_BYTES or row == len(table) - 1:
-            source = _joined(pieces, scratch.bytes(size))
-            bounds = np.array([0, *ends], np.int64)
-            group = table[row + 1 - len(ends) : row + 1]
-            sections = sections_of(group, bounds[:-1], bounds[1:])
-            yield _found(group, source, sections, scratch, path)
-            pieces, ends, size = [], [], 0
+            raise _damaged(table, done, path, str(error)) from error
+        out = _with_room(out, size, sum(map(len, pieces)))
+        for piece in pieces:
+            out.data[size : size + len(piece)] = piece
+            size += len(piece)
+        ends[done] = size
+        done += 1
+    return out[:size], ends[:done]
 
 
-def _joined(pieces: list[Data], out: Bytes) -> Bytes:
-    at = 0
-    for piece in pieces:
-        out.data[at : at + len(piece)] = piece
-        at += len(piece)
-    return out
+def _with_room(out: Bytes, size: int, more: int) -> Bytes:
+    """Return an array that begins with ``out[:size]`` and has room for more bytes."""
+    if len(out) >= size + more:
+        return out
+    larger = np.empty(size + more + SLACK, np.uint8)
+    larger[:size] = out[:size]
+    return larger
 
 
 def _found(

@@ -46,7 +46,7 @@ def replay(names: Iterable[str], folder: Path, *, jit: bool) -> dict[str, str]:
 
 def _environment(*, jit: bool) -> dict[str, str]:
     # sets are shown in the order of their hashes
-    settled = {"PYTHONHASHSEED": "0", "PYTHONPATH": str(_ROOT)}
+    settled = {"PYTHONHASHSEED": "0", "PYTHONPATH": f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"}
     return os.environ | settled | {"KAFKALOG_JIT": str(int(jit))}
 
 

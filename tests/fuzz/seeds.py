@@ -16,6 +16,7 @@ from tests.support.states import in_format_1, up_to
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
 from kafkalog.checkpoints.intent import IntendedPartition, Intent
 from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.streaming.records.compression import Codec, compress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -65,6 +66,13 @@ def _records() -> Iterator[bytes]:
 
 def _streams() -> Iterator[bytes]:
     yield from (bytes([row]) + data[61:] for row, data in enumerate(record_seeds()[1:5]))
+
+
+def _lz4_frames() -> Iterator[bytes]:
+    """Give blocks of batches that repeat themselves, from a little to a lot."""
+    body = record_seeds()[0][61:]
+    for times in (1, 3, 40):
+        yield compress(Codec.LZ4, (body + bytes(times)) * times)[7:]
 
 
 def _message_sets() -> Iterator[bytes]:
@@ -152,6 +160,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "logs": _logs,
     "records": _records,
     "streams": _streams,
+    "lz4_frames": _lz4_frames,
     "compressed_batches": _streams,
     "message_sets": _message_sets,
     "coordinator_records": _coordinator_records,

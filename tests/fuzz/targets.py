@@ -51,6 +51,7 @@ from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress, decompress
+from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
 from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2 import murmur2
 from kafkalog.streaming.source import offsets
@@ -126,6 +127,18 @@ def streams(data: bytes) -> str:
     """Compressed bytes, as they are."""
     codec, magic = Codec(1 + data[0] % 4 if data else 1), data[0] >> 7 if data else 0
     return repr(decompress(codec, data[1:], magic=magic, limit=_LIMIT))
+
+
+def lz4_frames(data: bytes) -> str:
+    """Blocks of LZ4 in Kafka's frame: the kernel gives what the library gives, or nothing."""
+    frame = bytes.fromhex("04224d18604082") + data
+    out, ends = np.zeros(_LIMIT + SLACK, np.uint8), np.zeros(1, np.int64)
+    one = (np.zeros(1, np.int64), np.array([len(frame)]), np.ones(1, np.uint8))
+    if not decompress_frames(array(frame), *one, out, 0, ends):
+        return "left to the library"
+    found = out[: ends[0]].tobytes()
+    assert found == decompress(Codec.LZ4, frame)
+    return repr(found)
 
 
 def compressed_batches(data: bytes) -> str:
@@ -359,6 +372,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         batches,
         records,
         streams,
+        lz4_frames,
         compressed_batches,
         message_sets,
         headers,

@@ -269,7 +269,7 @@ class SegmentGrowth:
     def _extend_parts(self, run: int, position: int, size: int) -> None:
         part = self._parts[-1] if self._parts else None
         if part is not None and part.run == run:
-            self._parts[-1] = part._replace(size=part.size + size)
+            self._parts[-1] = RunPart(run, part.source_position, part.size + size)
         else:
             self._parts.append(RunPart(run, position, size))
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.cleaning import ABORT, COMMIT, NOW, CleanableLog, batch, marker
 
 from kafkalog.errors import ChecksumMismatchError, CorruptRecordError
+from kafkalog.streaming.clean import batch_filter
+from kafkalog.streaming.clean.records import find_records
 from kafkalog.streaming.log.index.txn import TxnIndex
 from kafkalog.streaming.records.compression import Codec
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from kafkalog.streaming.clean.records import Records
+    from kafkalog.streaming.records.arrow_buffers import Bytes
+    from kafkalog.streaming.records.batch import BatchTable
 
 DAY = 86_400_000
 TRANSACTIONAL = 0x10
@@ -85,6 +92,50 @@ def test_records_without_a_key_go(log: CleanableLog) -> None:
     log.write([batch(0, [(None, b"1"), (b"a", b"2"), (None, b"3")])], [batch(3, [(None, b"4")])])
     assert log.clean().keyless == 2
     assert list(log.records()) == [1, 3]
+
+
+def test_batches_of_which_nothing_stays_are_not_decompressed_again(
+    log: CleanableLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def find(data: Bytes, table: BatchTable, *rest: Any, **named: Any) -> Iterator[Records]:
+        asked.extend(table.base_offset.tolist())
+        return find_records(data, table, *rest, **named)
+
+    monkeypatch.setattr(batch_filter, "find_records", find)
+    lz4 = Codec.LZ4
+    log.write(
+        [plain(0, "ab", lz4), plain(2, "ac", lz4), plain(4, "ab", lz4), idempotent(6, "b", 1)],
+        [plain(7, "ab", lz4)],
+        [plain(9, "x")],
+    )
+    log.clean()
+    assert asked == [2, 7]
+    assert {offset: key for offset, (key, _) in log.records().items()} == {
+        3: b"c",
+        7: b"a",
+        8: b"b",
+        9: b"x",
+    }
+    assert [one.base_offset for one in log.batches()] == [2, 6, 7, 9]
+
+
+def test_records_without_a_key_are_counted_where_nothing_stays(log: CleanableLog) -> None:
+    both = [(None, b"1"), (b"a", b"2")]
+    log.write([plain(0, "a"), batch(1, both), plain(3, "a"), batch(4, both)], [plain(6, "a")])
+    log.write([plain(7, "q")])
+    assert log.clean().keyless == 2
+    assert list(log.records()) == [6, 7]
+
+
+def test_a_record_at_an_offset_outside_of_its_batch_stays(log: CleanableLog) -> None:
+    rows = [(b"a", b"1"), (b"z", b"2")]
+    strange = batch(10, rows, deltas=[0, 9], last_offset_delta=1)
+    log.write([plain(0, "abcdefghij"), strange, plain(12, "abcdefg")], [plain(20, "b" * 9)])
+    log.write([plain(29, "q")])
+    log.clean()
+    assert (b"z", b"2") in log.records().values()
 
 
 def test_a_rebuilt_batch_has_the_times_of_what_stays(log: CleanableLog) -> None:

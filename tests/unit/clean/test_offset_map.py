@@ -174,6 +174,42 @@ def test_of_other_offsets_only_keys_tell(asked: list[int]) -> None:
     assert not offsets.has_put(np.array(asked, np.int64))
 
 
+def test_ranges_without_a_last_offset_are_told() -> None:
+    offsets = OffsetMap(BYTES_PER_ENTRY * 100)
+    firsts, lasts = np.array([10, 12, 14, 16, 18]), np.array([11, 13, 15, 17, 19])
+    assert not offsets.have_no_last(firsts, lasts, 10).any()
+    put(offsets, [b"a", b"b", b"a", b"b", b"a", b"b", b"a", b"b", b"c", b"c"], 10)
+    assert offsets.have_no_last(firsts, lasts, 10).tolist() == [True, True, True, False, False]
+    assert offsets.have_no_last(firsts - 1, lasts - 1, 10).tolist()[0] is False  # not all was put
+    offsets.leave_to_keys(13, 13)
+    assert offsets.have_no_last(firsts, lasts, 10).tolist() == [True, False, True, False, False]
+    offsets.leave_to_keys(11, 11)
+    assert offsets.have_no_last(firsts, lasts, 10).tolist() == [False, False, True, False, False]
+    offsets.clear()
+    put(offsets, [b"a", b"a", b"a"], 10)
+    assert offsets.have_no_last(firsts, lasts, 10).tolist() == [True, *[False] * 4]
+
+
+def test_ranges_far_apart_are_not_told() -> None:
+    offsets = OffsetMap(BYTES_PER_ENTRY * 100)
+    put(offsets, [b"a"] * 3, 0)
+    offsets.pass_to(1 << 40)
+    firsts, lasts = np.array([0, 1 << 30]), np.array([1, (1 << 30) + 1])
+    assert not offsets.have_no_last(firsts, lasts, 4).any()
+
+
+@pytest.mark.parametrize("window", [1, 3, 8])
+def test_a_range_beyond_the_window_is_not_told(
+    monkeypatch: pytest.MonkeyPatch, window: int
+) -> None:
+    monkeypatch.setattr("kafkalog.streaming.clean.offset_map._WINDOW", window)
+    offsets = OffsetMap(BYTES_PER_ENTRY * 400)
+    put(offsets, [b"a"] * 21, 0)
+    firsts = np.arange(0, 20, 4)
+    told = offsets.have_no_last(firsts, firsts + 3, 20)
+    assert told.tolist() == [row < window // 4 for row in range(5)]
+
+
 def test_a_cleared_map_has_put_nothing() -> None:
     offsets = OffsetMap(BYTES_PER_ENTRY * 100)
     put(offsets, [b"a", b"b"])
