@@ -183,11 +183,19 @@ def read_leader_epochs(directory: Path) -> list[LeaderEpoch]:
     Raises:
         CheckpointError: the file breaks the format, or epochs or offsets do not ascend.
     """
-    path = directory / LEADER_EPOCHS
     try:
-        entries = read_checkpoint(path, fields=2)
+        return _leader_epochs(directory / LEADER_EPOCHS)
     except FileNotFoundError:
         return []
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}. Restore it; or, if no broker ever led the partition, remove it: its records "
+            "are of leader epoch 0 then"
+        ) from error
+
+
+def _leader_epochs(path: Path) -> list[LeaderEpoch]:
+    entries = read_checkpoint(path, fields=2)
     epochs = [
         LeaderEpoch(parse_integer(epoch, 32, path, line), parse_integer(offset, 64, path, line))
         for line, (epoch, offset) in enumerate(entries, start=3)
@@ -227,12 +235,18 @@ def read_topic_id(directory: Path) -> str | None:
     Raises:
         CheckpointError: the file is there and holds no valid id.
     """
-    path = directory / PARTITION_METADATA
     try:
-        text = read_regular(path, limit=_SMALL).decode("utf-8", "replace")
+        return _topic_id(directory / PARTITION_METADATA)
     except FileNotFoundError:
         return None
-    lines = text.splitlines()
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{error}. Restore it: that of any other partition of the topic says the same"
+        ) from error
+
+
+def _topic_id(path: Path) -> str:
+    lines = read_regular(path, limit=_SMALL).decode("utf-8", "replace").splitlines()
     if len(lines) != 2:
         raise CheckpointError(f"{path}: has {len(lines)} lines, expected 2")
     version = parse_integer(_labelled("version", lines[0], path), 32, path, 1)
@@ -287,7 +301,9 @@ def read_meta_properties(directory: Path) -> dict[str, str] | None:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path}: not UTF-8 at byte {error.start}") from error
+        raise CheckpointError(
+            f"{path}: not UTF-8 at byte {error.start}. Restore it: a broker does not start without"
+        ) from error
     pairs = (_property(line) for line in text.splitlines())
     return {pair[0]: pair[1] for pair in pairs if pair is not None}
 

@@ -35,6 +35,7 @@ from kafkalog.streaming.store.partition_states import last_epoch
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import check_log_start, forget_log_start
+from kafkalog.streaming.store.topics import differing_ids
 from kafkalog.streaming.store.unsynced import advice
 
 if TYPE_CHECKING:
@@ -155,7 +156,24 @@ def put_in_order(
                 order.put(key, found)
             except KafkaLogError as error:
                 done.problems.append(str(error))
+    if takes_over:
+        _leave_out_mixed_topics(log_set, done)
     return done
+
+
+def _leave_out_mixed_topics(log_set: LogSet, done: Upkeep) -> None:
+    """Leave alone topics whose partitions have several ids: which of them is the topic's?
+
+    A handover that was cut off may have left two, and our state knows both.
+    """
+    by_topic: dict[str, list[PartitionEnd]] = {}
+    for each in done.partitions:
+        by_topic.setdefault(each.topic_partition.topic, []).append(each)
+    for name, parts in by_topic.items():
+        ids = {each.key for each in parts} - {topic_key(name, None)}
+        if len(ids) > 1 and not ids <= log_set.state.topics.keys():
+            done.problems.append(str(differing_ids(name, [each.where for each in parts])))
+            done.partitions = [each for each in done.partitions if each not in parts]
 
 
 class _Order:

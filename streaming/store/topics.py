@@ -8,7 +8,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.policy import TopicPolicy
 
-__all__ = ["Topic", "TopicCatalog", "check_writable", "unknown_topic", "warn_of_partitions"]
+__all__ = [
+    "Topic",
+    "TopicCatalog",
+    "check_writable",
+    "differing_ids",
+    "unknown_topic",
+    "warn_of_partitions",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -217,7 +224,7 @@ class TopicCatalog:
         except OSError as error:
             raise LogDirectoryError(f"topic {name!r}: its id cannot be read: {error}") from error
         if len(ids) > 1:
-            raise _differing_ids(name, folders)
+            raise differing_ids(name, folders)
         topic_id = ids.pop()
         self._owners.check(name, topic_id)
         if topic_id is None:
@@ -242,7 +249,8 @@ class TopicCatalog:
                 )
 
 
-def _differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirectoryError:
+def differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirectoryError:
+    """Say that partitions of one topic have different topic ids, and what to do."""
     ids = {entry.path: read_topic_id(entry.path) for entry in folders}
     changes = permutations({topic_id for topic_id in ids.values() if topic_id is not None}, 2)
     log_dir = folders[0].log_dir
@@ -252,7 +260,10 @@ def _differing_ids(name: str, folders: Sequence[PartitionDirectory]) -> LogDirec
             "the same ids"
         )
     else:
-        way_out = "Some are left over from an older topic of that name; move them away"
+        way_out = (
+            "Some are left over from an older topic of that name: move them away; or their "
+            f"{PARTITION_METADATA} was damaged: restore it"
+        )
     shown = ", ".join(f"{path} {topic_id}" for path, topic_id in ids.items())
     return LogDirectoryError(
         f"the partitions of topic {name!r} carry different topic ids: {shown}. {way_out}"

@@ -10,14 +10,18 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer, rows
+from tests.support.transactions import BrokerLog
 
 import kafkalog
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     LEADER_EPOCHS,
     LOG_START_OFFSET,
+    PARTITION_METADATA,
+    write_topic_id,
 )
-from kafkalog.errors import CheckpointError
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.retain import delete_records
@@ -76,3 +80,43 @@ def test_a_partition_whose_file_is_damaged_is_not_said_to_lack_its_folder(tmp_pa
     (tmp_path / "t-0" / LEADER_EPOCHS).write_text("1\n0\n")
     (problem,) = hand_over([str(tmp_path)]).problems
     assert problem.startswith(f"{tmp_path / 't-0' / LEADER_EPOCHS}: ")
+
+
+def test_a_takeover_leaves_a_topic_alone_of_which_a_partition_has_another_id(
+    tmp_path: Path,
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    before = load_state(tmp_path)
+    write_topic_id(tmp_path / "t-1", "hpYgM1pPTfKkq0oFhDYc0w")
+    (problem,) = take_over([str(tmp_path)]).problems
+    assert "carry different topic ids" in problem
+    assert f"{PARTITION_METADATA} was damaged: restore it" in problem
+    assert load_state(tmp_path) == before
+    with pytest.raises(LogDirectoryError, match="carry different topic ids"):
+        writer.write(1, rows(["c"]))
+
+
+def test_an_index_of_aborted_transactions_that_is_empty_does_not_say_that_nothing_was(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "t-0").mkdir()
+    log = BrokerLog(tmp_path / "t-0")
+    log.play((("send", 1), ("abort", 1), ("roll", 0), ("plain", 2)))
+    write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": log.next_offset})
+    for index in (tmp_path / "t-0").glob("*.txnindex"):
+        index.write_bytes(b"")
+    options = {"kafka.isolation.level": "read_committed"}
+    found = kafkalog.read(tmp_path, "t", columns=("offset",), options=options).read_all()
+    assert set(found.column("offset").to_pylist()) == log.visible
+
+
+def test_errors_about_the_files_of_a_partition_say_what_to_do(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    for name in (PARTITION_METADATA, LEADER_EPOCHS):
+        path = tmp_path / "t-0" / name
+        before = path.read_bytes()
+        path.write_bytes(b"7\n")
+        with pytest.raises(CheckpointError, match=rf"{name}: .*\. Restore it"):
+            Writer(tmp_path, topic="t").write(1, rows(["b"]))
+        path.write_bytes(before)

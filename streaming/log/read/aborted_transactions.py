@@ -7,7 +7,7 @@ were aborted; their markers may lie far after it. Three sources tell them:
   and of the following ones, up to an entry whose last stable offset is not below the range's end.
 - **A producer snapshot**, where the next segment has no such index: if no transaction of the range
   is open where that segment begins, nothing more is to be looked for.
-- **The log itself**, where an index is missing, damaged or not of the file that is read, and after
+- **The log itself**, where an index is missing, empty, damaged or not of the file read, and after
   the last entry of the last segment's: the headers of the batches from the range on, and the
   markers among them, until all transactions of the range have ended. An index exists only where
   something was aborted, so that a missing one does not say that nothing was.
@@ -227,7 +227,7 @@ class _IndexSource:
 
 
 def _usable_index(segment: LogSegment) -> TxnIndex | None:
-    """Open a segment's index; None if there is none, or it is damaged or another file's."""
+    """Open a segment's index; None if there is none, or it is empty, damaged or another file's."""
     path = segment.file(TXN_INDEX)
     try:
         identity = segment.identity
@@ -242,7 +242,7 @@ def _usable_index(segment: LogSegment) -> TxnIndex | None:
         # A cleaner takes the log away before the index: if the log's name still leads to the file
         # that is read, the index that was just opened belongs to it.
         status = segment.path.stat()
-        if FileIdentity(status.st_dev, status.st_ino) == identity:
+        if len(index) and FileIdentity(status.st_dev, status.st_ino) == identity:
             return index
     except FileNotFoundError:
         pass
