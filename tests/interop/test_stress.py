@@ -17,6 +17,7 @@ from tests.support.peer_topics import BROKER_SETTINGS
 from tests.support.spark import end_jvm, small_session, stderr_to
 from tests.support.stress import StressQuery, missing_values, run_steps, wait_until_read
 from tests.support.stress_grounds import BrokerGround, LiveGround, OwnGround
+from tests.support.stress_history import KEEPS_EVERYTHING, problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     end_jvm()  # an earlier one writes elsewhere
     with contextlib.ExitStack() as stack:
         with stderr_to(log):
-            spark = stack.enter_context(small_session(**_PATIENCE))
+            spark = stack.enter_context(small_session(**_PATIENCE, **KEEPS_EVERYTHING))
         yield Engine(spark, log)
 
 
@@ -63,9 +64,11 @@ def stress(engine: Engine, ground: StressGround, work: Path, *, fails: bool = Fa
         query.stop()
     sent = sum(len(life.sent) for life in ground.lives)
     said = engine.log.read_bytes()[begin:].decode(errors="replace")
+    found = problems(ground, query.micro_batches(), said, looks=isinstance(ground, OwnGround))
     missing = missing_values(ground, query.rows(), said)
     query_ran = f"{query.starts} runs, {query.losses} losses"
     print(f"{sent} rows, {len(missing)} gone unread, {query_ran}; {dict(done)}")  # noqa: T201
+    assert not found
     assert fails or not missing or "[KAFKA_DATA_LOSS." in said
 
 

@@ -54,6 +54,8 @@ class Read:
     skips: bool = False
     """Whether it continues after a loss."""
     told_of_loss: bool = False
+    bounds: dict[int, tuple[int, int]] | None = None
+    """Of a micro-batch, from which offset up to which it is, by partition; None if not known."""
 
 
 @dataclass
@@ -95,6 +97,8 @@ class History:
     parts_may_be_away: bool = False
     """Whether directories may not be mounted: what was planned of them is skipped then, and said
     once, by those who continue after a loss."""
+    is_compacted: bool = False
+    """Whether any record may be cleaned away."""
     errors: list[str] = field(default_factory=list)
     """What failed though nothing was in its way."""
     tick: int = 0
@@ -142,7 +146,9 @@ class Audit:
 
     def _may_start(self, partition: int, offset: int, read: Read) -> bool:
         """Whether all below an offset may have been deleted on purpose."""
-        return any(cut.reaches(partition, offset, read) for cut in self._history.cuts)
+        return self._history.is_compacted or any(
+            cut.reaches(partition, offset, read) for cut in self._history.cuts
+        )
 
     def _may_lack(self, value: str, read: Read) -> bool:
         """Whether a value may have been deleted on purpose."""
@@ -168,10 +174,12 @@ class Audit:
     # One read
 
     def _rows(self, read: Read) -> None:
+        self._bounds(read)
         seen: dict[int, int] = {}
         for partition, offset, value in read.rows:
             place = (partition, offset)
-            if partition in seen and offset != seen[partition] + 1 and not read.skips:
+            is_next = offset == seen.get(partition, offset - 1) + 1
+            if not is_next and not read.skips and not self._history.is_compacted:
                 self._say(f"{read.reader}: offset {offset} after {seen[partition]} in {partition}")
             seen[partition] = offset
             write = self._writes.get(value)
@@ -182,6 +190,19 @@ class Audit:
                 self._say(f"{read.reader}: {value} is seen, and failed: {write.tries}")
             elif write.values[value] != partition:
                 self._say(f"{read.reader}: {value} in {partition}")
+
+    def _bounds(self, read: Read) -> None:
+        """See that a micro-batch gives what lies between its bounds, and all of it."""
+        if read.bounds is None:
+            return
+        for partition in read.bounds.keys() | {partition for partition, _, _ in read.rows}:
+            start, end = read.bounds.get(partition, (0, 0))
+            there = {offset for p, offset, _ in read.rows if p == partition}
+            due = set(range(start, end))
+            may_lack = read.skips or read.told_of_loss or self._history.is_compacted
+            if there - due or (due - there and not may_lack):
+                wrong = f"more {sorted(there - due)}, less {sorted(due - there)}"
+                self._say(f"{read.reader}: of {partition} not [{start}, {end}): {wrong:.200}")
 
     def _place(self, read: Read, place: Place, value: str) -> None:
         """See that a place has the value that it had, and a value the place, powers aside."""
@@ -208,7 +229,7 @@ class Audit:
                 if missing:
                     self._say(f"{read.reader}: sees a part of a batch: without {missing}")
         places = {value: (p, o) for p, o, value in read.rows}
-        for write in self._history.writes:
+        for write in {id(each): each for v in values if (each := self._writes.get(v))}.values():
             found = sorted(places[value] for value in write.values if value in places)
             by_row = sorted(
                 (places[value] for value in write.values if value in places), key=lambda p: p[0]
@@ -259,7 +280,7 @@ class Audit:
                 due = ends.get(partition, 0)
                 # What was skipped may have been all that a batch was to give of a partition.
                 is_told = read.skips and told_at >= last.get(partition, 0)
-                may_skip = partition not in ends or is_told
+                may_skip = partition not in ends or is_told or self._history.is_compacted
                 last[partition] = number
                 is_gone = self._may_start(partition, offset, read) or (
                     is_told and self._history.parts_may_be_away

@@ -178,6 +178,16 @@ class Broker:
         if self._server is not None:
             self._server.kill()
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Let it do nothing for a while (SIGSTOP), as a machine that is too busy."""
+        assert self._server is not None
+        os.kill(self._server.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self._server.pid, signal.SIGCONT)
+
     def close(self) -> None:
         """Stop what serves it; its data stay."""
 
@@ -335,16 +345,6 @@ class SecondBroker(Broker):
     ) -> None:
         self._quorum = first._settings["controller.quorum.voters"]
         super().__init__(home, settings=settings)
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Let it do nothing for a while (SIGSTOP), as a machine that is too busy."""
-        assert self._server is not None
-        os.kill(self._server.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self._server.pid, signal.SIGCONT)
 
     def _own_settings(self) -> dict[str, str]:
         return {

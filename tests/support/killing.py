@@ -10,13 +10,14 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CHANGING_CALLS", "count_calls", "run_and_kill"]
+__all__ = ["CHANGING_CALLS", "count_calls", "run_and_interrupt", "run_and_kill", "run_and_pause"]
 
 CHANGING_CALLS = (
     "copy_file_range",
@@ -38,6 +39,7 @@ CHANGING_CALLS = (
 )
 
 _FAILED = 99
+_INTERRUPTED = 98
 
 
 def run_and_kill(action: Callable[[], object], call: int, *, half: bool = False) -> bool:
@@ -55,6 +57,36 @@ def run_and_kill(action: Callable[[], object], call: int, *, half: bool = False)
         return True
     assert os.WEXITSTATUS(status) == 0, "the child failed, see its traceback above"
     return False
+
+
+def run_and_interrupt(action: Callable[[], object], call: int) -> bool:
+    """Run ``action`` in a child that gets a SIGINT at a call; returns whether that stopped it."""
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _in_child(lambda: _Counter(call, signum=signal.SIGINT), action)
+    _, status = os.waitpid(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    assert code in {0, _INTERRUPTED}, "the child failed, see its traceback above"
+    return code == _INTERRUPTED
+
+
+def run_and_pause(action: Callable[[], object], call: int, seconds: float) -> bool:
+    """Run ``action`` in a child that gets a SIGSTOP at a call, and a SIGCONT so much later.
+
+    Returns whether it was stopped; if not, it came to its end before.
+    """
+    child = os.fork()
+    if child == 0:
+        _in_child(lambda: _Counter(call, signum=signal.SIGSTOP), action)
+    _, status = os.waitpid(child, os.WUNTRACED)
+    was_stopped = os.WIFSTOPPED(status)
+    if was_stopped:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGCONT)
+        _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0, "the child failed, see its traceback above"
+    return was_stopped
 
 
 def count_calls(action: Callable[[], object]) -> int:
@@ -84,6 +116,8 @@ def _in_child(counter: Callable[[], _Counter], action: Callable[[], object]) -> 
         counter().install()
         action()
         code = 0
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
     except BaseException:  # noqa: BLE001 - whatever it is, the child must not go on as the parent
         traceback.print_exc()
     finally:
@@ -92,10 +126,13 @@ def _in_child(counter: Callable[[], _Counter], action: Callable[[], object]) -> 
 
 
 class _Counter:
-    def __init__(self, fatal: int, *, half: bool) -> None:
+    def __init__(
+        self, fatal: int, *, half: bool = False, signum: signal.Signals = signal.SIGKILL
+    ) -> None:
         self.calls = 0
         self._fatal = fatal
         self._half = half
+        self._signum = signum
         self._lock = threading.Lock()
         self._originals = {name: getattr(os, name) for name in CHANGING_CALLS}
 
@@ -112,9 +149,9 @@ class _Counter:
             if name == "open" and not arguments[1] & os.O_CREAT:
                 return original(*arguments, **named)
             with self._lock:
-                if self.calls == self._fatal:
-                    self._die(name, arguments)
                 self.calls += 1
+                if self.calls == self._fatal + 1:
+                    self._die(name, arguments)
             return original(*arguments, **named)
 
         return call
@@ -123,4 +160,4 @@ class _Counter:
         if self._half and name == "pwrite":
             descriptor, data, position = arguments
             self._originals["pwrite"](descriptor, bytes(data)[: len(data) // 2], position)
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), self._signum)

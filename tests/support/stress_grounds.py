@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
+from tests.simulation.auditor import Write
 from tests.support.kafka import Topic
-from tests.support.killing import run_and_kill
+from tests.support.killing import run_and_interrupt, run_and_kill, run_and_pause
 from tests.support.replica_moves import move_replicas
 from tests.support.sinking import Writer, rows
 from tests.support.stress import Life
@@ -38,6 +40,8 @@ _KINDS: Final = {
 }
 _MOST_TOPICS: Final = 6
 _WAIT_SECONDS: Final = 60
+_FIRST: Final = 30
+"""How often in proportion a topic is made where there is none: there is nothing else to see."""
 
 Steps = dict["Callable[[random.Random], None]", int]
 
@@ -83,7 +87,7 @@ class BrokerGround(_Topics):
     def steps(self) -> Steps:
         """Return what can be done, and how often in proportion."""
         if not self.living:
-            return {self.add_topic: 1}
+            return {self.add_topic: _FIRST}
         return {
             self.add_topic: 4,
             self.delete_topic: 2,
@@ -92,6 +96,7 @@ class BrokerGround(_Topics):
             self.roll: 8,
             self.restart: 1,
             self.kill: 1,
+            self.pause: 1,
         }
 
     def may_be_missing(self, life: Life, missing: set[str]) -> bool:
@@ -149,6 +154,11 @@ class BrokerGround(_Topics):
         self._broker.kill()
         self._begin_again()
 
+    def pause(self, rng: random.Random) -> None:
+        """Let the broker stand still for a while."""
+        with self._broker.paused():
+            time.sleep(rng.random())
+
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self._broker.bootstrap, "log_level": 3})
 
@@ -170,10 +180,15 @@ class BrokerGround(_Topics):
             assert partition is not None
             assert offset is not None
             life.sent[value.decode()] = (partition, offset)
+            write = writes[value.decode()]
+            write.outcome, write.acknowledged, write.is_durable = "ok", time.time_ns(), True
 
+        writes = {}
         for value in life.next_values(count):
             key = str(rng.randrange(8))
             partition = rng.randrange(life.partitions)
+            writes[value] = Write({value: partition}, time.time_ns(), "unknown")
+            life.writes.append(writes[value])
             producer.produce(life.name, value, key, partition, on_delivery=note)
         assert producer.flush(_WAIT_SECONDS) == 0
 
@@ -187,13 +202,14 @@ class LiveGround(BrokerGround):
     def steps(self) -> Steps:
         """Return what can be done, and how often in proportion."""
         if not self.living:
-            return {self.add_topic: 1}
-        return {**self.harmless_steps(), self.make_again: 2, self.restart: 1, self.kill: 1}
+            return {self.add_topic: _FIRST}
+        rare = {self.restart: 1, self.kill: 1, self.pause: 1}
+        return {**self.harmless_steps(), self.make_again: 2, **rare}
 
     def harmless_steps(self) -> Steps:
         """Return what takes nothing away that a query has read, or has still to read."""
         if not self.living:
-            return {self.add_topic: 1}
+            return {self.add_topic: _FIRST}
         return {
             self.add_topic: 4,
             self.add_partitions: 6,
@@ -237,7 +253,10 @@ class LiveGround(BrokerGround):
 
 
 class OwnGround(_Topics):
-    """Topics of our sink, whose commits are killed at any of their calls and then done again."""
+    """Topics of our sink.
+
+    Its commits are killed, interrupted and paused at any of their calls, and then done again.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -250,7 +269,7 @@ class OwnGround(_Topics):
     def steps(self) -> Steps:
         """Return what can be done, and how often in proportion."""
         if not self.living:
-            return {self.add_topic: 1}
+            return {self.add_topic: _FIRST}
         return {
             self.add_topic: 4,
             self.delete_topic: 2,
@@ -295,27 +314,44 @@ class OwnGround(_Topics):
         self._commit(some, rng, 1, killed=False)
 
     def kill(self, rng: random.Random) -> None:
-        """Kill the commit of rows at any of its calls, as often as need be, and commit them."""
+        """Cut the commit of rows off at any of its calls, as often as need be, and commit them."""
         some = rng.sample(self.living, rng.randint(1, len(self.living)))
         self._commit(some, rng, 1, killed=True)
 
     def _commit(
         self, lives: list[Life], rng: random.Random, partitions: int, *, killed: bool
     ) -> None:
-        values = {life.name: life.next_values(rng.randint(1, 60)) for life in lives}
-        flat = [(topic, value) for topic, some in values.items() for value in some]
-        batch = rows([value for _, value in flat], topics=[topic for topic, _ in flat])
-        settings = {"segment__bytes": "3000", "flush": "os", "partitioner": "round_robin"}
+        lots = {life.name: life.next_values(rng.randint(1, 60)) for life in lives}
+        numbers = {life.name: max(life.partitions, partitions) for life in lives}
+        placed = [(t, v, rng.randrange(numbers[t])) for t, some in lots.items() for v in some]
+        for life in lives:
+            values = {value: partition for topic, value, partition in placed if topic == life.name}
+            life.writes.append(Write(values, time.time_ns(), "unknown"))
+        topics, flat, chosen = zip(*placed, strict=True)
+        batch = rows(flat, topics=topics, partitions=chosen)
+        settings = {"segment__bytes": "3000", "flush": "os"}
         writer = Writer(self.path, numPartitions=str(partitions), **settings)
-        runs = writer.stage(self._batch_id, batch)
 
         def commit() -> None:
-            writer.commit(self._batch_id, runs)
+            writer.write(self._batch_id, batch)
 
         while killed and rng.random() < 0.6:
-            call = rng.randrange(60)
-            self.outcomes["killed" if run_and_kill(commit, call, half=True) else "ended"] += 1
+            self.outcomes[self._cut_off(commit, rng)] += 1
         commit()
         self._batch_id += 1
         for life in lives:
-            life.sent |= dict.fromkeys(values[life.name])
+            life.sent |= dict.fromkeys(lots[life.name])
+            write = life.writes[-1]
+            write.outcome, write.acknowledged, write.is_durable = "ok", time.time_ns(), True
+
+    @staticmethod
+    def _cut_off(commit: Callable[[], None], rng: random.Random) -> str:
+        """Try a commit in a process that gets a signal at any call; what became of it."""
+        call = rng.randrange(60)
+        match rng.choice(["kill", "kill", "interrupt", "pause"]):
+            case "kill":
+                return "killed" if run_and_kill(commit, call, half=True) else "ended"
+            case "interrupt":
+                return "interrupted" if run_and_interrupt(commit, call) else "ended"
+            case _:
+                return "paused" if run_and_pause(commit, call, rng.random()) else "ended"
