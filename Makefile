@@ -57,7 +57,7 @@ day: env ## Write small batches for a simulated day, with retention: BATCHES=288
 	KAFKALOG_DAY_BATCHES=$(or $(BATCHES),2880) $(RUN) python -m pytest -q --timeout 3600 \
 	    tests/unit/sink/test_sink_retention.py
 
-fuzz: env ## Fuzz every parser and kernel, led by coverage, a minute each
+fuzz: env ## Fuzz every parser and kernel, and odd state files, led by coverage, a minute each
 	$(RUN) python -m tests.fuzz.run
 
 live: env ## Read for two minutes under a broker that writes, rolls, compacts and deletes

@@ -1,4 +1,4 @@
-"""Fuzz the parsers and kernels, led by coverage: ``python -m tests.fuzz.run [TARGET ...]``.
+"""Fuzz parsers, kernels, state files, led by coverage: ``python -m tests.fuzz.run [TARGET ...]``.
 
 Kernels run as Python, over arrays that refuse a wrong index, so that libFuzzer sees their branches.
 Then what was found is run through the compiled kernels, which must come to the same. An input that
@@ -29,9 +29,13 @@ KEPT: Final = _ROOT / "tests" / "data" / "fuzz"
 
 def fuzz(target: str, folder: Path, arguments: Sequence[str]) -> int:
     """Fuzz one target in a process of its own; gives that one's exit status."""
+    from tests.fuzz.targets import COMPILED
+
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tests.fuzz.run", "--one", target, str(folder), *arguments]
-    return subprocess.run(command, cwd=_ROOT, env=_environment(jit=False), check=False).returncode
+    return subprocess.run(
+        command, cwd=_ROOT, env=_environment(jit=target in COMPILED), check=False
+    ).returncode
 
 
 def replay(names: Iterable[str], folder: Path, *, jit: bool) -> dict[str, str]:
@@ -53,7 +57,9 @@ def _environment(*, jit: bool) -> dict[str, str]:
 def _fuzz_here(target: str, folder: Path, arguments: Sequence[str]) -> None:
     import atheris
 
-    with atheris.instrument_imports(include=["kafkalog"]):
+    # Kernels that are compiled cannot be instrumented.
+    compiled = os.environ["KAFKALOG_JIT"] == "1"
+    with atheris.instrument_imports(include=["kafkalog"], exclude=_kernels() if compiled else []):
         from tests.fuzz import targets
     from tests.fuzz.seeds import seeds_of
 
@@ -69,6 +75,14 @@ def _fuzz_here(target: str, folder: Path, arguments: Sequence[str]) -> None:
         [sys.argv[0], *bounds, *arguments, str(folder)], lambda data: targets.result(target, data)
     )
     atheris.Fuzz()
+
+
+def _kernels() -> list[str]:
+    """List the modules that have kernels, and those around them."""
+    streaming = _ROOT / "streaming"
+    files = [*streaming.rglob("*kernels.py"), *(streaming / "records").rglob("*.py")]
+    parts = [path.relative_to(_ROOT).with_suffix("").parts for path in files]
+    return [".".join(("kafkalog", *each)) for each in parts]
 
 
 def _replay_here(folder: Path, names: Sequence[str]) -> None:

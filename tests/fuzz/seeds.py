@@ -7,7 +7,8 @@ import tarfile
 from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
-from tests.fuzz.targets import TARGETS, any_of_them
+from tests.fuzz import odd_files
+from tests.fuzz.targets import PARSERS, sets_folder
 from tests.support.corpus import CASES, CORPUS
 from tests.support.message_sets import GOLDEN
 from tests.support.record_fuzz import seeds as record_seeds
@@ -149,8 +150,7 @@ def _cluster_metadata() -> Iterator[bytes]:
 
 
 def _any_of_them() -> Iterator[bytes]:
-    names = [name for name in TARGETS if name != any_of_them.__name__]
-    for number, name in enumerate(names):
+    for number, name in enumerate(PARSERS):
         yield from (bytes([number]) + seed for seed in seeds_of(name))
 
 
@@ -168,5 +168,6 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "markers": _markers,
     "options": lambda: _TEXTS,
     "states": _states,
+    "odd_state_files": lambda: odd_files.seeds(sets_folder()),
     "any_of_them": _any_of_them,
 }

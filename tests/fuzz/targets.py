@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 from crc32c import crc32c
+from tests.fuzz import odd_files
 from tests.support.message_sets import GZIP, gzip_stream, message
 from tests.support.record_batches import (
     STORED_COLUMNS,
@@ -60,7 +61,7 @@ from kafkalog.streaming.source.read_options import ReadOptions
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["TARGETS", "clean", "result"]
+__all__ = ["COMPILED", "PARSERS", "TARGETS", "clean", "result", "sets_folder"]
 
 _LIMIT: Final = 1 << 18
 _KEY: Final = TopicPartition("t", 0)
@@ -359,10 +360,21 @@ def options(data: bytes) -> str:
     )
 
 
+def odd_state_files(data: bytes) -> str:
+    """State files that are changed or replaced, and what everybody makes of them."""
+    return "\n".join(odd_files.run(data, sets_folder()).told)
+
+
+def sets_folder() -> Path:
+    """Give the folder in which sets of log directories are made."""
+    folder = _folder() / "sets"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def any_of_them(data: bytes) -> str:
-    """Any of the others, as the first byte says: what a short run takes."""
-    names = [name for name in TARGETS if name != any_of_them.__name__]
-    name = names[data[0] % len(names)] if data else names[0]
+    """Any of the parsers, as the first byte says: what a short run takes."""
+    name = PARSERS[data[0] % len(PARSERS)] if data else PARSERS[0]
     return f"{name}: {result(name, data[1:])}"
 
 
@@ -388,6 +400,11 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         coordinator_records,
         cluster_metadata,
         options,
+        odd_state_files,
         any_of_them,
     )
 }
+
+COMPILED: Final = frozenset({odd_state_files.__name__})
+"""Targets that are no test of kernels, and take long: they are fuzzed with compiled ones."""
+PARSERS: Final = [name for name in TARGETS if name not in {*COMPILED, any_of_them.__name__}]
