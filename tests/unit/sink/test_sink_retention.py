@@ -33,6 +33,7 @@ MINUTE_NS = 60 * SECOND_NS
 
 
 DAY_BATCHES = int(os.environ.get("KAFKALOG_DAY_BATCHES", "288"))
+COMMITS = 1000 if "KAFKALOG_DAY_BATCHES" in os.environ else 100
 
 
 class Clock:
@@ -114,6 +115,23 @@ def test_a_day_of_small_batches_stays_bounded_and_rows_of_2013_stay(
     assert bases(in_memory)[0] > DAY_BATCHES - 150
     kept = read(in_memory, "kept").read_all().column("value").to_pylist()
     assert kept == [b"of 2013"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("settings", [{}, {"segment__bytes": "800"}], ids=["none", "segments"])
+def test_rows_of_2013_without_a_limit_stay_however_many_commits_follow(
+    in_memory: Path, clock: Clock, settings: dict[str, str]
+) -> None:
+    """Here a hundred; with ``make day`` a thousand."""
+    writer = Writer(in_memory, topic="kept", **settings)
+    expected = []
+    for batch in range(COMMITS):
+        clock.now_ns += 5 * MINUTE_NS
+        writer.write(batch, rows([f"{batch}"], timestamps=[1_356_998_400_000 + batch]))
+        retain_if_due([in_memory], writer.options.policy, 5 * 60_000)
+        expected.append(f"{batch}".encode())
+    assert read(in_memory, "kept").read_all().column("value").to_pylist() == expected
+    assert len(list_base_offsets(in_memory / "kept-0")) > (5 if settings else 0)
 
 
 def test_a_writer_from_python_does_so_too(tmp_path: Path, clock: Clock) -> None:
