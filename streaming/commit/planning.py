@@ -220,10 +220,12 @@ class _Planner:
                 warn_of_partitions(name, given, topic.partitions)
             if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
                 # Else rows of one key would lie in two partitions, in no order.
+                now = topic.partitions
+                before = max(placed[name] - {now}, default=now)  # of tasks that did not see it
                 raise RowError(
-                    f"rows of topic {name!r} were placed among {max(placed[name])} partitions, and "
-                    f"it has {topic.partitions}: it was made, or got more of them, by another "
-                    "writer meanwhile; try again"
+                    f"rows of topic {name!r} were placed among {before} partitions, and it has "
+                    f"{now}: it was made, or got more of them, by another writer meanwhile; try "
+                    "again"
                 )
             numbers = sorted(wanted[name]) if topic.exists else range(topic.partitions)
             identified = topic if topic.exists else _with_id(topic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from tests.support.sinking import values_of
 
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.streaming.operate.topics import alter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -84,6 +86,62 @@ def test_each_micro_batch_is_appended(stage: Stage) -> None:
     stage.arrive(["c"])
     stage.run(topic="t")
     assert stage.values() == {0: ["a", "b", "c"]}
+
+
+def test_a_running_query_writes_its_next_batch_to_all_partitions_that_were_added(
+    stage: Stage,
+) -> None:
+    frame = stage.stream().withColumn("key", F.col("value"))
+    stage.arrive(["a"])
+    writer = stage.writer(frame, topic="t", numPartitions="2").trigger(processingTime="0 seconds")
+    query = writer.start(str(stage.log))
+    try:
+        query.processAllAvailable()
+        assert stage.values().keys() == {0, 1}
+        alter([str(stage.log)], "t", partitions=4)
+        more = [f"{number}" for number in range(40)]
+        stage.arrive(more)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    assert all(stage.values()[number] for number in (2, 3))
+    assert all_of(stage.values()) == Counter(["a", *more])
+
+
+def test_a_batch_that_is_staged_while_partitions_are_added_fails_and_comes_again_whole(
+    stage: Stage,
+) -> None:
+    stage.arrive(["a"])
+    stage.run(topic="t", numPartitions="2")
+    altered = stage.log.with_name("altered")
+    stage.arrive(["b"])
+    stage.arrive(["late"])  # a file is a task
+    query = stage.writer(held_back(stage.stream(), "late", altered), topic="t").start(
+        str(stage.log)
+    )
+    while not [*stage.log.glob(".kafkalog.staged.*")]:
+        assert query.isActive
+        time.sleep(0.05)
+    alter([str(stage.log)], "t", partitions=4)
+    altered.touch()
+    with pytest.raises(StreamingQueryException, match="placed among 2 partitions, and it has 4"):
+        query.awaitTermination(120)
+    assert all_of(stage.values()) == Counter(["a"])
+    stage.run(topic="t")
+    assert stage.values().keys() == {0, 1, 2, 3}
+    assert all_of(stage.values()) == Counter(["a", "b", "late"])
+
+
+def held_back(frame: DataFrame, value: str, until: Path) -> DataFrame:
+    """Let the task with a value wait until a file is there."""
+
+    def wait(batches: Iterable[Any]) -> Iterable[Any]:
+        for batch in batches:
+            while value in batch.column("value").to_pylist() and not until.exists():
+                time.sleep(0.05)
+            yield batch
+
+    return frame.mapInArrow(wait, frame.schema)
 
 
 def test_a_micro_batch_that_spark_runs_again_is_not_appended_again(stage: Stage) -> None:

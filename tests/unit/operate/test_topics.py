@@ -223,6 +223,17 @@ def test_a_running_query_places_its_next_batch_among_the_new_partitions(log: Pat
     assert {p: len(found) for p, found in values_of([log], "t").items()} == {0: 3, 1: 3, 2: 2, 3: 2}
 
 
+def test_what_tasks_have_placed_before_and_after_partitions_were_added_is_refused(
+    log: Path,
+) -> None:
+    writer = Writer(log, topic="t", name="t")
+    before = writer.stage(1, rows(["c"], partitions=[0]))
+    alter([str(log)], "t", partitions=4)
+    after = writer.stage(1, rows(["d"], partitions=[3]))
+    with pytest.raises(RowError, match="placed among 2 partitions, and it has 4"):
+        writer.commit(1, [*before, *after])
+
+
 # Delete
 
 
