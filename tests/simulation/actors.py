@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation import brokers, operators, readers, writers
+from tests.simulation import brokers, operators, readers, topic_owners, writers
 
 if TYPE_CHECKING:
     import random
@@ -30,6 +30,7 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "janitor": operators.janitor,
     "cleaner": operators.cleaner,
     "broker": brokers.broker,
+    "owner": topic_owners.owner,
 }
 
 DELETING: Final = frozenset({"deleter", "janitor"})

@@ -6,9 +6,13 @@ what its writer was told, and ``reads`` what each look at a topic gave. Time cou
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Audit", "Cut", "History", "Read", "Write"]
 
@@ -56,6 +60,8 @@ class Read:
     told_of_loss: bool = False
     bounds: dict[int, tuple[int, int]] | None = None
     """Of a micro-batch, from which offset up to which it is, by partition; None if not known."""
+    begins_anywhere: bool = False
+    """Whether a life may begin where it likes: with ``latest``."""
 
 
 @dataclass
@@ -101,15 +107,14 @@ class History:
     """Whether any record may be cleaned away."""
     errors: list[str] = field(default_factory=list)
     """What failed though nothing was in its way."""
-    tick: int = 0
+    clock: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     operations: int = 0
     amid: int = 0
     """How many of them had another process act before they ended."""
 
     def now(self) -> int:
         """Return the time, which goes on."""
-        self.tick += 1
-        return self.tick
+        return next(self.clock)
 
 
 class Audit:
@@ -280,6 +285,8 @@ class Audit:
                 due = ends.get(partition, 0)
                 # What was skipped may have been all that a batch was to give of a partition.
                 is_told = read.skips and told_at >= last.get(partition, 0)
+                if read.begins_anywhere and partition not in ends:
+                    due = offset
                 may_skip = partition not in ends or is_told or self._history.is_compacted
                 last[partition] = number
                 is_gone = self._may_start(partition, offset, read) or (

@@ -164,7 +164,7 @@ class Machine:
                 self.scheduler.step("lost")
 
     def _some_directory(self, value: int) -> str:
-        names = sorted(self._names(self.root))
+        names = sorted(name for name in self._names(self.root) if name.startswith("d"))
         return names[(value >> 4) % len(names)] if names else ""
 
     def kill(self, process: Process) -> None:

@@ -1,214 +1,36 @@
-"""Guards of the code, taken out one at a time: the auditor has to find what comes of it.
-
-Each is a patch by name. A name that is not there any more is a failure, not a guard that holds.
-"""
+"""Guards of the code, taken out one at a time: the auditor has to find what comes of it."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from unittest.mock import patch
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tests.simulation import (
+    guards_batches,
+    guards_disk,
+    guards_locks,
+    guards_readers,
+    guards_steps,
+    guards_topics,
+)
+from tests.simulation.patches import Mutation, applied
 from tests.simulation.scheduler import Rates
 from tests.simulation.simulation import Plan, Result, draw, run
 
-from kafkalog.files.shield import shielded
-from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.periodic_retention import _round
-from kafkalog.streaming.store.identity import Verdict, judge
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from kafkalog.files.shield import Shielded
+    from collections.abc import Iterator, Mapping
 
 __all__ = ["MUTATIONS", "Found", "find", "mutated"]
 
-_PACKAGE: Final = "kafkalog.streaming"
-_Patches = Mapping[str, Any]
-
-
-def _nothing(*_: object, **__: object) -> None:
-    """Forget a step."""
-
-
-def _always(value: object) -> Any:
-    return lambda *_, **__: value
-
-
-def _unchecked_run(identity: Any, last: Any, **options: bool) -> Verdict:
-    if last is not None and identity.run_id in last.fenced:
-        return Verdict.APPEND
-    return judge(identity, last, **options)
-
-
-def _unshielded(self: Shielded[Any]) -> Any:
-    return self._action()
-
-
-_apply = Committer._apply
-_publish = Committer._publish
-
-
-def _later(self: Committer, appends: Any) -> None:
-    self.__dict__["late"] = appends
-
-
-def _published_first(self: Committer, *arguments: Any, **named: Any) -> None:
-    _publish(self, *arguments, **named)
-    appends = self.__dict__.pop("late", None)
-    if appends is not None:
-        _apply(self, appends)
-
-
-def _intent_is_lost(_: Committer, log_set: Any) -> None:
-    log_set.node.withdraw(durable=False)
-
-
-@dataclass(frozen=True)
-class Mutation:
-    """A guard that is taken out.
-
-    ``breaks`` says what comes of it. ``patches`` replace attributes by name. ``actors`` and
-    ``faults`` are those of the histories that look for it, ``options`` the topic's.
-    """
-
-    breaks: str
-    patches: _Patches
-    actors: tuple[str, ...]
-    faults: Mapping[str, int] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)
-
-
-_KILLS: Final = {"kill": 300, "torn": 400}
-
 MUTATIONS: Final[Mapping[str, Mutation]] = {
-    "no locks": Mutation(
-        "two commits give the same offsets",
-        {
-            "store.locks._try_lock": _always(True),
-            "store.locks._Mutexes.of": lambda *_: Lock(),
-        },
-        ("appender", "appender", "query", "reader"),
-    ),
-    "no intent": Mutation(
-        "what a killed commit left becomes visible, or stops the next one",
-        {"commit.committer.Committer._declare": _nothing},
-        ("query", "appender", "reader"),
-        _KILLS,
-    ),
-    "no recovery": Mutation(
-        "what a killed commit left becomes visible, or stops the next one",
-        {
-            "store.session.take_back": _nothing,
-            "commit.committer.take_back": _nothing,
-        },
-        ("query", "appender", "reader"),
-        _KILLS,
-    ),
-    "an interrupted commit forgets its intent": Mutation(
-        "what an interrupted commit left becomes visible, or stops the next one",
-        {"commit.committer.Committer._try_to_take_back": _intent_is_lost},
-        ("query", "appender", "reader"),
-        {"interrupt": 150},
-    ),
-    "publish before append": Mutation(
-        "readers see ends without records",
-        {
-            "commit.committer.Committer._apply": _later,
-            "commit.committer.Committer._publish": _published_first,
-        },
-        ("query", "appender", "reader", "reader"),
-        _KILLS,
-    ),
-    "every batch is the next": Mutation(
-        "a batch that comes again is there twice",
-        {"commit.committer.judge": _always(Verdict.APPEND)},
-        ("query", "query", "reader"),
-        _KILLS,
-    ),
-    "versions are not looked at": Mutation(
-        "a version that comes again is there twice",
-        {
-            "commit.committer.Committer._still_to_write": lambda _self, _set, runs: runs,
-        },
-        ("versioned", "versioned", "reader"),
-        _KILLS,
-    ),
-    "readers see what is not committed": Mutation(
-        "readers see parts of batches, and what is taken back",
-        {"store.ends.rule.committed_end": _always(None)},
-        ("query", "appender", "reader", "reader"),
-        _KILLS,
-    ),
-    "a run that was replaced is not known": Mutation(
-        "a driver that wakes up late pushes out the one that has replaced it",
-        {
-            "commit.committer.judge": _unchecked_run,
-            "commit.committer.sweep": _nothing,
-        },
-        ("query", "query", "reader"),
-        _KILLS,
-    ),
-    "batches may be written by a caller who is interrupted": Mutation(
-        "an interrupt leaves locks held, or half a commit",
-        {"kafkalog.files.shield.Shielded.result": _unshielded},
-        ("query", "appender", "reader"),
-        {"interrupt": 150},
-    ),
-    "staged files of others are swept": Mutation(
-        "a batch fails, though nothing was in its way",
-        {"store.clearing._is_older": _always(True)},
-        ("query", "query", "appender"),
-    ),
-    "records are not made durable": Mutation(
-        "a loss of power takes what was acknowledged",
-        {"kafkalog.files.parallel.sync": _nothing},
-        ("query", "appender", "reader"),
-        {"power": 400},
-    ),
-    "states are renamed before they are durable": Mutation(
-        "a loss of power tears them, and nothing that was committed can be read",
-        {"kafkalog.files.atomic.sync": _nothing},
-        ("query", "appender", "reader"),
-        {"power": 400},
-    ),
-    "what was left to the system may be deleted": Mutation(
-        "after a loss of power a log ends below its start, for ever",
-        {"operate.shortening.make_durable_around": _nothing},
-        ("appender", "deleter", "deleter"),
-        {"power": 400},
-        {"flush": "os"},
-    ),
-    "log starts are not published": Mutation(
-        "deleted records are read, or the log begins where nobody expects it",
-        {"operate.shortening.move_log_starts": _nothing},
-        ("appender", "deleter", "reader"),
-    ),
-    "retention counts as the append": Mutation(
-        "an interrupt says that an append was stopped, which is committed",
-        {"operate.periodic_retention._round": shielded(inspect.unwrap(_round))},
-        ("appender", "appender", "reader"),
-        {"interrupt": 100},
-        {"retention.bytes": "400", "retention.check.interval.ms": "1"},
-    ),
-    "missing directories are not noticed": Mutation(
-        "readers are given a part of what is committed, and not told",
-        {"source.whole_look.WholeLook._say": _nothing},
-        ("appender", "query", "reader", "reader"),
-        {"vanish": 150, "empty": 150},
-    ),
-    "brokers may start on half a commit": Mutation(
-        "a broker appends after what is taken back, or serves it",
-        {"store.nodes.keep_brokers_out": _nothing},
-        ("query", "appender", "broker", "broker", "reader"),
-        _KILLS,
-    ),
+    **guards_steps.GUARDS,
+    **guards_locks.GUARDS,
+    **guards_disk.GUARDS,
+    **guards_batches.GUARDS,
+    **guards_readers.GUARDS,
+    **guards_topics.GUARDS,
 }
 
 
@@ -217,12 +39,9 @@ def mutated(name: str) -> Iterator[None]:
     """Take a guard out.
 
     Raises:
-        AttributeError: there is no such guard any more.
+        AttributeError, LookupError: there is no such guard any more.
     """
-    with contextlib.ExitStack() as stack:
-        for place, replacement in MUTATIONS[name].patches.items():
-            full = place if place.startswith("kafkalog") else f"{_PACKAGE}.{place}"
-            stack.enter_context(patch(full, replacement))
+    with applied(MUTATIONS[name].patches):
         yield
 
 
@@ -232,7 +51,8 @@ def _aimed(name: str, number: int) -> Plan:
     plan = draw(f"mutation/{number}", mutation.actors)
     flush = "mixed" if "power" not in mutation.faults else "commit"
     options = {**plan.options, "flush": flush, **mutation.options}
-    return replace(plan, rates=Rates(10, mutation.faults), options=options)
+    rates = Rates(10, mutation.faults)
+    return replace(plan, rates=rates, options=options, **mutation.drawn)
 
 
 class Found(NamedTuple):
@@ -245,14 +65,21 @@ class Found(NamedTuple):
 
 
 def find(name: str, seconds: float) -> Found:
-    """Run histories without a guard until one is at fault."""
+    """Run histories without a guard until one is at fault that is not with it.
+
+    Raises:
+        AssertionError: a history is at fault with the guard, too.
+    """
     began = time.process_time()
     number = operations = 0
-    with mutated(name):
-        while time.process_time() - began < seconds:
-            result = run(_aimed(name, number))
-            number += 1
-            operations += result.operations
-            if result.found:
-                return Found(result, number, operations, time.process_time() - began)
+    while time.process_time() - began < seconds:
+        plan = _aimed(name, number)
+        with mutated(name):
+            result = run(plan)
+        number += 1
+        operations += result.operations
+        if result.found:
+            spent = time.process_time() - began
+            assert not (whole := run(plan)).found, f"{name}, with it: {plan.seed}: {whole.found}"
+            return Found(result, number, operations, spent)
     return Found(None, number, operations, time.process_time() - began)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from tests.simulation.scene import COLUMNS, TOPIC, Scene
+from tests.simulation.machine import ROOT
+from tests.simulation.scene import COLUMNS, OTHER, TOPIC, Scene
 from tests.simulation.scheduler import InterruptError, KilledError
 
 import kafkalog
-from kafkalog.errors import DataLossError, KafkaLogError
+from kafkalog.errors import DataLossError, KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -23,21 +24,26 @@ __all__ = ["follower", "look", "reader"]
 
 _ROWS: Final = RowSchema.of(source_schema(include_headers=False))
 _LOSS: Final = "KAFKA_DATA_LOSS"
+_GONE: Final = (DataLossError, UnknownTopicOrPartitionError)
+"""What readers of a topic may be told that somebody deletes."""
 
 
-def look(scene: Scene, name: str, options: dict[str, str] | None = None) -> None:
-    """Read the whole topic."""
+def look(
+    scene: Scene, name: str, options: dict[str, str] | None = None, *, topic: str = TOPIC
+) -> None:
+    """Read a whole topic."""
     began = scene.history.now()
     scene.said_to(scene.machine.scheduler.running.process.actor)
     try:
         with scene.operation():
-            rows = kafkalog.read(scene.path, TOPIC, columns=COLUMNS, options=options or {})
+            rows = kafkalog.read(scene.path, topic, columns=COLUMNS, options=options or {})
             tables = [rows.read_all()]
     except (KafkaLogError, OSError) as error:
-        if not (scene.may_lose and isinstance(error, DataLossError)):
+        is_gone = topic == OTHER and isinstance(error, _GONE)
+        if not is_gone and not (scene.may_lose and isinstance(error, DataLossError)):
             scene.failed(name, None, error)
         return
-    read = scene.read(name, began, tables)
+    read = scene.read(name, began, tables, topic=topic)
     said = scene.said_to(scene.machine.scheduler.running.process.actor)
     read.told_of_loss = any(_LOSS in each for each in said)
 
@@ -46,7 +52,7 @@ def reader(scene: Scene, name: str, operations: int, chance: random.Random) -> N
     """A program that reads the whole topic now and then."""
     for number in range(operations):
         try:
-            look(scene, f"{name}.{number}", _drawn(chance))
+            look(scene, f"{name}.{number}", _drawn(chance), topic=scene.any_topic(chance))
             scene.rest(chance)
         except KilledError:
             scene.reborn(name)
@@ -76,7 +82,14 @@ class _Follower:
     def _begin(self) -> None:
         """Begin with a checkpoint that is empty."""
         self._lives += 1
-        given = {"path": self._scene.path, "subscribe": TOPIC, "startingOffsets": "earliest"}
+        chance = self._chance
+        self.topic = self._scene.any_topic(chance)
+        has_other = self._scene.has_other
+        self._begins_late = has_other and chance.random() < 0.25
+        starts = "latest" if self._begins_late else "earliest"
+        given = {"path": self._scene.path, "subscribe": self.topic, "startingOffsets": starts}
+        if has_other and (chance.random() < 0.5 or self.topic == OTHER):
+            given["stateLocation"] = f"{ROOT}/state/{self.life}"
         if self._chance.random() < 0.3:
             given["maxOffsetsPerTrigger"] = str(self._chance.choice((1, 3, 10)))
             self.is_limited = True
@@ -119,8 +132,9 @@ class _Follower:
             for split in control.plan(start, end)
             for table in read_split(split, self.options, _ROWS)
         ]
-        read = self._scene.read(f"{self.life}.{done}", began, tables, self.life)
-        read.is_part = self.is_limited
+        read = self._scene.read(f"{self.life}.{done}", began, tables, self.life, topic=self.topic)
+        read.is_part = self.is_limited or self._begins_late
+        read.begins_anywhere = self._begins_late
         read.told_of_loss = any(_LOSS in each for each in self._scene.said_to(self._name))
         read.skips = not self.options.fail_on_data_loss
         self.done += 1
@@ -140,6 +154,10 @@ def follower(scene: Scene, name: str, operations: int, chance: random.Random) ->
         except InterruptError:
             running.stopped()
         except (KafkaLogError, OSError) as error:
+            if running.topic == OTHER and isinstance(error, _GONE):
+                running.lost()
+                scene.rest_here(name, chance)
+                continue
             if scene.may_lose and isinstance(error, DataLossError):
                 running.lost()
                 continue

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
 
-__all__ = ["TOPIC", "Scene"]
+__all__ = ["EACH", "OTHER", "TOPIC", "Scene"]
 
 TOPIC: Final = "t"
+OTHER: Final = "u"
+"""A topic that is deleted and created again. Its records begin with the number of its life."""
+EACH: Final = 1000
+"""Partitions of a life of that topic, for the auditor, to whom each life is another topic."""
 COLUMNS: Final = ("partition", "offset", "value")
 
 
@@ -33,6 +37,8 @@ class Scene:
     def __init__(self, machine: Machine, history: History, plan: dict[str, Any]) -> None:
         self.machine = machine
         self.history = history
+        self.other = History(clock=history.clock, losses_of_power=history.losses_of_power)
+        self.other.parts_may_be_away = history.parts_may_be_away
         self.partitions: int = plan["partitions"]
         self.paths = [f"{ROOT}/d{number}" for number in range(plan["directories"])]
         self.path = ",".join(self.paths)
@@ -41,6 +47,8 @@ class Scene:
         self.has_broker: bool = plan["has_broker"]
         """Whether a broker may have appended last: until a takeover some commands refuse then."""
         self.may_lose: bool = plan["may_lose"]
+        self.has_other: bool = plan["has_other"]
+        """Whether somebody looks after the other topic."""
         machine.loses_power = lambda: history.losses_of_power.append(history.now())
         self.warned: dict[str, list[str]] = {}
         """What was said to each actor since it was last asked for."""
@@ -53,7 +61,7 @@ class Scene:
             {
                 "key": pa.array([value.encode() for value in values]),
                 "value": pa.array([value.encode() for value in values]),
-                "partition": pa.array(list(values.values()), pa.int32()),
+                "partition": pa.array([each % EACH for each in values.values()], pa.int32()),
             }
         )
 
@@ -63,10 +71,12 @@ class Scene:
         values = {f"{name}.{n}": chance.randrange(self.partitions) for n in range(count)}
         return self.begin(values, chance)
 
-    def begin(self, values: dict[str, int], chance: random.Random) -> Write:
+    def begin(
+        self, values: dict[str, int], chance: random.Random, history: History | None = None
+    ) -> Write:
         """Begin a batch of these records."""
         write = Write(values, self.history.now())
-        self.history.writes.append(write)
+        (history or self.history).writes.append(write)
         self.choose_flush(write, chance)
         return write
 
@@ -81,15 +91,39 @@ class Scene:
         partitions = {"numPartitions": str(self.partitions)}
         return {**self.options, **partitions, "flush": write.flush}
 
-    def read(self, reader: str, began: int, tables: Sequence[Any], life: str | None = None) -> Read:
+    def read(
+        self,
+        reader: str,
+        began: int,
+        tables: Sequence[Any],
+        life: str | None = None,
+        *,
+        topic: str = TOPIC,
+    ) -> Read:
         """Note what a reader was given, in columns of :data:`COLUMNS`."""
         rows: list[tuple[int, int, str]] = []
         for table in tables:
             columns = (table.column(name).to_pylist() for name in COLUMNS)
             rows += [(p, offset, value.decode()) for p, offset, value in zip(*columns, strict=True)]
+        if topic == OTHER:
+            rows = self._by_life(reader, rows)
         read = Read(reader, began, self.history.now(), sorted(rows), life)
-        self.history.reads.append(read)
+        (self.history if topic == TOPIC else self.other).reads.append(read)
         return read
+
+    def _by_life(self, reader: str, rows: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        lives: dict[int, int] = {}
+        found = []
+        for partition, offset, value in rows:
+            life = int(value.partition(".")[0])
+            if lives.setdefault(partition, life) != life:
+                self.other.errors.append(f"{reader} is given records of two topics of one name")
+            found.append((EACH * life + partition, offset, value))
+        return found
+
+    def any_topic(self, chance: random.Random) -> str:
+        """Choose a topic to read."""
+        return OTHER if self.has_other and chance.random() < 0.7 else TOPIC
 
     # What comes of it
 

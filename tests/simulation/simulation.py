@@ -128,6 +128,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             "partitions": plan.partitions,
             "directories": plan.directories,
             "options": plan.options,
+            "has_other": any(kind == "owner" for kind, _ in plan.actors.values()),
             "has_broker": any(kind == "broker" for kind, _ in plan.actors.values()),
             "may_lose": any(kind in DELETING for kind, _ in plan.actors.values())
             or "retention.bytes" in plan.options
@@ -154,17 +155,18 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         history.errors.append(f"{type(error).__name__}: {error}")
     finally:
         gc.enable()
-    told = repr((history.writes, history.reads, history.errors)).encode()
+    both = (history, scene.other)
+    told = repr([(each.writes, each.reads, each.errors) for each in both]).encode()
     return Result(
         plan,
-        Audit(history).found,
+        [found for each in both for found in Audit(each).found],
         tuple(scheduler.taken),
         operations=history.operations,
         amid=history.amid,
         steps=scheduler.total_steps,
         switches=scheduler.switches,
         faults=Counter(machine.faults),
-        outcomes=Counter(write.outcome for write in history.writes),
+        outcomes=Counter(write.outcome for each in both for write in each.writes),
         digest=zlib.crc32(told),
     )
 

@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from tests.simulation.auditor import Audit, History, Read, Write
 from tests.simulation.mutations import MUTATIONS, find, mutated
+from tests.simulation.patches import Instead, applied
 from tests.simulation.simulation import draw, run, shrink
+
+from kafkalog.streaming.store.publishing import _suffix
 
 SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "20")
 ROOT = Path(__file__).parents[2]
@@ -67,6 +70,22 @@ def test_a_history_at_fault_is_made_smaller() -> None:
     assert len(small.plan.actors) <= len(result.plan.actors)
 
 
+def test_a_patch_that_does_not_apply_is_a_failure() -> None:
+    for place, code, error in (
+        ("store.log_set.LogSet.check_current", "self.no_such_call()", LookupError),
+        ("store.log_set.LogSet.no_such_name", "pass", AttributeError),
+        ("store.log_set.no_such_name", "pass", AttributeError),
+    ):
+        with pytest.raises(error), applied({place: Instead(code)}):
+            pass
+
+
+def test_a_patch_lasts_as_long_as_it_is_applied() -> None:
+    with applied({"store.publishing._suffix": Instead("return ", "return 'patched' and ")}):
+        changed = _suffix.__code__
+    assert _suffix.__code__ is not changed
+
+
 # What the auditor knows
 
 A = {"a0": 0, "a1": 1}
@@ -115,5 +134,5 @@ def test_a_query_is_given_each_offset_once_and_none_is_left_out() -> None:
 
 
 def test_the_page_names_every_guard_that_was_taken_out() -> None:
-    page = (ROOT / "docs" / "simulation.md").read_text()
+    page = (ROOT / "docs" / "guarantees.md").read_text()
     assert [name for name in MUTATIONS if f"| {name} |" not in page] == []

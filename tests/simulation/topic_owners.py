@@ -1,0 +1,127 @@
+"""Who creates a topic, gives it more partitions, writes to it, deletes it, and creates it again.
+
+One program does so. So it is known to which life of the topic a record belongs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from tests.simulation.auditor import Cut
+from tests.simulation.scene import EACH, OTHER, Scene
+
+import kafkalog
+from kafkalog.errors import KafkaLogError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.operate.topics import alter, create, delete
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.write_options import WriteOptions
+from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.session import ensure_set
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+__all__ = ["owner"]
+
+_TRIES: Final = 6
+_ALL: Final = 1 << 60
+
+
+def owner(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """Let a topic live several times."""
+    for life in range(max(operations // 2, 1)):
+        if not _Life(scene, name, life, chance).live():
+            return
+
+
+class _Life:
+    """A topic from its creation to its deletion."""
+
+    def __init__(self, scene: Scene, name: str, life: int, chance: random.Random) -> None:
+        self._scene = scene
+        self._name = name
+        self._life = life
+        self._chance = chance
+        self._partitions = chance.randrange(1, 4)
+        self._written = 0
+
+    def live(self) -> bool:
+        """Live; returns whether it is known to be over."""
+        scene, chance = self._scene, self._chance
+        make = partial(create, scene.paths, OTHER, partitions=self._partitions)
+        if not self._until_done(make, OptionError):
+            return False
+        for _ in range(chance.randrange(1, 4)):
+            if chance.random() < 0.2:
+                self._partitions += 1
+                grow = partial(alter, scene.paths, OTHER, partitions=self._partitions)
+                if not self._until_done(grow, OptionError):
+                    return False
+            self._append()
+        late = self._stage() if chance.random() < 0.4 else None
+        lost: dict[int, int | None] = {
+            EACH * self._life + number: None for number in range(self._partitions)
+        }
+        cut = Cut(self._name, scene.history.now(), dict(lost))
+        scene.other.cuts.append(cut)
+        if not self._until_done(partial(delete, scene.paths, OTHER), UnknownTopicOrPartitionError):
+            return False
+        cut.starts = dict.fromkeys(lost, _ALL)
+        cut.ended = scene.history.now()
+        if late is not None:
+            with scene.told_late(self._name):
+                late()
+                scene.other.errors.append("rows are written whose topic was deleted since")
+        return True
+
+    def _until_done(self, act: Callable[[], object], is_done: type[KafkaLogError]) -> bool:
+        """Try until it is done; an error says so if nobody knows how an earlier try ended."""
+        for number in range(_TRIES):
+            with self._scene.at_work(self._name):
+                try:
+                    act()
+                except is_done:
+                    if not number:
+                        raise
+                return True
+        return False
+
+    @property
+    def _options(self) -> dict[str, str]:
+        """Options of a write: nobody deletes or compacts single records of this topic."""
+        given = {"numPartitions": str(self._partitions), **self._scene.options}
+        kept = ("retention.", "cleanup.")
+        return {name: text for name, text in given.items() if not name.startswith(kept)}
+
+    def _values(self) -> dict[str, int]:
+        self._written += 1
+        return {
+            f"{self._life}.{self._written}.{n}": EACH * self._life
+            + self._chance.randrange(self._partitions)
+            for n in range(self._chance.choice((1, 2, 5)))
+        }
+
+    def _append(self) -> None:
+        scene = self._scene
+        write = scene.begin(self._values(), self._chance, scene.other)
+        with scene.told(write, self._name):
+            options = {**self._options, "flush": write.flush}
+            kafkalog.append(scene.path, OTHER, scene.rows(write.values), options=options)
+
+    def _stage(self) -> Callable[[], object] | None:
+        """Let a task stage rows; returns what commits them."""
+        scene = self._scene
+        with scene.at_work(self._name):
+            given = {"path": scene.path, "topic": OTHER, "flush": "commit"}
+            options = WriteOptions.parse({**self._options, **given})
+            set_id = ensure_set(options.paths, options.policy)
+            plan = WritePlan(options, set_id, system.time_ns() // 1_000_000)
+            identity = BatchIdentity(f"job:{system.random_id()}", 0)
+            output = TaskWriter(plan, identity, number=0).write([scene.rows(self._values())])
+            return partial(Committer(plan.commit_plan, identity).commit, output.runs)
+        return None
