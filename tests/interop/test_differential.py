@@ -10,10 +10,16 @@ import os
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
-from tests.support.kafka import Broker
+from tests.support.kafka import Broker, Topic
 from tests.support.peer_cases import Case, batch_cases, name_of, options_of, stream_cases
 from tests.support.peer_refusals import BATCH_REFUSALS, STREAM_REFUSALS
-from tests.support.peer_topics import BROKER_SETTINGS, EPOCH_MS, filled_topics
+from tests.support.peer_topics import (
+    BROKER_SETTINGS,
+    EPOCH_MS,
+    delete_records,
+    filled_topics,
+    wait_until_on_disk,
+)
 from tests.support.spark_peers import (
     FORMATS,
     BatchResult,
@@ -22,6 +28,8 @@ from tests.support.spark_peers import (
     StreamResult,
     session_with_both,
 )
+
+from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,6 +104,23 @@ def test_both_refuse_a_stream_with(peers: Peers, what: str) -> None:
     options |= STREAM_REFUSALS[what]
     theirs, ours = (peers.stream(format_, options) for format_ in FORMATS)
     check_refusals(theirs, ours)
+
+
+def test_a_query_that_stood_below_a_new_log_start_reports_the_same_loss(peers: Peers) -> None:
+    options = {"subscribe": "shortened", "startingOffsets": "earliest"}
+    peers.broker.create_topics(Topic("shortened", 1))
+    peers.broker.produce("shortened", [(None, b"%d" % n) for n in range(5)])
+    wait_until_on_disk(peers.broker, "shortened")
+    for format_ in FORMATS:
+        assert peers.resume(format_, options) == [*range(5)]
+    peers.broker.produce("shortened", [(None, b"%d" % n) for n in range(5, 20)])
+    delete_records(peers.broker, {TopicPartition("shortened", 0): 12})
+    wait_until_on_disk(peers.broker, "shortened")
+    theirs, ours = (peers.resume(format_, options) for format_ in FORMATS)
+    check_refusals(theirs, ours)
+    skipping = options | {"failOnDataLoss": "false"}
+    for format_ in FORMATS:
+        assert peers.resume(format_, skipping) == [*range(5), *range(12, 20)]
 
 
 # What is meant to differ: docs/source.md lists it

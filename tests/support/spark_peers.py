@@ -143,6 +143,21 @@ class Peers:
         self.spark.sql(f"DROP VIEW {name}")
         return StreamResult(frame.schema.simpleString(), rows, progress_of(query))
 
+    def resume(self, format_: str, options: Mapping[str, str]) -> list[int] | Refusal:
+        """Run the query of a topic from where its last run ended; give all offsets so far."""
+        home = self._work / f"{format_}-{options['subscribe']}"
+        writer = self.frame(format_, options).select("offset").writeStream.format("json")
+        writer = writer.option("checkpointLocation", str(home / "checkpoint"))
+        query = writer.trigger(availableNow=True).start(str(home / "rows"))
+        try:
+            assert query.awaitTermination(_QUERY_SECONDS), f"{options} does not end"
+        except PySparkException as error:
+            return _refusal(error, query._jsq.exception().get())  # type: ignore[attr-defined]
+        finally:
+            query.stop()
+        found = self.spark.read.schema("offset LONG").json(str(home / "rows"))
+        return sorted(row.offset for row in found.collect())
+
     def frame(self, format_: str, options: Mapping[str, str]) -> DataFrame:
         """Load a stream."""
         reader = self.spark.readStream.format(format_)
