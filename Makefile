@@ -67,7 +67,7 @@ differential: env ## Hold all pairs of options against Spark's Kafka source (10 
 	KAFKALOG_DIFFERENTIAL=all $(RUN) python -m pytest -q tests/interop/test_differential.py
 
 stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
-	$(if $(SEED),KAFKALOG_STRESS_SEED=$(SEED)) \
+	KAFKALOG_STRESS_SEED=$(or $(SEED),$(shell date +%s)) \
 	    KAFKALOG_STRESS_SECONDS=$$(( $(or $(SECONDS),3600) / 3 )) \
 	    $(RUN) python -m pytest -q -s tests/interop/test_stress.py
 

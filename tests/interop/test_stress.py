@@ -1,7 +1,7 @@
 """A query over directories where anything may happen, for as long as one likes.
 
 ``make stress`` runs it for an hour; ``KAFKALOG_STRESS_SECONDS`` and ``KAFKALOG_STRESS_SEED`` say
-for how long each of the three, and which steps.
+for how long each of the three, and which steps. It draws a seed; here it is always the same.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tests.support.stress import StressGround
 
 SECONDS: Final = float(os.environ.get("KAFKALOG_STRESS_SECONDS", "10"))
-SEED: Final = int(os.environ.get("KAFKALOG_STRESS_SEED", random.SystemRandom().randrange(10**6)))
+SEED: Final = int(os.environ.get("KAFKALOG_STRESS_SEED", "1"))
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.timeout(600 + 2 * SECONDS)]
 
