@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from kafkalog.streaming.records.byte_kernels import read_word
 from kafkalog.streaming.records.jit.inline import compiled_later, inlined
 from kafkalog.streaming.records.jit.kernel import kernel
 
@@ -138,12 +139,7 @@ def _fill(source: Bytes, lane: int, lanes: Integers, work: Words) -> None:
     at = lanes[lane, START] + lanes[lane, AT]
     words = min(max(left, 0), _BLOCK) >> 2
     for word in range(words):
-        work[word * LANES + lane] = (
-            np.int64(source[at])
-            | np.int64(source[at + 1]) << 8
-            | np.int64(source[at + 2]) << 16
-            | np.int64(source[at + 3]) << 24
-        )
+        work[word * LANES + lane] = read_word(source, at)
         at += 4
     for word in range(words, 16):
         work[word * LANES + lane] = 0

@@ -1,8 +1,9 @@
 """Numbers and byte strings as kernels read and write them; compiled into the kernels that call.
 
-Fixed integers are big-endian. A varint is a zig-zag number in groups of 7 bits, the least
-significant first, a set high bit announcing another byte: at most 5 bytes for an int, 10 for a
-long (Kafka ``ByteUtils``; the scheme of Protocol Buffers).
+Fixed integers are big-endian. Words are little-endian, as LZ4, xxHash, MD5 and the CRCs take them.
+A varint is a zig-zag number in groups of 7 bits, the least significant first, a set high bit
+announcing another byte: at most 5 bytes for an int, 10 for a long (Kafka ``ByteUtils``; the scheme
+of Protocol Buffers).
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
-__all__ = ["copy_bytes", "put_varint", "read_int", "read_varint", "read_varlong", "varint_size"]
+__all__ = [
+    "copy_bytes",
+    "put_varint",
+    "read_int",
+    "read_varint",
+    "read_varlong",
+    "read_word",
+    "varint_size",
+]
 
 _INT_BITS: Final = 35
 _LONG_BITS: Final = 70
@@ -58,6 +67,13 @@ def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
             return (byte >> 1) ^ -(byte & 1), position + 1
     bits, after = _read_groups(data, position, end, _LONG_BITS)
     return ((bits >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(bits & 1), after
+
+
+@inlined
+def read_word(data: Bytes, position: int) -> int:
+    """Read a word of 4 bytes, unsigned; the caller has checked that it lies inside."""
+    low = np.int64(data[position]) | np.int64(data[position + 1]) << 8
+    return low | np.int64(data[position + 2]) << 16 | np.int64(data[position + 3]) << 24
 
 
 @inlined

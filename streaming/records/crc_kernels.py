@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from kafkalog.streaming.records.byte_kernels import read_word
 from kafkalog.streaming.records.jit.inline import inlined
 
 if TYPE_CHECKING:
@@ -44,12 +45,7 @@ def checksum(data: Bytes, start: int, end: int, tables: NDArray[np.uint32]) -> i
     crc = 0xFFFFFFFF
     at = start
     while end - at >= 8:
-        low = crc ^ (
-            np.int64(data[at])
-            | np.int64(data[at + 1]) << 8
-            | np.int64(data[at + 2]) << 16
-            | np.int64(data[at + 3]) << 24
-        )
+        low = crc ^ read_word(data, at)
         crc = (
             np.int64(tables[7, low & 0xFF])
             ^ np.int64(tables[6, (low >> 8) & 0xFF])

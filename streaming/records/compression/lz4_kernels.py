@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.byte_kernels import copy_bytes
+from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
 
@@ -54,20 +54,10 @@ def _half(data: Bytes, at: int) -> int:
 
 
 @inlined
-def _word(data: Bytes, at: int) -> int:
-    return (
-        np.int64(data[at])
-        | np.int64(data[at + 1]) << 8
-        | np.int64(data[at + 2]) << 16
-        | np.int64(data[at + 3]) << 24
-    )
-
-
-@inlined
 def _is_kafkas(data: Bytes, at: int) -> bool:
     """Return whether a frame has independent blocks of 64 KiB at most, and no checksums."""
     return (
-        _word(data, at) == 0x184D2204
+        read_word(data, at) == 0x184D2204
         and data[at + 4] == 0x60
         and data[at + 5] == 0x40
         and data[at + 6] == 0x82
@@ -196,7 +186,7 @@ def decompress_frames(
         while True:
             if end - at < _LENGTH_BYTES:
                 return frame
-            length = _word(data, at)
+            length = read_word(data, at)
             at += _LENGTH_BYTES
             if length == 0:
                 break

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
+from kafkalog.streaming.records.byte_kernels import read_word
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
 
@@ -23,12 +22,6 @@ _PRIME_3: Final = 3266489917
 _PRIME_4: Final = 668265263
 _PRIME_5: Final = 374761393
 _MASK: Final = 0xFFFFFFFF
-
-
-@inlined
-def _word(data: Bytes, at: int) -> int:
-    word = np.int64(data[at]) | np.int64(data[at + 1]) << 8
-    return word | np.int64(data[at + 2]) << 16 | np.int64(data[at + 3]) << 24
 
 
 @inlined
@@ -50,15 +43,16 @@ def xxh32(data: Bytes) -> int:
         a, b = (_PRIME_1 + _PRIME_2) & _MASK, _PRIME_2
         c, d = 0, (-_PRIME_1) & _MASK
         while end - at >= 16:
-            a, b = _round(a, _word(data, at)), _round(b, _word(data, at + 4))
-            c, d = _round(c, _word(data, at + 8)), _round(d, _word(data, at + 12))
+            a, b = _round(a, read_word(data, at)), _round(b, read_word(data, at + 4))
+            c, d = _round(c, read_word(data, at + 8)), _round(d, read_word(data, at + 12))
             at += 16
         hashed = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
     else:
         hashed = _PRIME_5
     hashed = (hashed + end) & _MASK
     while end - at >= 4:
-        hashed = (_rotated(hashed + ((_word(data, at) * _PRIME_3) & _MASK), 17) * _PRIME_4) & _MASK
+        word = (read_word(data, at) * _PRIME_3) & _MASK
+        hashed = (_rotated(hashed + word, 17) * _PRIME_4) & _MASK
         at += 4
     while at < end:
         hashed = (_rotated(hashed + int(data[at]) * _PRIME_5, 11) * _PRIME_1) & _MASK
