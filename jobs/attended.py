@@ -42,11 +42,12 @@ def attend(query: StreamingQuery, *, grace_ms: int) -> int:
     count = _Count(query)
     with _signals() as asked, console.status(f"{query.name}: starting") as status:
         while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # takes ms too
-            status.update(count.look())
+            so_far = count.look()
             if asked:
-                status.update(f"{count.look()}; ending with this micro-batch")
+                status.update(f"{so_far}; ending with this micro-batch")
                 _end(query, grace_ms)
                 break
+            status.update(so_far)
     console.print(count.look(), soft_wrap=True, highlight=False)
     return 128 + asked[0] if asked else 0
 

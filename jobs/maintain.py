@@ -61,7 +61,7 @@ class Scope:
         from kafkalog.streaming.log.config import LogConfig  # noqa: PLC0415
         from kafkalog.streaming.operate.old_segments import refuse_broker_directory  # noqa: PLC0415
         from kafkalog.streaming.store.session import check_written, existing  # noqa: PLC0415
-        from kafkalog.streaming.store.topics import unknown_topic  # noqa: PLC0415
+        from kafkalog.streaming.store.topics import check_known  # noqa: PLC0415
 
         LogConfig.from_mapping(self.config)
         directories = existing([self.log])
@@ -69,10 +69,8 @@ class Scope:
         for folder in () if self.allows_broker else directories:
             refuse_broker_directory(folder)
         state = load_committed(directories).state
-        if self.topic is None or state is None:
-            return
-        if self.topic not in {topic.name for topic in state.topics.values()}:
-            raise unknown_topic(state, directories, self.topic)
+        if state is not None:
+            check_known(state, directories, self.topic)
 
 
 class Maintenance:

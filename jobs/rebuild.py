@@ -53,7 +53,7 @@ def rebuild(
     """
     log_dirs = LogDirs(path.split(","))
     directories = {where.log_dir for where in _chosen(log_dirs, topic_partition)}
-    policy = SetPolicy(allows_broker=True, wait_ms=timeout_ms, may_grow=False)
+    policy = SetPolicy.of_upkeep(timeout_ms)
     with Session(directories, policy, holder="kafkalog rebuild") as session:
         segments = []
         for where in _chosen(log_dirs, topic_partition):

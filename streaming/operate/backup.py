@@ -110,7 +110,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
         OSError: the copy could not be written.
     """
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms, may_grow=False)
+    policy = SetPolicy.of_upkeep(wait_ms)
     sources = [Path(os.path.realpath(path)) for path in existing(paths)]
     is_ours = _is_ours(sources, policy)
     if is_ours:

@@ -31,7 +31,7 @@ from kafkalog.streaming.operate.old_segments import logs_of_ours, opened_logs
 from kafkalog.streaming.operate.retain import Deleted, retain_set
 from kafkalog.streaming.store.cleaner_lock import CleanerBusyError, remove_orphans
 from kafkalog.streaming.store.policy import WAIT_MS
-from kafkalog.streaming.store.topics import unknown_topic
+from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -235,9 +235,8 @@ def _opened(
 
 
 def _check_known(log_set: LogSet, wanted: Wanted) -> None:
+    check_known(log_set.state, log_set.directories, wanted.topic)
     known = [topic for topic in log_set.state.topics.values() if topic.name == wanted.topic]
-    if wanted.topic is not None and not known:
-        raise unknown_topic(log_set.state, log_set.directories, wanted.topic)
     if wanted.partition is not None and not any(wanted.partition in t.partitions for t in known):
         raise UnknownTopicOrPartitionError(
             f"the commit state knows no partition {wanted.partition} of topic {wanted.topic!r}"

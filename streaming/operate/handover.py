@@ -116,7 +116,7 @@ def _written(
     """Open a set that our sink wrote."""
     directories = existing(paths)
     check_written(directories)
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms, may_grow=False)
+    policy = SetPolicy.of_upkeep(wait_ms)
     return opened_set(directories, policy, look, holder="kafkalog handover", dry_run=dry_run)
 
 

@@ -307,7 +307,7 @@ def opened_logs(
     """
     directories = existing(paths)
     check_written(directories)
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms, may_grow=False)
+    policy = SetPolicy.of_upkeep(wait_ms)
     return opened_after_broker(
         directories, policy, holder, allows_broker=allows_broker, dry_run=dry_run
     )

@@ -118,7 +118,7 @@ def recover(
     """
     directories = existing(paths)
     check_written(directories)
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms, may_grow=False)
+    policy = SetPolicy.of_upkeep(wait_ms)
     begun = Upkeep()
     look = begun.look(accepts_os_loss=accept_os_loss, mends=not dry_run)
     with opened_set(

@@ -35,7 +35,7 @@ from kafkalog.streaming.operate.shortening import Gone, Shortened, shorten, shor
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.policy import WAIT_MS
 from kafkalog.streaming.store.retention import Retention, expired
-from kafkalog.streaming.store.topics import unknown_topic
+from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -103,8 +103,7 @@ def retain(
     with opened_logs(
         paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
     ) as log_set:
-        if topic is not None and topic not in {t.name for t in log_set.state.topics.values()}:
-            raise unknown_topic(log_set.state, log_set.directories, topic)
+        check_known(log_set.state, log_set.directories, topic)
         return retain_set(
             log_set,
             config=config or {},

@@ -137,7 +137,7 @@ def salvage(
     """
     names = [*(PlaceName.parse(text, "drop") for text in drop)]
     names += [PlaceName.parse(text, "cut") for text in cut]
-    policy = SetPolicy(allows_broker=True, wait_ms=wait_ms, may_grow=False)
+    policy = SetPolicy.of_upkeep(wait_ms)
     directories = [Path(os.path.realpath(path)) for path in existing(paths)]
     wanted = [*partitions, *(name.topic_partition for name in names)]
     if not names:

@@ -6,7 +6,7 @@ The options of the sink and of the command line become policies. Nothing below p
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,11 @@ class SetPolicy:
     wait_ms: int = WAIT_MS
     is_durable: bool = True
     may_grow: bool = True
+
+    @classmethod
+    def of_upkeep(cls, wait_ms: int) -> Self:
+        """Return the policy of who looks after a set that is there, whoever had it last."""
+        return cls(allows_broker=True, wait_ms=wait_ms, may_grow=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

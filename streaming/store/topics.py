@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Topic",
     "TopicCatalog",
+    "check_known",
     "check_writable",
     "differing_ids",
     "unknown_topic",
@@ -102,6 +103,16 @@ def unknown_topic(
         f"the commit state of {', '.join(map(str, directories))} knows no topic {name!r}, but "
         f"{', '.join(known[:10]) or 'none at all'}"
     )
+
+
+def check_known(state: CommitState, directories: Iterable[Path], name: str | None) -> None:
+    """Refuse a topic that the commit state of log directories does not know; None is no topic.
+
+    Raises:
+        UnknownTopicOrPartitionError: it does not know it.
+    """
+    if name is not None and all(topic.name != name for topic in state.topics.values()):
+        raise unknown_topic(state, directories, name)
 
 
 def check_writable(name: str, *, allow_internal: bool) -> None:

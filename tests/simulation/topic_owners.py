@@ -80,7 +80,7 @@ class _Life:
         return True
 
     def _until_done(self, act: Callable[[], object], is_done: type[KafkaLogError]) -> bool:
-        """Try until it is done; an error says so if nobody knows how an earlier try ended."""
+        """Try until it is done; after a try of unknown end, ``is_done`` says that it was."""
         for number in range(_TRIES):
             with self._scene.at_work(self._name):
                 try:
