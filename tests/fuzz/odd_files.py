@@ -22,6 +22,7 @@ import typer
 from crc32c import crc32c
 from tests.fuzz.sets import GROUNDS, Ground, alone, query_rows, read_rows, write_batch
 from tests.support.sinking import rows
+from tests.support.warnings_heard import warnings_to
 
 import kafkalog
 from kafkalog.errors import KafkaLogError
@@ -91,21 +92,6 @@ _HEARD: Final[list[str]] = []
 class _Listener(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         _HEARD.append(record.getMessage())
-
-
-@contextlib.contextmanager
-def _listening() -> Iterator[None]:
-    logger = logging.getLogger("kafkalog")
-    listener, level, propagates = _Listener(logging.WARNING), logger.level, logger.propagate
-    logger.addHandler(listener)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(listener)
-        logger.setLevel(level)
-        logger.propagate = propagates
 
 
 # What an input says
@@ -499,7 +485,7 @@ def run(data: bytes, folder: Path) -> Example:
     """Do what an input says, and see what comes of it."""
     example = example_of(data, folder)
     try:
-        with _listening():
+        with warnings_to(_Listener(logging.WARNING)):
             _run(example, folder / "set")
     except Exception as error:
         error.add_note("\n".join([example.ground.name, *map(str, example.changes), *example.told]))

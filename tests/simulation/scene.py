@@ -10,12 +10,14 @@ import pyarrow as pa
 from tests.simulation.auditor import Cut, History, Read, Write
 from tests.simulation.machine import ROOT, Machine
 from tests.simulation.scheduler import InterruptError, KilledError
+from tests.support.warnings_heard import warnings_to
 
 from kafkalog.errors import DurabilityError, KafkaLogError
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
 __all__ = ["EACH", "OTHER", "TOPIC", "Scene"]
 
@@ -227,21 +229,9 @@ class Scene:
 
     # What was said
 
-    @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def listening(self) -> AbstractContextManager[None]:
         """Keep warnings of kafkalog, by actor, in place of writing them down."""
-        logger = logging.getLogger("kafkalog")
-        handler = _Listener(self)
-        level, propagates = logger.level, logger.propagate
-        logger.addHandler(handler)
-        logger.setLevel(logging.WARNING)
-        logger.propagate = False
-        try:
-            yield
-        finally:
-            logger.removeHandler(handler)
-            logger.setLevel(level)
-            logger.propagate = propagates
+        return warnings_to(_Listener(self))
 
     def said_to(self, actor: str) -> list[str]:
         """Give what was said to an actor, once."""

@@ -133,12 +133,9 @@ class Peers:
         writer = frame.writeStream.format("memory").queryName(name)
         writer = writer.option("checkpointLocation", str(self._work / name))
         query = writer.trigger(**{trigger: True}).start()  # type: ignore[arg-type]
-        try:
-            assert query.awaitTermination(_QUERY_SECONDS), f"{options} does not end"
-        except PySparkException as error:
-            return _refusal(error, query._jsq.exception().get())  # type: ignore[attr-defined]
-        finally:
-            query.stop()
+        refusal = _refusal_of(query, options)
+        if refusal is not None:
+            return refusal
         rows = Counter(repr(tuple(row)) for row in self.spark.table(name).collect())
         self.spark.sql(f"DROP VIEW {name}")
         return StreamResult(frame.schema.simpleString(), rows, progress_of(query))
@@ -149,12 +146,9 @@ class Peers:
         writer = self.frame(format_, options).select("offset").writeStream.format("json")
         writer = writer.option("checkpointLocation", str(home / "checkpoint"))
         query = writer.trigger(availableNow=True).start(str(home / "rows"))
-        try:
-            assert query.awaitTermination(_QUERY_SECONDS), f"{options} does not end"
-        except PySparkException as error:
-            return _refusal(error, query._jsq.exception().get())  # type: ignore[attr-defined]
-        finally:
-            query.stop()
+        refusal = _refusal_of(query, options)
+        if refusal is not None:
+            return refusal
         found = self.spark.read.schema("offset LONG").json(str(home / "rows"))
         return sorted(row.offset for row in found.collect())
 
@@ -180,6 +174,17 @@ def progress_of(query: StreamingQuery) -> list[MicroBatch]:
                 _offsets(source["endOffset"]), source["numInputRows"]
             )
     return [found[batch_id] for batch_id in sorted(found)]
+
+
+def _refusal_of(query: StreamingQuery, options: Mapping[str, str]) -> Refusal | None:
+    """Wait until a query ends, and stop it; return what it failed of, if it did."""
+    try:
+        assert query.awaitTermination(_QUERY_SECONDS), f"{options} does not end"
+    except PySparkException as error:
+        return _refusal(error, query._jsq.exception().get())  # type: ignore[attr-defined]
+    finally:
+        query.stop()
+    return None
 
 
 def _refusal(error: Exception, java_error: JavaObject | None) -> Refusal:

@@ -94,30 +94,26 @@ def test_no_index_is_rebuilt_once_the_locks_are_lost(
     assert [index.exists() for index in indexes] == [True, False]
 
 
+@pytest.mark.parametrize(
+    ("is_ours", "step"),
+    [
+        (True, "look_for_damage"),
+        (False, "note_salvage"),  # of a broker's, no publishing asks for the locks again
+    ],
+)
 def test_nothing_is_salvaged_once_the_locks_are_lost(
-    log: Path, monkeypatch: pytest.MonkeyPatch
+    log: Path, monkeypatch: pytest.MonkeyPatch, step: str, *, is_ours: bool
 ) -> None:
+    if not is_ours:
+        (log / STATE_FILE).unlink()
     segment = log / "t-0" / LOG
     flip(segment, 65)
     before = segment.read_bytes()
-    losing_locks(monkeypatch, salvage_module, "look_for_damage", log)
+    losing_locks(monkeypatch, salvage_module, step, log)
     with pytest.raises(LogDirectoryError, match="deleted or replaced"):
         salvage([str(log)], drop=["t-0@0"])
     assert segment.read_bytes() == before
-    assert not (log / UNFINISHED_FOLDER).exists()
-
-
-def test_nothing_of_a_brokers_is_salvaged_once_the_locks_are_lost(
-    log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (log / STATE_FILE).unlink()  # no publishing asks for the locks again
-    segment = log / "t-0" / LOG
-    flip(segment, 65)
-    before = segment.read_bytes()
-    losing_locks(monkeypatch, salvage_module, "note_salvage", log)
-    with pytest.raises(LogDirectoryError, match="deleted or replaced"):
-        salvage([str(log)], drop=["t-0@0"])
-    assert segment.read_bytes() == before
+    assert (log / UNFINISHED_FOLDER).exists() is not is_ours  # it was noted, to be run again
 
 
 def test_no_transaction_is_aborted_once_the_locks_are_lost(
