@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# How many processes run tests side by side; a file stays with one of them.
+# How many processes run tests side by side; a file stays with one of them. Unit tests wait for
+# the disk, so one more of them runs.
 WORKERS ?= 2
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 # The Java that `make env` found; a shell of your own needs it only if its `java` is another.
@@ -24,7 +25,7 @@ test: env ## Run all tests, with real Spark, real brokers and real kills
 	$(RUN) $(PYTEST)
 
 unit: env ## Run the tests that need neither a JVM nor a server, but for those that take seconds
-	$(RUN) $(PYTEST) --dist worksteal -m "not long" tests/unit
+	$(RUN) $(PYTEST) -n $$(( $(WORKERS) + 1 )) --dist worksteal -m "not long" tests/unit
 
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \

@@ -75,6 +75,7 @@ def test_what_breaks_the_format_is_refused_with_its_line(
 _WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1)
 
 
+@pytest.mark.long
 @given(st.lists(st.tuples(_WORDS, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[str, int, int]]

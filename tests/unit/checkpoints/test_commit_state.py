@@ -111,6 +111,7 @@ def test_a_directory_without_files_of_ours_has_neither(tmp_path: Path) -> None:
     assert load_intent(tmp_path) is None
 
 
+@pytest.mark.long
 def test_every_flipped_byte_of_a_state_is_noticed(tmp_path: Path) -> None:
     content = state_bytes(STATE)
     for position in range(len(content)):
@@ -121,6 +122,7 @@ def test_every_flipped_byte_of_a_state_is_noticed(tmp_path: Path) -> None:
             load_state(tmp_path)
 
 
+@pytest.mark.long
 def test_every_torn_state_is_noticed(tmp_path: Path) -> None:
     content = state_bytes(STATE)
     for size in range(len(content)):

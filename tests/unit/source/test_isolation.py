@@ -134,6 +134,7 @@ def test_the_end_moves_when_the_oldest_transaction_ends(to_log_end: bool, tmp_pa
     assert tail.look() == {T0: 9}
 
 
+@pytest.mark.long
 def test_a_query_that_has_read_into_an_open_transaction_waits_there_for_its_end(
     tmp_path: Path,
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_batch_is_the_same_again_until_it_is_done_and_never_after(log: Log) ->
     assert query.run() == []
 
 
+@pytest.mark.long
 def test_a_topic_that_goes_and_another_that_comes_are_gone_on_with(log: Log) -> None:
     log.append("t.1-0", 5)
     query = Engine(

@@ -127,6 +127,7 @@ def test_the_warm_section_is_one_read(path: Path) -> None:
 _ascending = st.lists(st.integers(1, 50), max_size=60).map(lambda steps: np.cumsum(steps).tolist())
 
 
+@pytest.mark.long
 @settings(max_examples=200)
 @given(
     offsets=_ascending,

@@ -91,6 +91,7 @@ def test_hot_lookups_touch_three_pages_at_most(path: Path) -> None:
         assert read.pages <= 3
 
 
+@pytest.mark.long
 @settings(max_examples=200, deadline=None)
 @given(
     steps=st.lists(st.integers(1, 9), max_size=50),

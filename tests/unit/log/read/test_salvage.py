@@ -218,6 +218,7 @@ def test_a_view_of_batches_shows_damaged_batches_and_passes_what_is_none(
         list(read_slice(FLIGHTS, planned, BatchDescriber()))
 
 
+@pytest.mark.long
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 2**20), damage=st.binary(min_size=1, max_size=40))
 def test_whatever_the_damage_is_reading_ends_and_what_lies_before_it_is_there(

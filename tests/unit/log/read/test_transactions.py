@@ -447,6 +447,7 @@ def test_chunks_of_any_size_are_masked_as_the_whole(
                 table = table[size:]
 
 
+@pytest.mark.long
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_any_bytes_in_hints_give_the_right_rows_or_an_error(

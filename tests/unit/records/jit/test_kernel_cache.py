@@ -67,6 +67,7 @@ def test_processes_that_start_together_compile_once(tmp_path: Path) -> None:
     assert output.count(_LOADED) == 2
 
 
+@pytest.mark.long
 def test_the_folder_is_private_and_under_the_cache_home_of_the_user(tmp_path: Path) -> None:
     output = _output(_start(XDG_CACHE_HOME=tmp_path, KAFKALOG_KERNEL_CACHE=""))
     (folder,) = (tmp_path / "kafkalog").iterdir()
@@ -87,6 +88,7 @@ def test_kernels_in_a_zip_are_compiled_once(tmp_path: Path) -> None:
     assert (first.count(_SAVED), second.count(_SAVED), second.count(_LOADED)) == (1, 0, 1)
 
 
+@pytest.mark.long
 def test_nothing_is_written_beside_the_sources(tmp_path: Path) -> None:
     for name, path in _package_files().items():
         copy = tmp_path / "site-packages" / name
@@ -117,6 +119,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path, mode: int
     assert not [path for path in shared.rglob("*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_without_any_folder_a_warning_says_what_to_set(tmp_path: Path) -> None:
     (tmp_path / f"kafkalog-{os.getuid()}").write_text("in the way")
     output = _output(_start(KAFKALOG_KERNEL_CACHE="/dev/null/kernels", TMPDIR=tmp_path))

@@ -90,6 +90,7 @@ def test_what_is_read_already_is_never_taken_back(log: Path) -> None:
     assert control.next_end({T0: 8, T1: 1}, take_all=False) == {T0: 8, T1: 1}
 
 
+@pytest.mark.long
 def test_a_topic_that_was_recreated_is_searched_anew(log: Path) -> None:
     control = stream(log, endingTimestamp="1007", failOnDataLoss="false")
     end = control.next_end(control.initial(), take_all=False)
