@@ -30,7 +30,7 @@ from kafkalog.jobs.arguments import (
 )
 from kafkalog.jobs.attended import attend
 from kafkalog.jobs.running import check_reading, run
-from kafkalog.jobs.session import build_session
+from kafkalog.jobs.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -106,20 +106,19 @@ def main(
     grace_ms = milliseconds("--grace", grace)
     options = {"kafka.isolation.level": isolation.value, **pairs(setting)}
     check_reading(log, topic, checkpoint, options)
-    spark = build_session(f"kafkalog archive {topic}", delta=True)
-    query = start_archive(
-        spark,
-        log,
-        table,
-        topic=topic,
-        checkpoint=checkpoint,
-        text=text,
-        follow=follow,
-        options=options,
-    )
-    code = attend(query, grace_ms=grace_ms)
-    spark.stop()
-    raise typer.Exit(code)
+    with session(f"kafkalog archive {topic}", delta=True) as spark:
+        query = start_archive(
+            spark,
+            log,
+            table,
+            topic=topic,
+            checkpoint=checkpoint,
+            text=text,
+            follow=follow,
+            options=options,
+        )
+        ended = attend(query, grace_ms=grace_ms)
+    ended.tell()
 
 
 if __name__ == "__main__":

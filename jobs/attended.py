@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import signal
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+import typer
 from rich.console import Console
 
 from kafkalog.files.system import system
@@ -20,16 +21,27 @@ if TYPE_CHECKING:
 
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["attend"]
+__all__ = ["Ended", "attend"]
 
 _LOOK_SECONDS: Final = 0.25
 
 
-def attend(query: StreamingQuery, *, grace_ms: int) -> int:
-    """Wait until a query ends, and say how many rows it took; return the exit code.
+class Ended(NamedTuple):
+    """How a query ended."""
 
-    The code is 0 for a query that came to its end, and 128 and the signal's number for one that was
-    asked to end.
+    code: int
+    """0 if it came to its end; 128 and the signal's number if it was asked to end."""
+    rows: str
+    """How many rows it took, in one line."""
+
+    def tell(self) -> NoReturn:
+        """Print the line, and end the command with the code."""
+        Console(stderr=True).print(self.rows, soft_wrap=True, highlight=False)
+        raise typer.Exit(self.code)
+
+
+def attend(query: StreamingQuery, *, grace_ms: int) -> Ended:
+    """Wait until a query ends, and show meanwhile how many rows it took.
 
     Args:
         query: a query that was started.
@@ -38,7 +50,7 @@ def attend(query: StreamingQuery, *, grace_ms: int) -> int:
     Raises:
         StreamingQueryException: the query has failed.
     """
-    console = Console(stderr=True)  # a file is told the end only
+    console = Console(stderr=True)  # a file is not told
     count = _Count(query)
     with _signals() as asked, console.status(f"{query.name}: starting") as status:
         while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # takes ms too
@@ -48,8 +60,7 @@ def attend(query: StreamingQuery, *, grace_ms: int) -> int:
                 _end(query, grace_ms)
                 break
             status.update(so_far)
-    console.print(count.look(), soft_wrap=True, highlight=False)
-    return 128 + asked[0] if asked else 0
+    return Ended(128 + asked[0] if asked else 0, count.look())
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from kafkalog.jobs.arguments import (
 )
 from kafkalog.jobs.attended import attend
 from kafkalog.jobs.running import check_input, run
-from kafkalog.jobs.session import build_session
+from kafkalog.jobs.session import session
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -155,15 +155,14 @@ def main(
     file_options, options = pairs(input_option), pairs(setting)
     check_input(source)
     WriteOptions.parse({**options, "path": log, "topic": topic})
-    spark = build_session(f"kafkalog ingest {topic}")
-    rows = read_files(spark, source, input_format, schema=schema, options=file_options)
-    records = to_records(rows, key=key, timestamp=timestamp)
-    query = start_ingest(
-        records, log, topic=topic, checkpoint=checkpoint, follow=follow, options=options
-    )
-    code = attend(query, grace_ms=grace_ms)
-    spark.stop()
-    raise typer.Exit(code)
+    with session(f"kafkalog ingest {topic}") as spark:
+        rows = read_files(spark, source, input_format, schema=schema, options=file_options)
+        records = to_records(rows, key=key, timestamp=timestamp)
+        query = start_ingest(
+            records, log, topic=topic, checkpoint=checkpoint, follow=follow, options=options
+        )
+        ended = attend(query, grace_ms=grace_ms)
+    ended.tell()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -20,7 +20,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, milliseconds, pairs
 from kafkalog.jobs.running import run
-from kafkalog.jobs.session import build_session
+from kafkalog.jobs.session import session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Maintenance", "Scope"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-_TERMINATED: Final = 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,15 +157,13 @@ def main(
     interval_ms = None if every is None else milliseconds("--every", every, minimum=1000)
     scope = Scope(log=log, topic=topic, config=pairs(config), allows_broker=allow_broker)
     scope.check()
-    signal.signal(signal.SIGTERM, _end)
-    spark = build_session(f"kafkalog maintain {log}")
-    maintenance = Maintenance(scope, partial(clean_on_spark, spark))
-    try:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _end)
+    with session(f"kafkalog maintain {log}") as spark:
+        maintenance = Maintenance(scope, partial(clean_on_spark, spark))
         if interval_ms is not None:
             _again_and_again(maintenance, interval_ms)
         problems = maintenance.round()
-    finally:
-        spark.stop()
     _tell_problems(problems)
     raise typer.Exit(1 if problems else 0)
 
@@ -189,9 +185,9 @@ def _tell_problems(problems: list[str]) -> None:
         typer.echo(f"problem: {problem}", err=True)
 
 
-def _end(*_: object) -> NoReturn:
-    """End as by Ctrl-C: what runs comes to its end, and the session is stopped."""
-    raise SystemExit(_TERMINATED)
+def _end(number: int, _: object) -> NoReturn:
+    """End with the session stopped."""
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import kafkalog
@@ -14,9 +16,9 @@ from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["build_session", "register"]
+__all__ = ["build_session", "register", "session"]
 
 _RECOMMENDED: Final = {
     # A fifth faster than loopback TCP between the JVM and its Python workers.
@@ -43,6 +45,39 @@ _REPEATING: Final = (
     "org.apache.spark.util.Utils",
 )
 """The loggers that show an error, with the frames of Java, on its way to the driver."""
+
+
+@contextmanager
+def session(
+    name: str, *, delta: bool = False, settings: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """Have a session while a pipeline runs; see :func:`build_session`.
+
+    Spark still writes to stderr while it ends. What the pipeline says afterwards, how much it did
+    or what was wrong, is the last line. An interrupt does not wait for Spark.
+    """
+    spark = build_session(name, delta=delta, settings=settings)
+    try:
+        yield spark
+    except KeyboardInterrupt:
+        raise
+    except BaseException:
+        _end(spark)
+        raise
+    _end(spark)
+
+
+def _end(spark: SparkSession) -> None:
+    """Stop a session, and wait until its JVM is gone if this process has started it."""
+    gateway = SparkContext._gateway  # noqa: SLF001 - Spark offers no other way
+    spark.stop()
+    jvm = getattr(gateway, "proc", None)
+    if gateway is None or jvm is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    gateway.shutdown()
+    jvm.stdin.close()  # what it waits for
+    jvm.wait()
 
 
 def build_session(

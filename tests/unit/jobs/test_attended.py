@@ -7,9 +7,10 @@ import signal
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from kafkalog.jobs.attended import attend
+from kafkalog.jobs.attended import Ended, attend
 from kafkalog.jobs.cli.app import app
 
 
@@ -47,31 +48,35 @@ class Query:
         self.stopped_after = self.looked
 
 
-def end(query: Query, grace_ms: int = 60_000) -> int:
+def end(query: Query, grace_ms: int = 60_000) -> Ended:
     return attend(query, grace_ms=grace_ms)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_is_stopped_when_its_micro_batch_has_ended(
-    number: signal.Signals, capsys: pytest.CaptureFixture[str]
+    number: signal.Signals,
 ) -> None:
     before = signal.getsignal(number)
     query = Query(3, number)
-    assert end(query) == 128 + number
+    ended = end(query)
+    assert ended.code == 128 + number
+    assert ended.rows.startswith("copy t: 12 rows in 2 micro-batches")
     assert query.stopped_after == 4
     assert signal.getsignal(number) is before
-    assert "copy t: 12 rows in 2 micro-batches" in capsys.readouterr().err
 
 
 def test_it_is_stopped_when_its_time_is_over() -> None:
     query = Query(10**9)
-    assert end(query, grace_ms=0) == 128 + signal.SIGTERM
+    assert end(query, grace_ms=0).code == 128 + signal.SIGTERM
     assert query.stopped_after == 1
 
 
-def test_one_that_ends_by_itself_is_not_stopped(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_that_ends_by_itself_is_not_stopped_and_one_line_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     query = Query(0, None)
-    assert end(query) == 0
+    with pytest.raises(typer.Exit):
+        end(query).tell()
     assert query.stopped_after == -1
     assert capsys.readouterr().err.count("\n") == 1
 
