@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow.compute as pc
 
 from kafkalog.errors import RecordTooLargeError, RowError
-from kafkalog.model import MAX_OFFSET, TopicPartition
+from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP, TimestampType, TopicPartition
 from kafkalog.streaming.commit.kept_offsets import out_of_order
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes, KeylessSpread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from kafkalog.streaming.log.config import LogConfig
@@ -100,6 +103,7 @@ class OpenPartition:
         self._last_offset = -1
         self._largest: tuple[int, bytes | str | None] = (0, None)
         self._builder: OpenBatch | None = None
+        self._stamp: int | None = None
         self._finished: list[EncodedBatch] = []
         self._finished_bytes = 0
 
@@ -117,11 +121,10 @@ class OpenPartition:
         self._check_order(rows, members)
         if self._needs_keys:
             self._check_keys(rows, members)
-        if self._builder is None:
-            self._builder = self._format.builder(self._append_time_ms)
         self._note_largest(rows, members)
         try:
-            self._keep(self._builder.append(rows.records, members))
+            for some, stamp in _by_stamp(rows, members):
+                self._keep(self._stamped(stamp).append(rows.records, some))
         except RecordTooLargeError as error:
             raise self._located(error) from error
         except RowError as error:
@@ -130,14 +133,31 @@ class OpenPartition:
 
     def finish(self) -> list[EncodedBatch]:
         """Close the open batch, give up its memory, and return all that is finished."""
-        if self._builder is not None:
-            try:
-                last = self._builder.finish()
-            except RecordTooLargeError as error:
-                raise self._located(error) from error
-            self._keep([last] if last else [])
-            self._builder = None
+        try:
+            self._close()
+        except RecordTooLargeError as error:
+            raise self._located(error) from error
         return self._take()
+
+    def _stamped(self, stamp: int | None) -> OpenBatch:
+        """Return the open batch of an append time; None stands for what the topic's setting is."""
+        if stamp != self._stamp:
+            self._close()
+            self._stamp = stamp
+        if self._builder is None:
+            if stamp is None:
+                self._builder = self._format.builder(self._append_time_ms)
+            elif stamp == NO_TIMESTAMP:
+                self._builder = self._format.builder(stamp, TimestampType.CREATE_TIME)
+            else:
+                self._builder = self._format.builder(stamp, TimestampType.LOG_APPEND_TIME)
+        return self._builder
+
+    def _close(self) -> None:
+        if self._builder is not None:
+            last = self._builder.finish()
+            self._builder = None
+            self._keep([last] if last else [])
 
     def _note_largest(self, rows: Rows, members: Integers) -> None:
         """Remember the key of the largest record, if any may be too large: it tells which."""
@@ -190,3 +210,14 @@ class OpenPartition:
     def _take(self) -> list[EncodedBatch]:
         taken, self._finished, self._finished_bytes = self._finished, [], 0
         return taken
+
+
+def _by_stamp(rows: Rows, members: Integers) -> Iterator[tuple[Integers, int | None]]:
+    """Yield the members that can share a batch: a batch has one append time, or none."""
+    if rows.stamps is None:
+        yield members, None
+        return
+    stamps = rows.stamps[members]
+    bounds = [0, *(np.flatnonzero(np.diff(stamps)) + 1).tolist(), len(members)]
+    for start, end in pairwise(bounds):
+        yield members[start:end], int(stamps[start])

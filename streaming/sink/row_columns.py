@@ -1,8 +1,8 @@
 """The columns of the sink's rows: which there may be, of which types, and what they become.
 
 As in Spark's Kafka sink (``KafkaWriter``), names are exact and case-sensitive, columns are checked
-in its order, and other columns are left alone. Two columns are ours: ``timestamp``, and ``offset``
-with ``preserveOffsets``.
+in its order, and other columns are left alone. Three columns are ours: ``timestamp``, and with
+``preserveOffsets`` ``offset`` and ``timestampType``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.errors import RowError
-from kafkalog.model import NO_TIMESTAMP
+from kafkalog.model import NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.records.record_columns import RecordColumns
 from kafkalog.streaming.sink.partitioning.partitioner import record_sizes
 from kafkalog.streaming.sink.row_types import check_columns
@@ -41,6 +41,9 @@ class Rows:
     records: RecordColumns
     sizes: Integers
     """About how many bytes each row takes as a record; int64[n]."""
+    stamps: Integers | None = None
+    """The append time of each row that is to keep one, in ms, and -1 of the others; int64[n]. None
+    where the topic's setting decides."""
 
     @classmethod
     def of(
@@ -73,6 +76,7 @@ class Rows:
                 offsets=_offsets(found["offset"]) if keeps_offsets else None,
             ),
             sizes=record_sizes((key, value), batch.num_rows),
+            stamps=_stamps(found.get("timestampType"), timestamps) if keeps_offsets else None,
         )
 
     def __len__(self) -> int:
@@ -106,6 +110,14 @@ def _offsets(column: pa.Array) -> Integers:
         row = int(np.flatnonzero(np.asarray(column.is_null()))[0])
         raise RowError(f"row {row} has null in column 'offset', and preserveOffsets is true")
     return np.asarray(column)
+
+
+def _stamps(types: pa.Array | None, timestamps: Integers) -> Integers | None:
+    """Return the timestamps of rows that have LogAppendTime, and -1 for the others."""
+    if types is None:
+        return None
+    appended = np.asarray(pc.fill_null(types, -1)) == TimestampType.LOG_APPEND_TIME
+    return np.where(appended, timestamps, NO_TIMESTAMP)
 
 
 def _timestamps(column: pa.Array | None, length: int, now_ms: int) -> Integers:

@@ -31,6 +31,8 @@ _COLUMNS: Final = (
 """In the order in which Spark's Kafka sink checks them."""
 
 _OFFSET: Final = _Column("offset", ("bigint",))
+_KEPT: Final = (_OFFSET, _Column("timestampType", ("int",)))
+"""Those that are looked at with ``preserveOffsets``."""
 
 
 def check_columns(
@@ -41,13 +43,13 @@ def check_columns(
     Args:
         columns: the name of each column, and Spark's name of its type.
         topic_given: the option ``topic`` is set; a column ``topic`` is then not looked at.
-        keeps_offsets: the option ``preserveOffsets`` is true; else a column ``offset`` is not
-            looked at.
+        keeps_offsets: the option ``preserveOffsets`` is true; else the columns ``offset`` and
+            ``timestampType`` are not looked at.
 
     Raises:
         RowError: naming a column that is there twice, or the type found and those allowed.
     """
-    known = [*_COLUMNS, _OFFSET] if keeps_offsets else _COLUMNS
+    known = _COLUMNS + _KEPT if keeps_offsets else _COLUMNS
     looked_at = [column for column in known if not (column is _TOPIC and topic_given)]
     names = [name for name, _ in columns]
     for column in looked_at:

@@ -30,6 +30,7 @@ from kafkalog.streaming.records.message_sets.builder import MessageSetBuilder, w
 from kafkalog.streaming.records.offsets import assign_offsets
 
 if TYPE_CHECKING:
+    from kafkalog.model import TimestampType
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.records.open_batch import EncodedBatch, OpenBatch
 
@@ -51,13 +52,20 @@ class BatchFormat:
         """Whether staged messages are compressed when they have their offsets."""
         return self.magic == 0 and self.codec is not Codec.NONE
 
-    def builder(self, append_time_ms: int) -> OpenBatch:
-        """Open a batch; records of a topic with LogAppendTime get ``append_time_ms``."""
+    def builder(
+        self, append_time_ms: int, timestamp_type: TimestampType | None = None
+    ) -> OpenBatch:
+        """Open a batch; records with LogAppendTime get ``append_time_ms``.
+
+        Without a timestamp type it is the topic's.
+        """
+        if timestamp_type is None:
+            timestamp_type = self._config.message_timestamp_type
         if self.magic == 2:
             return BatchBuilder(
                 self.codec,
                 level=self._level,
-                timestamp_type=self._config.message_timestamp_type,
+                timestamp_type=timestamp_type,
                 log_append_time_ms=append_time_ms,
                 max_message_bytes=self.max_message_bytes,
             )
@@ -65,7 +73,7 @@ class BatchFormat:
             self.magic,
             self.codec,
             level=self._level,
-            timestamp_type=self._config.message_timestamp_type,
+            timestamp_type=timestamp_type,
             log_append_time_ms=append_time_ms,
             max_message_bytes=self.max_message_bytes,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.reading import read_batch
 from tests.support.sinking import Writer, adopt_small_files, rows
 
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
@@ -91,6 +92,25 @@ def test_runs_of_several_tasks_are_sorted_by_their_first_offsets(tmp_path: Path)
     writer.write(0, of_first(*range(50, 60)), of_second, of_first(*range(10)), of_first(20, 49))
     assert offsets_of(tmp_path) == [*range(10), 20, 49, *range(50, 60)]
     assert offsets_of(tmp_path, 1) == [7, 9, 70]
+
+
+@pytest.mark.parametrize("message_format", ["v1", "v2"])
+@pytest.mark.parametrize("setting", ["CreateTime", "LogAppendTime"])
+def test_records_keep_their_timestamp_types_whatever_the_setting_of_the_topic_is(
+    message_format: str, setting: str, tmp_path: Path
+) -> None:
+    writer = keeping(tmp_path, message__format=message_format, message__timestamp__type=setting)
+    stamps = [5, 9, 7, 7, 7, 8, 3, 4, 4, 4]
+    types = [0, 0, 1, 1, 1, 1, 0, -1, None, 1]
+    batch = at([*range(3, 13)], timestamps=stamps)
+    batch = batch.append_column("timestampType", pa.array(types, pa.int32()))
+    writer.write(0, batch.slice(0, 4), batch.slice(4))
+    found = read_batch(path=str(tmp_path), subscribe="t")
+    kept = [(row["offset"], row["timestamp"], row["timestampType"]) for row in found]
+    assert kept == [
+        (offset, stamp, max(kind or 0, 0))
+        for offset, stamp, kind in zip(range(3, 13), stamps, types, strict=True)
+    ]
 
 
 def refused(writer: Writer, batch_id: int, *tasks: pa.RecordBatch) -> str:
