@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,13 @@ T0 = TopicPartition("t", 0)
 BATCHES = 6
 SEVERAL = {"segment__bytes": "250"}
 """Three batches to a segment."""
-STEP = 5
+STEP = int(os.environ.get("KAFKALOG_KILL_STRIDE", "5"))
 """Of so many calls one is killed at; which ones, differs from case to case."""
 
 
 def values(folder: Path, **options: str) -> list[str]:
-    found = read(str(folder), "t", options=options).read_all()
+    at_once = {"fetchOffset.retryIntervalMs": "0"}
+    found = read(str(folder), "t", options=options | at_once).read_all()
     return [value.decode() for value in found["value"].to_pylist()]
 
 
