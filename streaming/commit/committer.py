@@ -48,11 +48,12 @@ from kafkalog.streaming.store.stale_lines import drop_lines
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.commit_plan import CommitPlan
+    from kafkalog.streaming.commit.copied_ends import CopiedEnd
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
@@ -83,7 +84,7 @@ class Committer:
     ``checkpoint`` is that of the query, if it can be read. ``appenders`` are those of earlier
     commits. ``conditions`` must hold before the intent, and again right before the rename. If one
     raises, the commit is taken back. ``riders`` are records of internal topics that are published
-    with the batch.
+    with the batch. ``ends`` say where logs are to end that may end above their last record.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Committer:
         appenders: KeptAppenders | None = None,
         conditions: Sequence[Condition] = (),
         riders: Sequence[Rider] = (),
+        ends: Mapping[TopicPartition, CopiedEnd] | None = None,
     ) -> None:
         self._plan = plan
         self._identity = identity
@@ -103,6 +105,7 @@ class Committer:
         self._durable = plan.policy.is_durable
         self._conditions = conditions
         self._riders = riders
+        self._ends = ends
         self._verdict = Verdict.APPEND
         self._staged_here: list[StagedRun] = []
 
@@ -171,16 +174,17 @@ class Committer:
                     path = self._plan.directories[run.directory] / run.file
                     path.unlink(missing_ok=True)
 
-    def make_partitions(self, log_set: LogSet, topic: Topic, numbers: Iterable[int]) -> None:
+    def make_partitions(self, log_set: LogSet, topic: Topic, starts: Mapping[int, int]) -> None:
         """Make empty partitions of a topic, and publish them with its settings.
 
-        REQUIRES: the locks are held, nothing is unfinished, and none of them is there.
+        REQUIRES: the locks are held, nothing is unfinished, and none of them is there. ``starts``
+        has the first offset of each, by its number.
 
         Raises:
             CommitError, KafkaLogError, OSError: as :meth:`commit`; the topic is as it was.
         """
         now_ms = system.time_ns() // 1_000_000
-        appends = plan_partitions(log_set, self._plan, topic, numbers, now_ms=now_ms)
+        appends = plan_partitions(log_set, self._plan, topic, starts, now_ms=now_ms)
         state = self._following(log_set, appends, now_ms)
         self._write(log_set, state, appends)
         self._finish(log_set, appends, self._appenders.begin(log_set.state))
@@ -260,6 +264,7 @@ class Committer:
             self._plan,
             runs,
             self._riders,
+            self._ends,
             now_ms=now_ms,
             staged_prefix=self._identity.staged_prefix,
             appenders=appenders,

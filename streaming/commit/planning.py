@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +15,7 @@ from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
 from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
+from kafkalog.streaming.commit.copied_ends import StagedEnds, check_there
 from kafkalog.streaming.commit.foreign_log import ForeignLog
 from kafkalog.streaming.commit.kept_offsets import in_offset_order
 from kafkalog.streaming.commit.riders import Riders
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.streaming.commit.commit_plan import CommitPlan
+    from kafkalog.streaming.commit.copied_ends import CopiedEnd
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import PartitionAppender
@@ -52,6 +54,7 @@ def plan_appends(
     plan: CommitPlan,
     runs: Sequence[StagedRun],
     riders: Sequence[Rider] = (),
+    ends: Mapping[TopicPartition, CopiedEnd] | None = None,
     *,
     now_ms: int,
     staged_prefix: str,
@@ -61,8 +64,8 @@ def plan_appends(
 
     REQUIRES: the locks are held, and nothing is unfinished.
     A topic that is new gets all of its partitions, those without rows too. The ends of logs that
-    ``appenders`` knows are not read. Riders, and what can only be compressed now, go into new
-    staged files, whose names begin with ``staged_prefix``.
+    ``appenders`` knows are not read. Riders, what ``ends`` need, and what can only be compressed
+    now go into new staged files, whose names begin with ``staged_prefix``.
 
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
@@ -71,17 +74,16 @@ def plan_appends(
             that no task of ours made; rows that go to a rider's topic.
     """
     riders = [rider for rider in riders if rider.records]
-    for run in runs:
-        _check_run(run, plan, riders)
+    _check_runs(runs, plan, riders)
     planner = _Planner(log_set, plan, riders, now_ms, appenders)
     folders, durable = plan.directories, plan.policy.is_durable
     with closing(StagedFiles(folders)) as files, ExitStack() as undo:
         aboard = Riders(folders, staged_prefix, durable=durable)
         undo.callback(aboard.discard)
-        for rider in riders:
-            aboard.add(rider, planner.topic(rider.topic))
-        runs = [*runs, *aboard.finish()]
-        opened = list(planner.open(_by_partition(runs)))
+        runs = [*runs, *_staged(riders, aboard, planner)]
+        marks = StagedEnds(ends or {}, folders, staged_prefix, durable=durable)
+        undo.callback(marks.discard)
+        opened = _ended(list(planner.open(_by_partition(runs), ends or ())), marks)
         late = LateEncoding(folders, files, staged_prefix, durable=durable)
         undo.callback(late.discard)
         planned = _planned(opened, files, late, durable=durable)
@@ -93,11 +95,13 @@ def plan_partitions(
     log_set: LogSet,
     plan: CommitPlan,
     topic: Topic,
-    numbers: Iterable[int],
+    starts: Mapping[int, int],
     *,
     now_ms: int,
 ) -> list[PartitionAppend]:
     """Plan to make empty partitions of a topic, which gets an id if it does not exist yet.
+
+    ``starts`` has the first offset of each, by its number.
 
     REQUIRES: as :func:`plan_appends`; none of them is there.
 
@@ -118,7 +122,7 @@ def plan_partitions(
                 durable=durable,
                 log_start=opened.log_start,
             )
-            for opened in planner.make(identified, numbers)
+            for opened in planner.make(identified, starts)
         ]
 
 
@@ -141,6 +145,18 @@ class _Opened:
     log_start: int
 
 
+def _ended(opened: Sequence[_Opened], marks: StagedEnds) -> list[_Opened]:
+    """Add to each log what it needs to end where it should, and leave out those that do."""
+    for each in opened:
+        marks.add(each.key, each.runs, each.appender.log_end_offset, each.topic.config)
+    staged = marks.finish()
+    ended = (
+        replace(each, runs=[*each.runs, staged[each.key]]) if each.key in staged else each
+        for each in opened
+    )
+    return [each for each in ended if each.runs or each.key not in marks]
+
+
 def _planned(
     opened: Sequence[_Opened], files: StagedFiles, late: LateEncoding, *, durable: bool
 ) -> list[PartitionAppend]:
@@ -160,6 +176,17 @@ def _planned(
         )
         for each in opened
     ]
+
+
+def _staged(riders: Sequence[Rider], aboard: Riders, planner: _Planner) -> list[StagedRun]:
+    for rider in riders:
+        aboard.add(rider, planner.topic(rider.topic))
+    return aboard.finish()
+
+
+def _check_runs(runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[Rider]) -> None:
+    for run in runs:
+        _check_run(run, plan, riders)
 
 
 def _check_run(run: StagedRun, plan: CommitPlan, riders: Sequence[Rider]) -> None:
@@ -203,9 +230,17 @@ class _Planner:
             found = self._topics[name] = self._catalog.topic(name, self._policies.get(name))
         return found
 
-    def open(self, by_partition: Mapping[TopicPartition, list[StagedRun]]) -> Iterator[_Opened]:
+    def open(
+        self,
+        by_partition: Mapping[TopicPartition, list[StagedRun]],
+        ends: Iterable[TopicPartition] = (),
+    ) -> Iterator[_Opened]:
         wanted: dict[str, set[int]] = {}
         placed: dict[str, set[int]] = {}
+        for key in ends:
+            check_there(key, self.topic(key.topic), has_folder=key in self._partitions)
+            wanted.setdefault(key.topic, set()).add(key.partition)
+            placed.setdefault(key.topic, set())
         for key, runs in by_partition.items():
             wanted.setdefault(key.topic, set()).add(key.partition)
             placed.setdefault(key.topic, set()).update(run.partitions for run in runs)
@@ -218,7 +253,9 @@ class _Planner:
             given = None if name in self._policies else self._plan.topics.partitions
             if topic.exists and given not in {None, topic.partitions}:
                 warn_of_partitions(name, given, topic.partitions)
-            if placed[name] != {topic.partitions} or not wanted[name] <= {*range(topic.partitions)}:
+            if not placed[name] <= {topic.partitions} or not wanted[name] <= {
+                *range(topic.partitions)
+            }:
                 # Else rows of one key would lie in two partitions, in no order.
                 now = topic.partitions
                 before = max(placed[name] - {now}, default=now)  # of tasks that did not see it
@@ -233,11 +270,11 @@ class _Planner:
                 key = TopicPartition(name, number)
                 yield self._open_partition(identified, key, by_partition.get(key, []))
 
-    def make(self, topic: Topic, numbers: Iterable[int]) -> Iterator[_Opened]:
-        """Open partitions that are not there yet."""
+    def make(self, topic: Topic, starts: Mapping[int, int]) -> Iterator[_Opened]:
+        """Open partitions that are not there yet, at their first offsets."""
         self._check_none_lost(topic)
-        for number in numbers:
-            yield self._open_partition(topic, TopicPartition(topic.name, number), [])
+        for number, start in starts.items():
+            yield self._open_partition(topic, TopicPartition(topic.name, number), [], start)
 
     def _check_not_deleted(self, run: StagedRun, topic: Topic) -> None:
         """Refuse rows of a topic that was deleted since: only what comes after may make it again.
@@ -278,7 +315,7 @@ class _Planner:
             raise LogDirectoryError(f"{lost_text(known, lost)}. Nothing was written")
 
     def _open_partition(
-        self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun]
+        self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun], start: int = 0
     ) -> _Opened:
         found = self._partitions.get(key)
         if found is None and topic.exists and runs:
@@ -304,7 +341,7 @@ class _Planner:
                 advice=advice(state.topics.get(topic.key), key.partition),
                 check_locks=self._log_set.check_current,
             )
-            first_offset = min((run.first_offset for run in kept), default=0)
+            first_offset = min((run.first_offset for run in kept), default=start)
             appender = log.open(
                 now_ms=self._now_ms, topic_id=topic.topic_id, first_offset=first_offset
             )

@@ -150,13 +150,15 @@ def delete_records(
     paths: Sequence[str],
     offsets: Mapping[TopicPartition, int],
     *,
+    heeds_policy: bool = True,
     allows_broker: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Deleted:
     """Let logs start at these offsets, all at once, whatever retention says.
 
     What lies below counts as deleted. Whole segments below go, too. An offset below the start of a
-    log changes nothing; -1 is the high watermark.
+    log changes nothing; -1 is the high watermark. ``heeds_policy``: logs that Kafka would not let
+    delete records of are refused.
 
     Raises:
         UnknownTopicOrPartitionError: a partition that the commit state does not know, or that has
@@ -172,18 +174,25 @@ def delete_records(
         dry_run=False,
         wait_ms=wait_ms,
     ) as log_set:
-        done = Deleted(log_set.state.set_id, removed=log_set.removed)
-        now_ms = system.time_ns() // 1_000_000
-        gone = []
-        for key, log in _named(log_set, offsets).items():
-            start = max(log.bounds.log_start, _start(log, offsets[key]))
-            log.check_end()
-            bounds = log.bounds._replace(log_start=start)
-            gone.append(Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
-        for log, _ in gone:
-            _remove_retired(log.where.path, log.topic.settings, now_ms, done)
-        done.partitions = shorten(log_set, gone, done.problems)
-        return done
+        logs = _named(log_set, offsets)
+        for log in logs.values() if heeds_policy else ():
+            _refuse_policy(log)
+        return _delete_records(log_set, [(log, offsets[key]) for key, log in logs.items()])
+
+
+def _delete_records(log_set: LogSet, starts: Sequence[tuple[KnownLog, int]]) -> Deleted:
+    done = Deleted(log_set.state.set_id, removed=log_set.removed)
+    now_ms = system.time_ns() // 1_000_000
+    gone = []
+    for log, offset in starts:
+        start = max(log.bounds.log_start, _start(log, offset))
+        log.check_end()
+        bounds = log.bounds._replace(log_start=start)
+        gone.append(Gone(log, expired(log.segments, _NONE, now_ms, bounds)))
+    for log, _ in gone:
+        _remove_retired(log.where.path, log.topic.settings, now_ms, done)
+    done.partitions = shorten(log_set, gone, done.problems)
+    return done
 
 
 def _named(
@@ -199,7 +208,6 @@ def _named(
                 f"{key} is no partition that the commit state of "
                 f"{', '.join(map(str, log_set.directories))} knows, or has no folder there"
             )
-        _refuse_policy(log)
         found[key] = log
     return found
 

@@ -19,6 +19,7 @@ from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
+from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote, understood
@@ -67,6 +68,7 @@ def create(
     *,
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
+    starts: Mapping[int, int] | None = None,
     allows_broker: bool = False,
     dry_run: bool = False,
 ) -> Altered:
@@ -77,6 +79,7 @@ def create(
         topic: its name.
         partitions: how many it gets.
         config: its settings, by Kafka's names.
+        starts: the first offsets of partitions that do not begin at 0, as those of a copy.
         allows_broker: whether to do so though a broker had the directories last.
         dry_run: whether to say only what would be done, and change nothing.
 
@@ -87,18 +90,17 @@ def create(
     """
     given = dict(config or {})
     _check_asked(topic, partitions, given)
+    first = _starts(partitions, starts or {})
     if not dry_run:
-        folders = [Path(path) for path in split_paths(",".join(paths))]
-        ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(folders)))
-    policy = TopicPolicy(partitions=partitions, settings=given)
+        _ensure(paths, allows_broker=allows_broker)
     with _opened(
         paths, "kafkalog create", allows_broker=allows_broker, dry_run=dry_run, starts=True
     ) as log_set:
-        wanted = _catalog(log_set, policy).topic(topic)
+        wanted = _catalog(log_set, TopicPolicy(partitions=partitions, settings=given)).topic(topic)
         if wanted.exists:
             raise OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
         if not dry_run:
-            _make(log_set, wanted, range(partitions))
+            _make(log_set, wanted, first)
         return Altered(log_set.state.set_id, topic, 0, partitions, {}, given)
 
 
@@ -107,6 +109,19 @@ def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -
     LogConfig.from_mapping(given)
     if partitions is not None and not 1 <= partitions < 2**31:
         raise OptionError(f"a topic cannot have {partitions} partitions, expected 1 or more")
+
+
+def _ensure(paths: Sequence[str], *, allows_broker: bool) -> None:
+    folders = [Path(path) for path in split_paths(",".join(paths))]
+    ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(folders)))
+
+
+def _starts(partitions: int, given: Mapping[int, int]) -> dict[int, int]:
+    """Return the first offset of each partition, by its number."""
+    starts = dict.fromkeys(range(partitions), 0) | dict(given)
+    if len(starts) > partitions or not all(0 <= each < MAX_OFFSET for each in starts.values()):
+        raise OptionError(f"a topic of {partitions} partitions cannot start at {dict(given)}")
+    return starts
 
 
 @shielded
@@ -165,7 +180,7 @@ def _altered(
 
 def _alter(log_set: LogSet, before: Topic, after: Topic) -> None:
     if after.partitions > before.partitions:
-        _make(log_set, after, range(before.partitions, after.partitions))
+        _make(log_set, after, dict.fromkeys(range(before.partitions, after.partitions), 0))
     elif after.settings != before.settings:
         state = log_set.state
         known = replace(state.topics[before.key], settings=after.settings)
@@ -262,8 +277,8 @@ def _known(log_set: LogSet, name: str) -> Topic:
     return topic
 
 
-def _make(log_set: LogSet, topic: Topic, numbers: range) -> None:
+def _make(log_set: LogSet, topic: Topic, starts: Mapping[int, int]) -> None:
     now_ms = system.time_ns() // 1_000_000
     plan = CommitPlan(directories=tuple(log_set.directories), planned_ms=now_ms)
     identity = BatchIdentity(f"job:{system.random_id()}", 0)
-    Committer(plan, identity).make_partitions(log_set, topic, numbers)
+    Committer(plan, identity).make_partitions(log_set, topic, starts)
