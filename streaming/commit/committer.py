@@ -200,13 +200,14 @@ class Committer:
         """Leave a batch that is committed; note the run, if it is a new one of the writer.
 
         A run that had planned the batch before it was committed is not new: it was replaced, and
-        wakes up late. It must not push out the run that has replaced it.
+        wakes up late. It must not push out the run that has replaced it. That may have found the
+        batch committed, too: so the time at which it planned is noted with it.
         """
         state = log_set.state
         last = log_set.state.writers[self._identity.writer]
         is_late = self._plan.planned_ms <= last.time_ms
         if last.run_id != self._identity.run_id and not is_late:
-            current = remember(self._identity, last, last.time_ms, last.expiration_ms)
+            current = remember(self._identity, last, self._plan.planned_ms, last.expiration_ms)
             writers = {
                 **log_set.state.writers,
                 self._identity.writer: replace(current, batch_id=last.batch_id),

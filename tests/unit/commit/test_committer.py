@@ -149,6 +149,20 @@ def test_a_run_that_wakes_up_late_does_not_replace_its_successor(tmp_path: Path)
     assert values_of([tmp_path], "t") == {0: ["a", "b"]}
 
 
+def test_nor_does_it_replace_one_that_only_found_its_batch_committed(tmp_path: Path) -> None:
+    killed, late, present = (
+        Writer(tmp_path, topic="t", run=run) for run in ("killed", "late", "present")
+    )
+    killed.write(0, rows(["a"]))
+    late.stamp_ms = time.time_ns() // 1_000_000 + 60_000
+    present.stamp_ms = late.stamp_ms + 1
+    paused = late.stage(0, rows(["a"]))
+    assert not present.write(0, rows(["a"])).appended
+    assert not late.commit(0, paused).appended
+    present.write(1, rows(["b"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "b"]}
+
+
 def test_writers_of_different_names_do_not_disturb_each_other(tmp_path: Path) -> None:
     writers = [Writer(tmp_path, name=name, topic="t") for name in "xyz"]
     for batch_id in range(3):
