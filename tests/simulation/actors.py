@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation import brokers, operators, readers, topic_owners, writers
+from tests.simulation import archivists, brokers, operators, readers, topic_owners, writers
 
 if TYPE_CHECKING:
     import random
@@ -23,12 +23,15 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "versioned": writers.versioned,
     "query": writers.query,
     "batch": writers.batch,
+    "pair": writers.pair,
     "reader": readers.reader,
     "follower": readers.follower,
     "operator": operators.operator,
     "deleter": operators.deleter,
     "janitor": operators.janitor,
     "cleaner": operators.cleaner,
+    "giver": operators.giver,
+    "archivist": archivists.archivist,
     "broker": brokers.broker,
     "owner": topic_owners.owner,
 }

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Audit", "Cut", "History", "Read", "Write"]
+__all__ = ["Acceptance", "Audit", "Cut", "History", "Read", "Write"]
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -93,6 +93,23 @@ class Cut:
 
 
 @dataclass
+class Acceptance:
+    """A person continues without what a loss of power took: offsets ``[start, end)`` by partition.
+
+    ``named`` is None if nobody was told which they are.
+    """
+
+    at: int
+    named: dict[int, tuple[int, int]] | None = None
+
+    def names(self, place: Place) -> bool:
+        """Whether an offset may be gone from then on."""
+        partition, offset = place
+        start, end = (0, offset + 1) if self.named is None else self.named.get(partition, (0, 0))
+        return start <= offset < end
+
+
+@dataclass
 class History:
     """All that writers and readers were told."""
 
@@ -100,6 +117,10 @@ class History:
     reads: list[Read] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     losses_of_power: list[int] = field(default_factory=list)
+    losses_are_named: bool = True
+    accepted: list[Acceptance] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)
+    """The keys of values, if older records of a key may be gone: it is compacted."""
     parts_may_be_away: bool = False
     """Whether directories may not be mounted: what was planned of them is skipped then, and said
     once, by those who continue after a loss."""
@@ -133,7 +154,13 @@ class Audit:
         lives: dict[str, list[Read]] = {}
         for read in self._history.reads:
             self._rows(read)
+        self._by_key: dict[tuple[int, str], list[int]] = {}
+        for value, (partition, offset) in self._place_of.items():
+            if value in self._history.keys:
+                key = partition, self._history.keys[value]
+                self._by_key.setdefault(key, []).append(offset)
         for read in self._history.reads:
+            self._gaps(read)
             self._batches(read)
             if read.life is None:
                 self._whole(read)
@@ -161,6 +188,34 @@ class Audit:
         offset = self._place_of[value][1] if value in self._place_of else 0
         return self._may_start(partition, offset + 1, read)
 
+    def _is_older(self, value: str) -> bool:
+        """Whether a later record of the same key was seen: compaction may have taken a value."""
+        key = self._history.keys.get(value)
+        if key is None:
+            return False
+        partition = self._writes[value].values[value]
+        offset = self._place_of[value][1] if value in self._place_of else -1
+        return any(other > offset for other in self._by_key.get((partition, key), ()))
+
+    def _are_older(self, partition: int, start: int, end: int) -> bool:
+        """Whether compaction may have taken all that was seen of ``[start, end)``."""
+        if self._history.is_compacted:
+            return True
+        known = (self._value_at.get((partition, offset)) for offset in range(start, end))
+        is_compacted = bool(self._history.keys) and start < end
+        return is_compacted and all(value is None or self._is_older(value) for value in known)
+
+    def _is_unnamed(self, value: str, write: Write, read: Read) -> bool:
+        """Whether a loss of power took what was acknowledged, and no person was told so."""
+        if not self._history.losses_are_named:
+            return False
+        place = self._place_of.get(value)
+        losses = [at for at in self._history.losses_of_power if write.began < at < read.began]
+        if place is None or len(write.tries) > 1 or write.outcome != "ok" or not losses:
+            return False
+        was_there = write.acknowledged < losses[0]
+        return was_there and not any(each.names(place) for each in self._history.accepted)
+
     def _was_lost(self, write: Write, since: int, until: int) -> bool:
         """Whether a loss of power between two moments may have taken what was there of a write.
 
@@ -173,20 +228,24 @@ class Audit:
     def _missing(self, write: Write, there: set[str], read: Read) -> list[str]:
         missing = sorted(write.values.keys() - there)
         if write.is_left_to_system and self._was_lost(write, write.began, read.began):
-            return []
+            missing = [value for value in missing if self._is_unnamed(value, write, read)]
+        missing = [value for value in missing if not self._is_older(value)]
         return [value for value in missing if not self._may_lack(value, read)]
 
     # One read
 
-    def _rows(self, read: Read) -> None:
+    def _gaps(self, read: Read) -> None:
         self._bounds(read)
         seen: dict[int, int] = {}
+        for partition, offset, _ in read.rows:
+            due = seen.get(partition, offset)
+            if offset != due and not read.skips and not self._are_older(partition, due, offset):
+                self._say(f"{read.reader}: offset {offset} after {due - 1} in {partition}")
+            seen[partition] = offset + 1
+
+    def _rows(self, read: Read) -> None:
         for partition, offset, value in read.rows:
             place = (partition, offset)
-            is_next = offset == seen.get(partition, offset - 1) + 1
-            if not is_next and not read.skips and not self._history.is_compacted:
-                self._say(f"{read.reader}: offset {offset} after {seen[partition]} in {partition}")
-            seen[partition] = offset
             write = self._writes.get(value)
             self._place(read, place, value)
             if write is None or write.began > read.ended:
@@ -244,7 +303,8 @@ class Audit:
 
     def _whole(self, read: Read) -> None:
         for partition, first in _firsts(read).items():
-            if first and not self._may_start(partition, first, read):
+            is_older = self._are_older(partition, 0, first)
+            if first and not is_older and not self._may_start(partition, first, read):
                 self._say(f"{read.reader}: {partition} begins at {first}")
             for cut in self._history.cuts:
                 if cut.is_over(read) and first < (cut.starts.get(partition) or 0):
@@ -254,7 +314,8 @@ class Audit:
         there = {value for _, _, value in read.rows}
         for write in self._history.writes:
             if write.outcome == "ok" and write.acknowledged < read.began:
-                if not write.is_durable and self._was_lost(write, write.began, read.began):
+                is_lost = not write.is_durable and self._was_lost(write, write.began, read.began)
+                if is_lost and not write.is_left_to_system:
                     continue
                 missing = self._missing(write, there, read)
                 if missing:
@@ -264,7 +325,7 @@ class Audit:
     def _kept(self, read: Read) -> None:
         """See that retention left as much as it was told to."""
         kept = [cut.keeps_bytes for cut in self._history.cuts if cut.keeps_bytes is not None]
-        if not kept or any(cut.starts for cut in self._history.cuts):
+        if not kept or self._history.keys or any(cut.starts for cut in self._history.cuts):
             return
         counts = Counter(partition for partition, _, _ in read.rows)
         for partition, first in _firsts(read).items():
@@ -293,7 +354,8 @@ class Audit:
                     is_told and self._history.parts_may_be_away
                 )
                 is_back = is_told and bool(self._history.losses_of_power)
-                if (offset < due and not is_back) or (offset > due and not (may_skip and is_gone)):
+                skips = (may_skip and is_gone) or self._are_older(partition, due, offset)
+                if (offset < due and not is_back) or (offset > due and not skips):
                     self._say(
                         f"{read.reader}: gives offset {offset} of {partition} where {due} is due"
                     )

@@ -136,6 +136,7 @@ def _unlink(path: str) -> None:
 class _Broker:
     def __init__(self, scene: Scene) -> None:
         """Start: recover what was not shut down in good order."""
+        self._scene = scene
         self._directories = [Path(path) for path in scene.paths]
         for folder in self._directories:
             if not (folder / META_PROPERTIES).exists():
@@ -161,7 +162,8 @@ class _Broker:
         if appender is None:
             appender = PartitionAppender(self._folders[key], key, LogConfig(), now_ms=0)
             self._appenders[key] = appender
-        data = batch_bytes(appender.log_end_offset, [Row(value.encode(), key=value.encode())])
+        (row,) = self._scene.rows({value: key.partition}).to_pylist()
+        data = batch_bytes(appender.log_end_offset, [Row(row["value"], key=row["key"])])
         content = np.frombuffer(data, np.uint8).copy()
         plan = appender.plan([scan_batches(content).table])
         appender.apply(plan, [BufferSource(content)], os.close)

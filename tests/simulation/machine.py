@@ -15,7 +15,7 @@ import stat
 import struct
 import sys
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from uuid import UUID
 
 from tests.simulation.images import Images
@@ -24,7 +24,7 @@ from tests.simulation.power import Node, Unsynced
 from tests.simulation.scheduler import Decision, Lock, Scheduler
 
 from kafkalog.files.system import system
-from kafkalog.streaming.store import file_systems
+from kafkalog.streaming.store import file_systems, locks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,8 +41,8 @@ _LONGEST_NAME: Final = 255
 _PAUSES_S: Final = (0.3, 2.0, 90.0, 700.0)
 _JUMPS_S: Final = (-86_400.0, -3.0, 3.0, 40 * 86_400.0)
 _ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE)
-_AWAY_S: Final = (0.003, 0.1, 5.0)
 _NAMED_ONCE: Final = ("kafkalog.commit", "kafkalog.intent")
+_AWAY_S: Final = (0.003, 0.1, 5.0)
 
 
 class _Opened:
@@ -64,11 +64,18 @@ class Machine:
     """Files and what processes have open; calls are steps of the scheduler.
 
     ``knows_power``: whether it may go, so that what is not durable has to be known. ``is_shared``:
-    whether the files lie on a server, which may give locks away.
+    whether the files lie on a server, which may give locks away. ``has_posix_locks``: whether
+    locks are a process's, which loses one when any thread of it closes the file, as on macOS.
     """
 
     def __init__(
-        self, scheduler: Scheduler, *, knows_power: bool = False, is_shared: bool = False
+        self,
+        scheduler: Scheduler,
+        *,
+        knows_power: bool = False,
+        is_shared: bool = False,
+        has_posix_locks: bool = False,
+        lets_late_hosts_act: bool = False,
     ) -> None:
         self.scheduler = scheduler
         scheduler.happens = self._happens
@@ -78,11 +85,15 @@ class Machine:
         self.unsynced = Unsynced(self.root) if knows_power else None
         self.losses_of_power = 0
         self._opened: dict[int, _Opened] = {}
-        self._locks: dict[int, int] = {}
+        self._locks: dict[int, object] = {}
+        self.has_posix_locks = has_posix_locks
+        self._lets_late_hosts_act = lets_late_hosts_act
         self._broken: dict[str, _Broken] = {}
         self.is_shared = is_shared
         self.images = Images(self.root, self._new)
         self._cut_off: set[int] = set()
+        self.intents_crossed = False
+        """Whether a host wrote its intent after it had lost its locks."""
         self._short: Process | None = None
         self._drawn = 0
         self._torn: Process | None = None
@@ -144,7 +155,7 @@ class Machine:
         So what it writes to these files is refused; all else arrives.
         """
         for descriptor, opened in self._opened.items():
-            if opened.process is process and self._locks.get(opened.node.number) == descriptor:
+            if self._locks.get(opened.node.number) == descriptor and opened.process is process:
                 del self._locks[opened.node.number]
                 self._cut_off.add(descriptor)
         self.scheduler.pause(90.0)
@@ -152,14 +163,17 @@ class Machine:
     def _check_host(self, path: str) -> None:
         """End a host that has lost its locks before it changes a name that it cannot prove.
 
-        protocol.md, "Locks that are lost": what nobody can notice between a proof and a change.
+        protocol.md, "Locks that are lost": what nobody can notice between a proof and a change. A
+        late intent may replace another's, and the next writer may refuse.
         """
         process = self.scheduler.running.process
         if self._cut_off and any(
             each in self._opened and self._opened[each].process is process for each in self._cut_off
         ):
             folder, _, name = path.rpartition("/")
-            if name in _NAMED_ONCE or folder.count("/") > ROOT.count("/") + 1:
+            is_named_once = name in _NAMED_ONCE and not self._lets_late_hosts_act
+            self.intents_crossed |= name == "kafkalog.intent"
+            if is_named_once or folder.count("/") > ROOT.count("/") + 1:
                 self.kill(process)
                 self.scheduler.step("lost")
 
@@ -295,8 +309,11 @@ class Machine:
     def _close(self, descriptor: int) -> None:
         opened = self._opened.pop(descriptor)
         self._cut_off.discard(descriptor)
-        if self._locks.get(opened.node.number) == descriptor:
+        if self._locks.get(opened.node.number) == self._owner(descriptor, opened):
             del self._locks[opened.node.number]
+
+    def _owner(self, descriptor: int, opened: _Opened) -> object:
+        return opened.process if self.has_posix_locks else descriptor
 
     def _of(self, descriptor: int) -> _Opened:
         opened = self._opened.get(descriptor)
@@ -366,10 +383,9 @@ class Machine:
         # In no order that anybody could count on.
         return names[::-1] if self.scheduler.total_steps & 1 else names
 
-    def scandir(self, place: Any) -> contextlib.AbstractContextManager[Iterator[_Entry]]:
+    def scandir(self, place: Any) -> _Listing:
         path = os.fspath(place)
-        entries = [_Entry(self, f"{path}/{name}", name) for name in self.listdir(path)]
-        return contextlib.nullcontext(iter(entries))
+        return _Listing(_Entry(self, f"{path}/{name}", name) for name in self.listdir(path))
 
     def readlink(self, place: Any) -> str:
         self._step("readlink", os.fspath(place))
@@ -489,11 +505,12 @@ class Machine:
     # Locks
 
     def lockf(self, descriptor: int, command: int, *_: int) -> None:
-        number = self._use("lock", descriptor).node.number
+        opened = self._use("lock", descriptor)
+        number, owner = opened.node.number, self._owner(descriptor, opened)
         if command & fcntl.LOCK_UN:
-            if self._locks.get(number) == descriptor:
+            if self._locks.get(number) == owner:
                 del self._locks[number]
-        elif self._locks.setdefault(number, descriptor) != descriptor:
+        elif self._locks.setdefault(number, owner) != owner:
             raise _failure(errno.EAGAIN)
 
     def fcntl(self, descriptor: int, command: int, asked: bytes) -> bytes:
@@ -503,13 +520,24 @@ class Machine:
             return asked
         if command != fcntl.F_GETLK:
             raise _failure(errno.ENOSYS)
-        number = self._use("lock", descriptor).node.number
-        is_free = self._locks.get(number, descriptor) == descriptor
+        opened = self._use("lock", descriptor)
+        owner = self._owner(descriptor, opened)
+        is_free = self._locks.get(opened.node.number, owner) == owner
         return struct.pack("h", fcntl.F_UNLCK if is_free else fcntl.F_WRLCK) + asked[2:]
 
 
+class _Listing(list["_Entry"]):
+    """What ``os.scandir`` returns."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+
+
 class _Entry:
-    """What ``os.scandir`` gives."""
+    """One of what ``os.scandir`` gives."""
 
     def __init__(self, machine: Machine, path: str, name: str) -> None:
         self.path, self.name, self._machine = path, name, machine
@@ -606,6 +634,8 @@ def installed(machine: Machine) -> Iterator[Machine]:
         patch(system, "mounts", lambda: f"1 0 0:1 / / rw - {kind} disk rw\n")
         # What asks a second process is none of these processes.
         patch(file_systems, "_check_locks", lambda _: None)
+        if machine.has_posix_locks:
+            patch(locks, "_OFD_SETLK", None)
         patch(system, "random_id", machine.random_id)
         patch(system, "lock", lambda: Lock(scheduler))
         patch(system, "start_thread", scheduler.start_thread)

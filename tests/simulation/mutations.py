@@ -52,7 +52,8 @@ def _aimed(name: str, number: int) -> Plan:
     flush = "mixed" if "power" not in mutation.faults else "commit"
     options = {**plan.options, "flush": flush, **mutation.options}
     rates = Rates(10, mutation.faults)
-    return replace(plan, rates=rates, options=options, **mutation.drawn)
+    drawn = {"extras": frozenset(), **mutation.drawn}
+    return replace(plan, rates=rates, options=options, **drawn)
 
 
 class Found(NamedTuple):

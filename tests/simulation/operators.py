@@ -10,13 +10,14 @@ from tests.simulation.scene import TOPIC, Scene
 from kafkalog.errors import OffsetOutOfRangeError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.compact import Wanted, compact
+from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import HIGH_WATERMARK_OFFSET, delete_records, retain
 
 if TYPE_CHECKING:
     import random
 
-__all__ = ["cleaner", "deleter", "janitor", "operator"]
+__all__ = ["cleaner", "deleter", "giver", "janitor", "operator"]
 
 
 def operator(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
@@ -25,9 +26,19 @@ def operator(scene: Scene, name: str, operations: int, chance: random.Random) ->
         with scene.at_work(name):
             scene.rest(chance)
             accepts = scene.may_need_acceptance and chance.random() < 0.5
-            done = recover(scene.paths, accept_os_loss=accepts)
+            done = scene.accept_os_loss() if accepts else recover(scene.paths)
             if (done.problems or done.lost) and not scene.may_fail:
                 scene.history.errors.append(f"{name} finds {done.problems} {done.lost}")
+
+
+def giver(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A person who hands a set over to a broker, and takes it back before one was started."""
+    for _ in range(max(operations // 2, 1)):
+        with scene.at_work(name):
+            scene.rest(chance)
+            done = (hand_over if chance.random() < 0.5 else take_over)(scene.paths)
+            if done.problems and not scene.may_fail:
+                scene.history.errors.append(f"{name} finds {done.problems}")
 
 
 def deleter(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
@@ -75,7 +86,7 @@ def janitor(scene: Scene, name: str, operations: int, chance: random.Random) -> 
 
 
 def cleaner(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
-    """What compacts now and then: each key is there once, so all records stay where they are."""
+    """What compacts now and then: of each key the last record stays, where it is."""
     for _ in range(max(operations // 2, 1)):
         with scene.at_work(name):
             scene.rest(chance)

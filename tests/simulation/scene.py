@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import zlib
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from tests.simulation.auditor import Cut, History, Read, Write
+from tests.simulation.auditor import Acceptance, Cut, History, Read, Write
 from tests.simulation.machine import ROOT, Machine
 from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.warnings_heard import warnings_to
 
 from kafkalog.errors import DurabilityError, KafkaLogError
+from kafkalog.streaming.operate.recover import Upkeep, recover
 
 if TYPE_CHECKING:
     import random
@@ -24,6 +26,7 @@ __all__ = ["EACH", "OTHER", "TOPIC", "Scene"]
 TOPIC: Final = "t"
 OTHER: Final = "u"
 """A topic that is deleted and created again. Its records begin with the number of its life."""
+_KEYS: Final = 6
 EACH: Final = 1000
 """Partitions of a life of that topic, for the auditor, to whom each life is another topic."""
 COLUMNS: Final = ("partition", "offset", "value")
@@ -51,6 +54,8 @@ class Scene:
         self.may_lose: bool = plan["may_lose"]
         self.has_other: bool = plan["has_other"]
         """Whether somebody looks after the other topic."""
+        self.repeats_keys: bool = plan["repeats_keys"]
+        self.has_empty_batches: bool = plan["has_empty_batches"]
         machine.loses_power = lambda: history.losses_of_power.append(history.now())
         self.warned: dict[str, list[str]] = {}
         """What was said to each actor since it was last asked for."""
@@ -58,11 +63,15 @@ class Scene:
     # Records
 
     def rows(self, values: dict[str, int]) -> pa.RecordBatch:
-        """Make rows of values, each for its partition."""
+        """Make rows of values, each for its partition; with few keys if somebody compacts."""
+        keys = dict.fromkeys(values, "")
+        if self.repeats_keys:
+            keys = {value: f"key {zlib.crc32(value.encode()) % _KEYS}" for value in values}
+            self.history.keys |= keys
         return pa.RecordBatch.from_pydict(
             {
-                "key": pa.array([value.encode() for value in values]),
-                "value": pa.array([value.encode() for value in values]),
+                "key": pa.array([(keys[value] or value).encode() for value in values], pa.binary()),
+                "value": pa.array([value.encode() for value in values], pa.binary()),
                 "partition": pa.array([each % EACH for each in values.values()], pa.int32()),
             }
         )
@@ -126,6 +135,16 @@ class Scene:
     def any_topic(self, chance: random.Random) -> str:
         """Choose a topic to read."""
         return OTHER if self.has_other and chance.random() < 0.7 else TOPIC
+
+    def accept_os_loss(self) -> Upkeep:
+        """Let a person continue without what a loss of power took, and note what he is told."""
+        noted = Acceptance(self.history.now())
+        self.history.accepted.append(noted)
+        self.other.accepted.append(Acceptance(noted.at))
+        done = recover(self.paths, accept_os_loss=True)
+        lost = [each for each in done.lost if each.where.topic_partition.topic == TOPIC]
+        noted.named = {e.where.topic_partition.partition: (e.start, e.end) for e in lost}
+        return done
 
     # What comes of it
 

@@ -17,8 +17,6 @@ from tests.simulation.scene import Scene
 from tests.simulation.scheduler import Rates, Scheduler
 from tests.simulation.writers import write_first
 
-from kafkalog.streaming.operate.recover import recover
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -27,8 +25,25 @@ if TYPE_CHECKING:
 __all__ = ["Plan", "Result", "draw", "run", "shrink"]
 
 _START_NS = 1_700_000_000_000_000_000
-_OTHERS = ("reader", "follower", "operator", "deleter", "janitor", "broker", "cleaner")
-_WEIGHTS = (6, 6, 4, 2, 2, 3, 2)
+_WRITERS = ("appender", "versioned", "query", "batch", "pair")
+_OTHERS = {
+    "reader": 6,
+    "follower": 6,
+    "operator": 4,
+    "deleter": 2,
+    "janitor": 2,
+    "broker": 3,
+    "cleaner": 2,
+    "giver": 2,
+    "archivist": 2,
+}
+EXTRAS = {
+    "empty batches": "queries have micro-batches without rows",
+    "few keys": "keys come again, for a cleaner",
+    "late hosts": "who has lost his locks to a server changes names all the same",
+    "named losses": "what flush=os left is lost only if a person is told which offsets are",
+    "posix locks": "locks are a process's, and fall when any of its threads closes the file",
+}
 _HARMLESS = frozenset({"kill", "torn", "interrupt", "power"})
 """Faults that are in nobody's way but of who is struck."""
 
@@ -46,6 +61,8 @@ class Plan:
     partitions: int
     options: Mapping[str, str]
     rates: Rates
+    extras: frozenset[str] = frozenset()
+    """What else is so: see :data:`EXTRAS`."""
     script: tuple[Decision, ...] | None = None
 
 
@@ -71,8 +88,8 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     """Draw a plan."""
     chance = random.Random(seed)
     names = list(kinds) or [
-        *chance.choices(("appender", "versioned", "query", "batch"), k=chance.choice((1, 2, 2, 3))),
-        *chance.choices(_OTHERS, _WEIGHTS, k=chance.choice((1, 2, 2, 3))),
+        *chance.choices(_WRITERS, k=chance.choice((1, 2, 2, 3))),
+        *chance.choices([*_OTHERS], [*_OTHERS.values()], k=chance.choice((1, 2, 2, 3))),
     ]
     actors = {f"{k}{n}": (k, chance.randrange(3, 10)) for n, k in enumerate(names)}
     options = {"flush": chance.choice(("commit", "commit", "os", "mixed")), "max.block.ms": "60000"}
@@ -94,7 +111,7 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
             faults[what] = every * 3
     if chance.random() < 0.25 and "broker" not in names:
         faults["power"] = every * 10
-    elif chance.random() < 0.2:
+    elif chance.random() < 0.2 and "broker" not in names:  # which does not know of it
         faults["lost"] = every * 4
     if "cleaner" in names:
         options |= {"cleanup.policy": "compact,delete", "segment.bytes": "200"}
@@ -107,7 +124,19 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         partitions=chance.choice((1, 2, 3)),
         options=options,
         rates=Rates(chance.choice((3, 10, 40)), faults),
+        extras=_extras(chance, names, faults),
     )
+
+
+def _extras(chance: random.Random, names: list[str], faults: Mapping[str, int]) -> frozenset[str]:
+    may_be = {
+        "empty batches": "query" in names,
+        "few keys": "cleaner" in names,
+        "late hosts": "lost" in faults,
+        "named losses": "power" in faults,
+        "posix locks": "lost" not in faults,
+    }
+    return frozenset(name for name, may in may_be.items() if may and chance.random() < 0.4)
 
 
 def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
@@ -117,7 +146,8 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         happening = {decision.what for decision in plan.script} - {"switch"}
     script = None if plan.script is None else list(plan.script)
     scheduler = Scheduler(plan.seed, plan.rates, script, start_ns=_START_NS)
-    machine, history = _machine(scheduler, happening), History()
+    machine, history = _machine(plan, scheduler, happening), History()
+    history.losses_are_named = "named losses" in plan.extras
     history.parts_may_be_away = bool(happening & {"vanish", "empty", "old"})
     if "retention.bytes" in plan.options:
         history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
@@ -129,6 +159,8 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             "directories": plan.directories,
             "options": plan.options,
             "has_other": any(kind == "owner" for kind, _ in plan.actors.values()),
+            "repeats_keys": "few keys" in plan.extras,
+            "has_empty_batches": "empty batches" in plan.extras,
             "has_broker": any(kind == "broker" for kind, _ in plan.actors.values()),
             "may_lose": any(kind in DELETING for kind, _ in plan.actors.values())
             or "retention.bytes" in plan.options
@@ -141,7 +173,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
         with installed(machine), scene.listening():
             _begin(scene)
             harmless = _HARMLESS if plan.options["flush"] == "commit" else _HARMLESS - {"power"}
-            scene.may_fail = bool(happening - harmless)
+            scene.may_fail = bool(happening - harmless) or "posix locks" in plan.extras
             actors = {
                 name: _actor(scene, plan, name, kind, operations)
                 for name, (kind, operations) in plan.actors.items()
@@ -149,7 +181,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             scheduler.run(actors)
             machine.calm()
             # Whoever was told of records that an older copy has taken is left with them.
-            scene.may_fail = machine.images.have_parted
+            scene.may_fail = machine.images.have_parted or machine.intents_crossed
             scheduler.run({"end": lambda: _end(scene)}, calm=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         history.errors.append(f"{type(error).__name__}: {error}")
@@ -171,8 +203,14 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     )
 
 
-def _machine(scheduler: Scheduler, happening: set[str]) -> Machine:
-    return Machine(scheduler, knows_power="power" in happening, is_shared="lost" in happening)
+def _machine(plan: Plan, scheduler: Scheduler, happening: set[str]) -> Machine:
+    return Machine(
+        scheduler,
+        knows_power="power" in happening,
+        is_shared="lost" in happening,
+        has_posix_locks="posix locks" in plan.extras,
+        lets_late_hosts_act="late hosts" in plan.extras,
+    )
 
 
 def _begin(scene: Scene) -> None:
@@ -197,7 +235,7 @@ def _end(scene: Scene) -> None:
     """When all is quiet again, who writes can write, and who reads can read."""
     if scene.may_need_acceptance:
         with scene.at_work("end"):
-            recover(scene.paths, accept_os_loss=True)
+            scene.accept_os_loss()
     ACTORS["appender"](scene, "end", 1, random.Random(0))
     look(scene, "end")
 

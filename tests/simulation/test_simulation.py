@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.simulation.auditor import Audit, History, Read, Write
+from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
 from tests.simulation.simulation import draw, run, shrink
@@ -131,6 +131,27 @@ def test_what_may_never_be_is_found(
 def test_a_query_is_given_each_offset_once_and_none_is_left_out() -> None:
     assert audit("ok", SEEN, life="query") == ""
     assert "gives offset 0 of 0 where 1 is due" in audit("ok", SEEN, SEEN, life="query")
+
+
+def test_what_flush_os_left_is_gone_only_if_a_person_is_told_so() -> None:
+    history = History([Write({"a0": 0}, 1, "ok", 2, "os", is_left_to_system=True)])
+    seen = [(0, 0, "a0")]
+    history.reads = [Read("reader", 3, 4, seen), Read("reader", 8, 9, [])]
+    history.losses_of_power.append(5)
+    history.accepted.append(Acceptance(6, {0: (0, 1)}))
+    assert Audit(history).found == []
+    history.accepted = [Acceptance(6, {0: (1, 2)})]
+    assert "lacks what was acknowledged" in "".join(Audit(history).found)
+
+
+def test_of_a_key_the_last_record_stays_if_others_are_compacted() -> None:
+    history = History([Write({"a0": 0, "a1": 0, "a2": 0}, 1, "ok", 2)])
+    history.keys = {"a0": "k", "a1": "l", "a2": "k"}
+    whole = [(0, 0, "a0"), (0, 1, "a1"), (0, 2, "a2")]
+    history.reads = [Read("reader", 3, 4, whole), Read("reader", 5, 6, whole[1:])]
+    assert Audit(history).found == []
+    history.reads.append(Read("reader", 7, 8, whole[2:]))
+    assert "lacks what was acknowledged: ['a1']" in "".join(Audit(history).found)
 
 
 def test_the_page_names_every_guard_that_was_taken_out() -> None:

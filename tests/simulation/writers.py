@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.scene import TOPIC, Scene
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
 
-__all__ = ["appender", "batch", "query", "versioned", "write_first"]
+__all__ = ["appender", "batch", "pair", "query", "versioned", "write_first"]
 
 _TRIES: Final = 6
 
@@ -52,6 +54,31 @@ def appender(scene: Scene, name: str, operations: int, chance: random.Random) ->
         write = scene.write(f"{name}.{number}", chance)
         with scene.told(write, name):
             _append(scene, write)
+
+
+def pair(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A program of two threads: one appends, one copies the log directories, or appends too."""
+    for number in range(operations):
+        write, other = (scene.write(f"{name}.{number}.{n}", chance) for n in range(2))
+        other.outcome = "unknown"
+        appends = chance.random() < 0.5
+        with scene.told(write, name):
+            scene.machine.scheduler.start_thread(_beside, (scene, other, appends))
+            _append(scene, write)
+        scene.rest_here(name, chance)
+
+
+def _beside(scene: Scene, write: Write, appends: bool) -> None:
+    with contextlib.suppress(KafkaLogError, OSError, InterruptError):
+        if appends:
+            _append(scene, write)
+            write.outcome, write.is_durable = "ok", write.flush == "commit"
+            write.acknowledged = scene.history.now()
+            return
+        for path in scene.paths:
+            for each in Path(path).iterdir():
+                with contextlib.suppress(IsADirectoryError):
+                    os.close(os.open(each, os.O_RDWR))
 
 
 def versioned(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
@@ -110,7 +137,8 @@ def query(scene: Scene, name: str, operations: int, chance: random.Random) -> No
     late: list[tuple[WritePlan, BatchIdentity, list[StagedRun]]] = []
     runs = 0
     for number in range(operations):
-        write = scene.write(f"{name}.{number}", chance)
+        is_empty = scene.has_empty_batches and chance.random() < 0.1
+        write = scene.begin({}, chance) if is_empty else scene.write(f"{name}.{number}", chance)
         for _ in range(_TRIES):
             staged: list[StagedRun] = []
             identity = BatchIdentity(f"query:{name}", number, f"run-{runs}", f"digest {number}")
