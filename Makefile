@@ -29,14 +29,14 @@ unit: env ## Run the tests that need neither a JVM nor a server, but for those t
 
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \
-	    KAFKALOG_HANDOVER_CRASHES=20 python -m pytest -q --timeout 7200 \
+	    KAFKALOG_HANDOVER_CRASHES=20 KAFKALOG_CLUSTER_KILLS=3 python -m pytest -q --timeout 7200 \
 	    tests/crash/test_sink_kill_walk.py tests/crash/test_fault_walk.py tests/crash/test_kill_campaign.py \
 	    tests/crash/test_retention_killed.py tests/crash/test_compaction_killed.py \
 	    tests/crash/test_compaction_rounds_killed.py tests/crash/test_topics_killed.py \
 	    tests/crash/test_upgrade_walk.py tests/crash/test_salvage_walk.py \
 	    tests/crash/test_copied_bounds_killed.py \
-	    tests/crash/test_sink_query_killed.py tests/interop/test_handover_after_crashes.py \
-	    tests/interop/test_compaction_killed_broker.py
+	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
+	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import pytest
 from tests.support import deployed_job
-from tests.support.jvm import Server
-from tests.support.kafka import free_port
-
-from kafkalog.jobs.jars import java
+from tests.support.spark_cluster import SPARK_HOME, Cluster
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.spark
 
-SPARK_HOME = Path(pyspark.__file__).parent
 SETTINGS = {
     "spark.driver.memory": "512m",
     "spark.driver.host": "127.0.0.1",
@@ -56,43 +49,9 @@ def submit(*options: str) -> list[str]:
     return [str(SPARK_HOME / "bin" / "spark-submit"), *options, *settings]
 
 
-@contextlib.contextmanager
-def cluster(home: Path) -> Iterator[str]:
-    """Run a master and two workers of one core on loopback; give the master's address."""
-    port = free_port()
-    address = f"spark://127.0.0.1:{port}"
-    where = ["--host", "127.0.0.1", "--webui-port", "0"]
-    start = [java(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{SPARK_HOME}/jars/*"]
-    with contextlib.ExitStack() as stack:
-
-        def serve(name: str, main: str, *words: str, ready: str) -> None:
-            server = Server(
-                [*start, f"org.apache.spark.deploy.{main}", *words], home / f"{name}.log"
-            )
-            stack.callback(server.kill)
-            server.start(ready)
-
-        serve(
-            *("master", "master.Master", *where, "--port", str(port)),
-            ready="I have been elected leader",
-        )
-        for name in ("worker-1", "worker-2"):
-            limits = ["--cores", "1", "--memory", "512m", "--work-dir", str(home / name)]
-            serve(
-                *(name, "worker.Worker", *where, *limits, address),
-                ready="Successfully registered with master",
-            )
-        yield address
-
-
-def test_a_standalone_cluster_copies_a_topic(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a worker starts executors from there, with the Python that they are told
-    monkeypatch.setenv("SPARK_HOME", str(SPARK_HOME))
-    monkeypatch.setenv("SPARK_SCALA_VERSION", "2.13")
-    with cluster(tmp_path) as address:
-        shown = run(tmp_path, submit("--master", address, "--executor-memory", "512m"))
+def test_a_standalone_cluster_copies_a_topic(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        shown = run(tmp_path, submit("--master", cluster.address, "--executor-memory", "512m"))
     assert shown == {"kind": "pyspark.sql.session", **ROWS}
     assert all(any((tmp_path / name).glob("app-*/*/stderr")) for name in ("worker-1", "worker-2"))
 

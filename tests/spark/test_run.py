@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
 import pytest
+from tests.support.delta_table import values_in
 from tests.support.sinking import Writer, rows
 
 if TYPE_CHECKING:
@@ -29,19 +28,6 @@ def started(*words: object) -> subprocess.Popen[str]:
     )
 
 
-def values(table: Path) -> Counter[bytes]:
-    """Read what the table holds now, by Delta's log."""
-    files: dict[str, Any] = {}
-    for entry in sorted((table / "_delta_log").glob("*.json")):
-        for line in entry.read_text().splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                files[action["add"]["path"]] = action
-            files.pop(action.get("remove", {}).get("path", ""), None)
-    found = (pq.read_table(table / path)["value"].to_pylist() for path in files)
-    return Counter(value for some in found for value in some)
-
-
 def test_a_pipeline_that_is_asked_to_end_ends_between_two_micro_batches_and_continues(
     tmp_path: Path,
 ) -> None:
@@ -53,7 +39,7 @@ def test_a_pipeline_that_is_asked_to_end_ends_between_two_micro_batches_and_cont
     for asked in (signal.SIGTERM, signal.SIGINT):
         follower = started(*words)
         for _ in range(2):
-            while len(values(table)) < 2 * number + 2:
+            while len(values_in(table)) < 2 * number + 2:
                 assert follower.poll() is None, follower.communicate()
                 time.sleep(0.2)
             number += 1
@@ -63,5 +49,5 @@ def test_a_pipeline_that_is_asked_to_end_ends_between_two_micro_batches_and_cont
 
         assert (follower.returncode, out) == (128 + asked, ""), err
         assert err.splitlines()[-1].startswith("archive t: "), err
-        there = values(table)
+        there = Counter(values_in(table))
         assert there == Counter(str(value).encode() for value in range(len(there)))

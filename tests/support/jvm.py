@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.jobs.jars import JarSet, fetch, java
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 START_SECONDS: Final = 120
@@ -55,11 +55,14 @@ class Server:
     """A JVM in the background that says in its log when it is ready.
 
     Both its streams go to ``log_path``, which is appended to over restarts. It runs in a process
-    group of its own, so that ``kill`` reaches all of it.
+    group of its own, so that ``kill`` reaches all of it. ``variables`` are its environment.
     """
 
-    def __init__(self, words: Sequence[str], log_path: Path) -> None:
+    def __init__(
+        self, words: Sequence[str], log_path: Path, variables: Mapping[str, str] | None = None
+    ) -> None:
         self._words = list(words)
+        self._variables = variables
         self.log_path = log_path
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -80,6 +83,7 @@ class Server:
             begin = log.tell()
             self._process = subprocess.Popen(
                 self._words,
+                env=self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
