@@ -69,6 +69,8 @@ class KafkaLogDataSource(DataSource):
 
         options = ReadOptions.parse(self.options)
         rows = _wanted_rows(options, schema)
+        if options.shows_latest and rows is not None:
+            return _latest_reader(options, rows)
         if options.filter_pushdown and rows is not None:
             from kafkalog.streaming.source.pushdown_reader import PushdownReader  # noqa: PLC0415
 
@@ -106,6 +108,19 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.sink.writer import make_stream_writer  # noqa: PLC0415
 
         return make_stream_writer(self.options, schema, overwrite)
+
+
+def _latest_reader(options: ReadOptions, rows: RowSchema) -> DataSourceReader:
+    """Make the reader of the newest rows of keys."""
+    from kafkalog.streaming.source import latest_reader  # noqa: PLC0415
+
+    options.refuse_for_latest()
+    kind = (
+        latest_reader.LatestPushdownReader
+        if options.filter_pushdown
+        else latest_reader.LatestReader
+    )
+    return kind(options, rows)
 
 
 def _group_writer(options: ReadOptions) -> GroupWriter:

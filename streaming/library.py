@@ -157,11 +157,12 @@ def read(
         KafkaLogError: topics that do not exist, directories that cannot be read.
     """
     from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
+    from kafkalog.streaming.source.latest import plan_latest  # noqa: PLC0415
     from kafkalog.streaming.source.plan.batch_plan import plan_batch  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
     with naming_way_out(parsed):
-        splits = plan_batch(parsed)
+        splits = plan_latest(parsed) if parsed.shows_latest else plan_batch(parsed)
     return pa.RecordBatchReader.from_batches(rows.to_arrow(), _rows_of(splits, parsed, rows))
 
 
@@ -222,10 +223,14 @@ def _new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[Lo
 def _rows_of(
     splits: Iterable[LogSplit], options: ReadOptions, rows: RowSchema
 ) -> Iterator[pa.RecordBatch]:
+    from kafkalog.streaming.source.latest import LatestSplit, read_latest  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
     for split in splits:
-        yield from read_split(split, options, rows)
+        if isinstance(split, LatestSplit):
+            yield from read_latest(split, options, rows)
+        else:
+            yield from read_split(split, options, rows)
 
 
 def _reading(

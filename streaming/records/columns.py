@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
     from kafkalog.streaming.records.compression.codec import Data
+    from kafkalog.streaming.records.row_buffers import RowTaker
 
 __all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder", "sections_of"]
 
@@ -85,6 +86,7 @@ class RecordDecoder:
         max_rows: int = DEFAULT_MAX_ROWS,
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         null_bad_timestamps: bool = False,
+        taker: RowTaker | None = None,
     ) -> None:
         """Prepare.
 
@@ -97,10 +99,11 @@ class RecordDecoder:
                 single record has more.
             null_bad_timestamps: give null for a timestamp that µs in 64 bits cannot hold, instead
                 of raising.
+            taker: takes the records that are found, in place of output batches with ``columns``.
         """
         self._limit = max_decompressed_bytes
         self._check_crcs = check_crcs
-        self._buffers = RowBuffers(
+        self._buffers: RowTaker = taker or RowBuffers(
             columns, max_rows, max_batch_bytes, null_bad_timestamps=null_bad_timestamps
         )
         self._message_sets = MessageSetReader(

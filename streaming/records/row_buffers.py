@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntFlag
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-__all__ = ["ALL_COLUMNS", "Columns", "FoundRecords", "RowBuffers"]
+__all__ = ["ALL_COLUMNS", "Columns", "FoundRecords", "RowBuffers", "RowTaker"]
 
 
 class Columns(IntFlag):
@@ -81,6 +81,26 @@ class FoundRecords(NamedTuple):
         """Return the records ``[first, end)``; nothing is copied."""
         columns: Any = (column[first:end] for column in self[1:])
         return FoundRecords(self.source, *columns)
+
+    def take(self, rows: Integers) -> FoundRecords:
+        """Return some of the records; where they lie is copied, they are not."""
+        columns: Any = (column[rows] if len(column) else column for column in self[1:])
+        return FoundRecords(self.source, *columns)
+
+
+class RowTaker(Protocol):
+    """What takes the records that a decoder has found: :class:`RowBuffers`, or one like it."""
+
+    rows: int
+    """How many are kept for an output batch."""
+
+    def append(self, found: FoundRecords) -> Iterator[pa.RecordBatch]:
+        """Take records; their columns are overwritten by the next call, ``source`` is not."""
+        ...
+
+    def take(self) -> pa.RecordBatch:
+        """Return the rows that are kept, and start over."""
+        ...
 
 
 class RowBuffers:

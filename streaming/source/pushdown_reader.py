@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["PushdownReader"]
+__all__ = ["PushdownReader", "warn_of_other_uses"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -56,7 +56,7 @@ class PushdownReader(LogBatchReader):
     @crosses_border
     def partitions(self) -> list[InputPartition]:
         """Cut what may hold rows of the selection into splits."""
-        _warn_of_other_uses()
+        warn_of_other_uses()
         return self._plan(self._selection)
 
     @crosses_border
@@ -75,7 +75,7 @@ def _thin(split: LogSplit, times: Intervals) -> LogSplit:
 
 
 @once_per_process
-def _warn_of_other_uses() -> None:
+def warn_of_other_uses() -> None:
     """Say once per process what Spark makes of filters."""
     _LOGGER.warning(
         "filterPushdown: Spark keeps what the filters of this query leave with the loaded "

@@ -103,11 +103,26 @@ class ReadOptions(RangeOptions):
     )
     view: str = option(
         "view",
-        choice("records", "batches", "offsets", "transactions"),
+        choice("records", "batches", "offsets", "transactions", "latest"),
         default="records",
         doc="what a row is. records: a record. batches: a record batch, or a wrapper message of "
         "the older formats, with what its header says and what is wrong with it. offsets: a "
-        "decoded record of __consumer_offsets. transactions: one of __transaction_state",
+        "decoded record of __consumer_offsets. transactions: one of __transaction_state. latest: "
+        "the newest record of each key and partition, in batch queries",
+    )
+    tombstones: bool = option(
+        "tombstones",
+        BOOLEAN,
+        default=False,
+        doc="with view=latest: true gives a row for keys whose newest value is null, too",
+    )
+    table_memory: int = option(
+        "table.memory",
+        size(minimum=1 << 16),
+        default=128 << 20,
+        unit="bytes",
+        doc="with view=latest: the memory for keys that one task may take. A partition with more "
+        "keys is read several times",
     )
     filter_pushdown: bool = option(
         "filterPushdown",
@@ -281,6 +296,8 @@ class ReadOptions(RangeOptions):
                 f"option 'includeHeaders' is for view=records: view={self.view} has columns of its "
                 "own"
             )
+        if self.tombstones and not self.shows_latest:
+            raise OptionError("option 'tombstones' is for view=latest")
         self._tell_roots_how_to_open()
         if self.filter_pushdown and self.has_view:
             raise OptionError(
@@ -310,7 +327,12 @@ class ReadOptions(RangeOptions):
     @property
     def has_view(self) -> bool:
         """Whether rows are other than records: see :mod:`kafkalog.streaming.source.views`."""
-        return self.view != "records"
+        return self.view not in {"records", "latest"}
+
+    @property
+    def shows_latest(self) -> bool:
+        """Whether only the newest record of a key is a row."""
+        return self.view == "latest"
 
     @property
     def shows_batches(self) -> bool:
@@ -333,6 +355,26 @@ class ReadOptions(RangeOptions):
                 raise OptionError(
                     f"option {name!r} cannot be used in a streaming query; stopAtOffsets and "
                     "endingTimestamp say up to where one reads"
+                )
+
+        if self.shows_latest:
+            raise OptionError(
+                "view=latest cannot be used in a streaming query: a newer row of a key would have "
+                "to take back the one before. Read view=records and MERGE each micro-batch into a "
+                "table by foreachBatch (docs/latest.md shows it), or read view=latest in a batch"
+            )
+
+    def refuse_for_latest(self) -> None:
+        """Refuse options that cut a partition: the newest row of a key needs all of it."""
+        given = {
+            "maxRecordsPerPartition": self.max_records_per_partition,
+            "splitBytes": self.split_bytes,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(
+                    f"option {name!r} cuts partitions, and view=latest reads each one whole; leave "
+                    "it out, or set minPartitions to let several tasks share a partition's keys"
                 )
 
     def refuse_for_batch(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.views import RowMaker
 
-__all__ = ["read_split"]
+__all__ = ["RecordRows", "SplitReader", "columns_of", "naming_overflow", "read_split"]
 
 _DECODED = {
     "key": Columns.KEY,
@@ -63,46 +64,49 @@ def read_split(
     """
     maker = _row_maker(split.topic_partition, options, rows)
     salvage = _salvage(options, split.topic_partition)
-    reader = _Reader(
-        topic_partition=split.topic_partition,
-        decoder=maker.decoder,
-        paths=options.paths,
-        policy=LossPolicy(fail=options.fail_on_data_loss),
-        committed_only=options.committed_only,
-        salvage=salvage,
-        topic_id=split.topic_id,
-    )
+    reader = SplitReader.of(split, options, maker.decoder, salvage)
     for planned in split.slices:
-        try:
-            with naming_way_out(options):
-                for batch in reader.read(planned):
-                    yield maker.rows_of(batch)
-        except TimestampOutOfRangeError as error:
-            raise TimestampOutOfRangeError(
-                f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {error}; to show null instead, set "
-                "onTimestampOverflow to null"
-            ) from error
+        with naming_overflow(), naming_way_out(options):
+            for batch in reader.read(planned):
+                yield maker.rows_of(batch)
     if salvage is not None:
         salvage.report()
+
+
+@contextmanager
+def naming_overflow() -> Iterator[None]:
+    """Let an error about a timestamp that Spark cannot hold say which option helps."""
+    try:
+        yield
+    except TimestampOutOfRangeError as error:
+        raise TimestampOutOfRangeError(
+            f"[KAFKA_MALFORMED_RECORD_TIMESTAMP] {error}; to show null instead, set "
+            "onTimestampOverflow to null"
+        ) from error
 
 
 def _row_maker(
     topic_partition: TopicPartition, options: ReadOptions, rows: RowSchema | None
 ) -> RowMaker:
     if rows is not None:
-        return _RecordRows(rows, topic_partition, _decoder(options, rows))
+        return RecordRows(rows, topic_partition, _decoder(options, rows))
     # not at import, here and below: a worker's first rows need not wait for them
     from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
 
     return view_rows(options, topic_partition)
 
 
-def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
+def columns_of(rows: RowSchema) -> Columns:
+    """Return what has to be decoded for some rows."""
     columns = Columns(0)
     for name in rows.columns:
         columns |= _DECODED.get(name, Columns(0))
+    return columns or Columns.OFFSET  # a batch without a column would have no length
+
+
+def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
     return RecordDecoder(
-        columns or Columns.OFFSET,  # a batch without a column would have no length
+        columns_of(rows),
         max_decompressed_bytes=options.max_decompressed_bytes,
         null_bad_timestamps=options.on_timestamp_overflow == "null",
     )
@@ -122,7 +126,7 @@ def _salvage(options: ReadOptions, topic_partition: TopicPartition) -> Salvage |
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Reader:
+class SplitReader:
     """Reads slices; what has gone meanwhile goes to ``policy``, and the rest is read."""
 
     topic_partition: TopicPartition
@@ -133,7 +137,23 @@ class _Reader:
     salvage: Salvage | None
     topic_id: str | None
 
+    @classmethod
+    def of(
+        cls, split: LogSplit, options: ReadOptions, decoder: Decoder, salvage: Salvage | None
+    ) -> SplitReader:
+        """Make what reads the slices of a split, as its query wants it."""
+        return cls(
+            topic_partition=split.topic_partition,
+            decoder=decoder,
+            paths=options.paths,
+            policy=LossPolicy(fail=options.fail_on_data_loss),
+            committed_only=options.committed_only,
+            salvage=salvage,
+            topic_id=split.topic_id,
+        )
+
     def read(self, planned: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        """Read a slice; what has to be said of the rest is raised where it lies."""
         try:
             self._check_topic(planned)
             yield from read_slice(
@@ -209,16 +229,14 @@ class _Reader:
         self.policy.range_not_readable(self.topic_partition, start, end, str(error))
 
 
-class _RecordRows:
+class RecordRows:
     """Puts decoded columns into the order and types of the rows, and adds what a split shares.
 
     Topic and partition are the same in every row: their arrays are made once, for the longest batch
     so far, and sliced.
     """
 
-    def __init__(
-        self, rows: RowSchema, topic_partition: TopicPartition, decoder: RecordDecoder
-    ) -> None:
+    def __init__(self, rows: RowSchema, topic_partition: TopicPartition, decoder: Decoder) -> None:
         self.decoder = decoder
         self._rows = rows
         self._schema = rows.to_arrow()

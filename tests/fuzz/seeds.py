@@ -166,6 +166,11 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "coordinator_records": _coordinator_records,
     "cluster_metadata": _cluster_metadata,
     "markers": _markers,
+    "newest_keys": lambda: [
+        b"",
+        b"\x03a\xffb\xffa\xff\xffa\0\xff",
+        b"\x10" + b"key 1\xffkey 2\xff" * 40,
+    ],
     "options": lambda: _TEXTS,
     "states": _states,
     "odd_state_files": lambda: odd_files.seeds(sets_folder()),

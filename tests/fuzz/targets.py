@@ -57,6 +57,7 @@ from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2 import murmur2
 from kafkalog.streaming.source import offsets
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -284,6 +285,22 @@ def _read(log: PartitionLog, end: int, salvages: int, committed_only: int) -> ob
     ]
 
 
+def newest_keys(data: bytes) -> str:
+    """Keys that end with a byte 255, in blocks of as many as the first byte says."""
+    block = 1 + data[0] if data else 1
+    keys = data[1:].split(b"\xff")
+    starts = np.cumsum([0, *(len(key) + 1 for key in keys)], dtype=np.int64)[:-1]
+    lengths = np.array([len(key) for key in keys], np.int64)
+    seen, found = SeenKeys(KeyRange(), 0x1234567, _LIMIT), {}
+    for first in reversed(range(0, len(keys), block)):
+        where = (array(data[1:]), starts[first : first + block], lengths[first : first + block])
+        rows = np.arange(first, first + len(where[1]))
+        newest = rows[seen.add(*where, rows, seen.hashes(*where))]
+        found |= {keys[row]: int(row) for row in newest.tolist()}
+    assert found == {key: row for row, key in enumerate(keys)}
+    return repr(found)
+
+
 # Small files, records and texts
 
 
@@ -395,6 +412,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         txn_indexes,
         snapshots,
         logs,
+        newest_keys,
         checkpoints,
         states,
         coordinator_records,

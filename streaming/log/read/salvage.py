@@ -53,6 +53,7 @@ class Salvage:
         *,
         check_records: bool = True,
         max_decompressed_bytes: int = DEFAULT_LIMIT,
+        known: set[Place] | None = None,
     ) -> None:
         """Prepare.
 
@@ -62,7 +63,10 @@ class Salvage:
             check_records: whether batches with a wrong checksum, or records that cannot be decoded,
                 are left out; without, only bytes and offsets that are no batch's are.
             max_decompressed_bytes: a batch that holds more counts as damaged.
+            known: places that were counted and warned of before, by others that read the same; what
+                is found is added. It grows with the damage.
         """
+        self._known = known
         self._topic_partition = topic_partition
         self._decoder = (
             RecordDecoder(
@@ -75,6 +79,8 @@ class Salvage:
         self.position = 0
         self.places = 0
         self.bytes = 0
+        self.found_any = False
+        """Whether anything was left out, known before or not."""
         self._untold: list[Place] = []
 
     def take_places(self) -> list[Place]:
@@ -169,7 +175,8 @@ class Salvage:
         return misplaced(table, self._last_offset, following)
 
     def _leave_out(self, segment: LogSegment, table: BatchTable, row: int, reason: str) -> None:
-        self._count(segment, int(table.position[row]), int(table.size[row]))
+        if not self._count(segment, int(table.position[row]), int(table.size[row])):
+            return
         self._warn(
             "%s: skipped the batch at position %d of %s (offsets %s to %d as its header says, "
             "%d bytes), since onCorruptRecord is skip: %s",
@@ -187,7 +194,8 @@ class Salvage:
         """Continue where the index knows a batch, after bytes without a usable size."""
         start, first = self.position, self._last_offset + 1
         self.position, follower = self._next_known(segment, start)
-        self._count(segment, start, self.position - start)
+        if not self._count(segment, start, self.position - start):
+            return
         self._warn(
             "%s: skipped %d bytes at positions %d to %d of %s, with whatever was in them of the "
             "offsets from %d on and below %s, since onCorruptRecord is skip: %s",
@@ -217,10 +225,18 @@ class Salvage:
             entries = None
         return [] if entries is None else entries[:, 1].tolist()
 
-    def _count(self, segment: LogSegment, position: int, size: int) -> None:
+    def _count(self, segment: LogSegment, position: int, size: int) -> bool:
+        """Note a place; tells whether nobody has warned of it."""
+        place = Place(segment.base_offset, position)
+        self._untold.append(place)
+        self.found_any = True
+        if self._known is not None:
+            if place in self._known:
+                return False
+            self._known.add(place)
         self.places += 1
         self.bytes += size
-        self._untold.append(Place(segment.base_offset, position))
+        return True
 
     def _warn(self, text: str, *arguments: object) -> None:
         if self._topic_partition is not None:

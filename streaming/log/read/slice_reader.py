@@ -219,7 +219,7 @@ class _SliceReader:
 
     def _end_of_log(self, segment: LogSegment) -> None:
         reason = f"{segment.path} ends at position {segment.size} and no segment follows"
-        if self._salvage is not None and self._salvage.places:
+        if self._salvage is not None and self._salvage.found_any:
             _LOGGER.warning(
                 "%s: offsets [%d, %d) are gone with the damage that was skipped: %s",
                 self._topic_partition,

@@ -1,0 +1,257 @@
+"""``view=latest``: the newest row of each key and partition.
+
+A partition is read from its end to its start, a piece at a time. The first row of a key is its
+newest, and only keys are remembered. So rows come newest first, and nothing waits for the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.files.places import as_path
+from kafkalog.files.system import once_per_process, system
+from kafkalog.streaming.log.read.salvage import Salvage
+from kafkalog.streaming.log.read.slices import cut_slice, open_planned
+from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.records.row_buffers import RowBuffers
+from kafkalog.streaming.source.damage import naming_way_out
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
+from kafkalog.streaming.source.plan.planner import LogSplit
+from kafkalog.streaming.source.reading import (
+    RecordRows,
+    SplitReader,
+    columns_of,
+    naming_overflow,
+)
+from kafkalog.streaming.table.newest_rows import NewestRows, Picked
+from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys, share_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from kafkalog.streaming.log.read.salvage import Place
+    from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.plan.selection import Selection
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["LatestSplit", "plan_latest", "read_latest"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
+
+_UNCUT: Final = 1 << 62
+_FIRST_PIECE: Final = 64 << 10
+_PIECE: Final = 1 << 20
+"""Bytes of a piece: what is worth a look at a file, and is decompressed within a core's reach."""
+
+_ROWS: Final = 8192
+_BATCH_BYTES: Final = 1 << 20
+_SEEDS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class LatestSplit(LogSplit):
+    """A whole partition, and which share of its keys a task looks at."""
+
+    seed: int = 0
+    share: int = 0
+    shares: int = 1
+
+
+def plan_latest(options: ReadOptions, selection: Selection | None = None) -> list[LatestSplit]:
+    """Return a split for each partition, or several, each with a share of its keys.
+
+    Raises:
+        OptionError, DataLossError, UnknownTopicOrPartitionError: as ``plan_batch``.
+    """
+    options.refuse_for_latest()
+    found = plan_batch(replace(options, split_bytes=_UNCUT, min_partitions=None), selection)
+    whole: list[LogSplit] = []
+    for _, parts in itertools.groupby(found, lambda split: split.topic_partition):
+        first, *more = parts
+        slices = (*first.slices, *(piece for part in more for piece in part.slices))
+        whole.append(replace(first, slices=slices))
+    shares = max(1, -(-(options.min_partitions or 1) // max(1, len(whole))))
+    seed = system.random_id().int % _SEEDS
+    return [
+        LatestSplit(split.topic_partition, split.slices, split.topic_id, seed, share, shares)
+        for split in whole
+        for share in range(shares)
+    ]
+
+
+def read_latest(
+    split: LatestSplit,
+    options: ReadOptions,
+    rows: RowSchema,
+    keys: frozenset[bytes] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Read the newest rows of a split's keys, newest first, as batches of the schema ``rows``.
+
+    With ``keys`` only theirs, and no further than to the oldest of them.
+
+    Raises:
+        DataLossError, CorruptRecordError, TimestampOutOfRangeError: as ``read_split``. A
+            DataLossError also if the log was compacted meanwhile so that rows may be gone.
+    """
+    buffers = RowBuffers(
+        *(columns_of(rows), _ROWS, _BATCH_BYTES),
+        null_bad_timestamps=options.on_timestamp_overflow == "null",
+    )
+    damage = _Damage(split, options)
+    pending = [share_of(split.share, split.shares)]
+    is_first = True
+    while pending:
+        one = _Pass(split, options, buffers, pending.pop(), keys, damage, is_first=is_first)
+        maker = RecordRows(rows, split.topic_partition, one.newest)
+        with naming_overflow():
+            for batch in one.batches():
+                yield maker.rows_of(batch)
+        if one.seen.given_up:
+            _warn_of_passes(options.table_memory)
+        pending += one.seen.given_up
+        is_first = False
+    damage.report()
+    _refuse_if_compacted(split, options)
+
+
+class _Pass:
+    """Reads a split once, from its end to its start, for keys of some shares."""
+
+    def __init__(
+        self,
+        split: LatestSplit,
+        options: ReadOptions,
+        buffers: RowBuffers,
+        wanted: KeyRange,
+        keys: frozenset[bytes] | None,
+        damage: _Damage,
+        *,
+        is_first: bool,
+    ) -> None:
+        self._split = split
+        self._damage = damage
+        self._options = options
+        self._picked = None if keys is None else Picked(keys)
+        self._says = is_first and split.share == 0
+        self.seen = SeenKeys(wanted, split.seed, options.table_memory)
+        self.newest = NewestRows(
+            self.seen,
+            buffers,
+            tombstones=options.tombstones,
+            max_decompressed_bytes=options.max_decompressed_bytes,
+            picked=self._picked,
+        )
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the newest rows, as the decoder gives them."""
+        for piece in self._pieces():
+            yield from self._read(piece)
+            if self._picked is not None and self._picked.all_found:
+                break
+        yield from self.newest.rest()
+        if self._says and self._picked is None and self.newest.keyless:
+            _LOGGER.warning(
+                "%s: left out %d records without a key: view=latest gives a row for each key",
+                self._split.topic_partition,
+                self.newest.keyless,
+            )
+
+    def _pieces(self) -> Iterator[SegmentSlice]:
+        """Cut the slices as their indexes allow, the last piece first."""
+        size = _PIECE if self._picked is None else _FIRST_PIECE
+        for whole in reversed(self._split.slices):
+            ends: list[int] = []
+            while sum(ends) + size < whole.size:
+                ends.append(size)
+                size = min(2 * size, _PIECE)
+            cuts = [whole.size - taken for taken in itertools.accumulate(ends)]
+            yield from reversed(cut_slice(whole, cuts[::-1]))
+
+    def _read(self, piece: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        with self._damage.salvage() as salvage, naming_way_out(self._options):
+            reader = SplitReader.of(self._split, self._options, self.newest, salvage)
+            yield from reader.read(piece)
+            smaller = self.newest.smaller(piece)
+        if not smaller:
+            yield from self.newest.take()
+        for part in reversed(smaller):
+            yield from self._read(part)
+
+
+class _Damage:
+    """What is left out of a split with ``onCorruptRecord=skip``: said once, however often read."""
+
+    def __init__(self, split: LatestSplit, options: ReadOptions) -> None:
+        self._options = options
+        self._topic_partition = split.topic_partition if split.share == 0 else None
+        self._known: set[Place] = set()
+        self._all = Salvage(self._topic_partition, check_records=False)
+
+    @contextmanager
+    def salvage(self) -> Iterator[Salvage | None]:
+        """Give what one piece is read with: one for all of them would take them for neighbours."""
+        if self._options.on_corrupt_record == "fail":
+            yield None
+            return
+        one = Salvage(
+            self._topic_partition,
+            max_decompressed_bytes=self._options.max_decompressed_bytes,
+            known=self._known,
+        )
+        yield one
+        self._all.places += one.places
+        self._all.bytes += one.bytes
+
+    def report(self) -> None:
+        """Say in one line how much was left out, if anything was."""
+        self._all.report()
+
+
+def _refuse_if_compacted(split: LatestSplit, options: ReadOptions) -> None:
+    """Notice a compaction by newer records than those that were to be read.
+
+    A cleaner removes a row if there is a newer one of its key. Below the split's end that one was
+    read instead. Beyond it nothing was read, and a key may have no row at all. A cleaner never
+    touches the active segment: as long as the end lies in that, nothing beyond it was compacted by.
+    """
+    end = split.slices[-1].end_offset
+    for piece in split.slices:
+        segment = open_planned(piece)
+        if segment is not None:
+            segment.close()
+            continue
+        try:
+            segments = LogSegments.of(as_path(piece.path).parent)
+        except UnknownTopicOrPartitionError:  # moved, with all that is in it
+            return
+        if segments and segments[0].base_offset <= piece.start_offset < end:
+            if segments[-1].base_offset <= end:
+                return
+            LossPolicy(fail=options.fail_on_data_loss).range_not_readable(
+                split.topic_partition,
+                piece.start_offset,
+                end,
+                "they were compacted while they were read, and so by newer records than those; "
+                "keys that have one may have no row; read again",
+            )
+            return
+
+
+@once_per_process
+def _warn_of_passes(memory: int) -> None:
+    """Say once per process that a log is read more than once."""
+    _LOGGER.warning(
+        "view=latest: the keys of a partition need more than table.memory (%d bytes), so that the "
+        "partition is read several times, for some of its keys each; raise table.memory, or set "
+        "minPartitions to let several tasks share the keys",
+        memory,
+    )

@@ -1,0 +1,1 @@
+"""Keyed views of a log: the newest row of each key."""
