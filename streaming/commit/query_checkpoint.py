@@ -19,9 +19,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from kafkalog.errors import KafkaLogError
+from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
+from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +67,30 @@ class QueryCheckpoint:
         except (KafkaLogError, OSError):
             return None
         return hashlib.sha256(planned).hexdigest()
+
+    def ends(self, batch_id: int) -> dict[TopicPartition, int]:
+        """Return up to which offsets a batch was planned to read; none of a batch below 0.
+
+        Raises:
+            CheckpointError: the query does not read one source that counts offsets as Kafka does;
+                or what it has planned cannot be read.
+        """
+        path = self._offsets(batch_id)
+        if batch_id < 0:
+            return {}
+        try:
+            _, _, *sources = read_regular(path, limit=_LIMIT).decode().splitlines()
+            (planned,) = map(json.loads, sources)
+            return {
+                TopicPartition(topic, int(partition)): int(offset)
+                for topic, offsets in planned.items()
+                for partition, offset in offsets.items()
+            }
+        except (AttributeError, KafkaLogError, OSError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path} does not tell the end offsets of one source whose offsets are such as "
+                f'{{"flights": {{"0": 23}}}}, which preserveEnds needs: {error}'
+            ) from error
 
     def sync(self, batch_id: int) -> None:
         """Make durable what Spark has written of a batch, which it does not do itself.

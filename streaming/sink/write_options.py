@@ -156,6 +156,15 @@ class WriteOptions(Options):
         doc="keep the offsets of a column offset. They must lie at the log's end or beyond, and "
         "ascend within each partition's rows. Holes are kept too",
     )
+    preserve_ends: bool = option(
+        "preserveEnds",
+        BOOLEAN,
+        default=False,
+        doc="with preserveOffsets, for a streaming query over one source with Kafka's offsets: "
+        "each log ends where the source ended for the micro-batch, also above its last row. Its "
+        "topics must be there. A log that ended elsewhere before it is refused. Nothing expires "
+        "by this query's commits. It needs a local checkpointLocation",
+    )
     checkpoint_location: str | None = option(
         "checkpointLocation",
         TEXT,
@@ -276,6 +285,8 @@ class WriteOptions(Options):
         LogConfig.from_mapping(self.settings)
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError("give both of the options 'txnAppId' and 'txnVersion', or none")
+        if self.preserve_ends and not self.preserve_offsets:
+            raise OptionError("option 'preserveEnds' goes with preserveOffsets=true")
 
     def _check_topic(self) -> None:
         if self.topic is None:

@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.copied_ends import CopiedEnd
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
 
 __all__ = [
@@ -162,9 +164,11 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             identity,
             checkpoint=checkpoint,
             appenders=remembered(KeptAppenders),
+            ends=_ends(checkpoint, batchId) if self._plan.options.preserve_ends else None,
         )
         committer.commit(_runs(outputs))
-        _retain(self._plan)
+        if not self._plan.options.preserve_ends:  # else it is a copy: who makes it moves its starts
+            _retain(self._plan)
 
     def _digest_of_rows(self, outputs: Sequence[TaskOutput]) -> str:
         """Tell the batch by its rows, where its checkpoint cannot be read."""
@@ -213,6 +217,19 @@ class LogBatchWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop what was staged."""
         _abort(self._plan, _outputs(messages))
+
+
+def _ends(checkpoint: QueryCheckpoint | None, batch_id: int) -> dict[TopicPartition, CopiedEnd]:
+    """Tell from a query's checkpoint where logs end after a batch, and where they did before it."""
+    from kafkalog.streaming.commit.copied_ends import CopiedEnd  # noqa: PLC0415
+
+    if checkpoint is None:
+        raise OptionError(
+            "option 'preserveEnds' needs a checkpointLocation that is a local folder, or one that "
+            "is mounted: what it planned to read tells where logs end. Nothing was written"
+        )
+    before = checkpoint.ends(batch_id - 1)
+    return {key: CopiedEnd(end, before.get(key)) for key, end in checkpoint.ends(batch_id).items()}
 
 
 @once_per_process

@@ -1,6 +1,6 @@
-"""Kill whoever sets where the logs of a copy start and end, at each call that changes a file.
+"""Kill whoever sets where the logs of a copy start and end, and whoever copies from log to log.
 
-CI takes every few calls; ``make kills`` each call.
+At each call that changes a file: CI takes every few of them, ``make kills`` all.
 """
 
 from __future__ import annotations
@@ -9,18 +9,24 @@ import os
 import shutil
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pytest
 from tests.support.killing import count_calls, run_and_kill
 from tests.support.scenes import check_indexes
 from tests.support.sinking import Writer, rows
 
+import kafkalog
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.sink.task_writer import TaskWriter
+from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
 from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,3 +88,67 @@ def test_killed_at_any_call_the_ends_are_there_or_not_and_the_same_call_ends_it(
         assert not [name for name in names if name.startswith(STAGED_PREFIX)]
         shutil.rmtree(folder / f"killed-{number}")
     assert len(seen) == 3
+
+
+class Copy:
+    """A query that copies two micro-batches, which end above their last records."""
+
+    PLANNED: Final = (({0: "a", 2: "b"}, 5), ({5: "c", 9: "d"}, 12))
+
+    def __init__(self, folder: Path) -> None:
+        self.log, self.checkpoint = folder / "log", folder / "checkpoint"
+
+    def begin(self) -> None:
+        create([str(self.log)], "t", config={"segment.bytes": "150"})
+        (self.checkpoint / "offsets").mkdir(parents=True)
+        (self.checkpoint / "metadata").write_text('{"id": "4711"}')
+        for batch, (_, end) in enumerate(self.PLANNED):
+            text = f'v1\n{{}}\n{{"t": {{"0": {end}}}}}\n'
+            (self.checkpoint / "offsets" / str(batch)).write_text(text)
+        self.write(0, "run-1")
+
+    def write(self, batch_id: int, run: str) -> None:
+        kept = {"preserveOffsets": "true", "preserveEnds": "true"}
+        plan = Writer(self.log, checkpointLocation=str(self.checkpoint), **kept).plan()
+        records, _ = self.PLANNED[batch_id]
+        batch = rows([*records.values()], topics=["t"] * len(records))
+        batch = batch.append_column("offset", pa.array([*records], pa.int64()))
+        identity = BatchIdentity("query:4711", batch_id, run)
+        output = TaskWriter(plan, identity, query_id="4711").write([batch])
+        LogStreamWriter(plan).commit([StagedMessage(output)], batch_id)
+
+    def seen(self) -> tuple[dict[int, str], int]:
+        ends = EndsWatch([str(self.log)]).look().offsets
+        found = kafkalog.read(str(self.log), "t", columns=["offset", "value"]).read_all()
+        records = {row["offset"]: row["value"].decode() for row in found.to_pylist()}
+        return records, ends[TopicPartition("t", 0)]
+
+
+def test_a_copy_that_is_killed_at_any_call_continues_with_each_record_and_end_once(
+    folder: Path,
+) -> None:
+    before = Copy(folder / "before")
+    before.begin()
+    first, both = ({0: "a", 2: "b"}, 5), ({0: "a", 2: "b", 5: "c", 9: "d"}, 12)
+
+    def copied(name: str) -> Copy:
+        shutil.copytree(folder / "before", folder / name)
+        return Copy(folder / name)
+
+    whole = copied("whole")
+    calls = count_calls(lambda: whole.write(1, "run-1"))
+    seen = []
+    for number, call in enumerate(range(0, calls, STRIDE)):
+        there = copied(f"killed-{number}")
+        assert run_and_kill(
+            lambda there=there: there.write(1, "run-1"), call, half=bool(number % 2)
+        )
+        seen.append(there.seen())
+        there.write(1, "run-2")
+        assert there.seen() == both
+        assert recover([str(there.log)]).problems == []
+        check_indexes([there.log])
+        shutil.rmtree(folder / f"killed-{number}")
+    assert first in seen
+    assert both in seen
+    assert all(each in (first, both) for each in seen)

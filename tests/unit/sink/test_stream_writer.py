@@ -7,22 +7,29 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.support.compacting import compacted, read, updates, writer
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import BatchIdentityError, CommitError
+from kafkalog.errors import (
+    BatchIdentityError,
+    CheckpointError,
+    CommitError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.topics import create
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.writer import LogStreamWriter, StagedMessage
+from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.identity import BatchIdentity
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pyarrow as pa
 
 
 class Query:
@@ -128,3 +135,64 @@ def test_one_query_is_warned_of_once(
         query.write(0, rows(["a"]))
         query.write(1, rows(["b"]))
     assert [record.getMessage().count("told by its rows") for record in caplog.records] == [1]
+
+
+class Copy(Query):
+    """A query that copies to a topic of two partitions, at the same offsets and ends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        create([str(self.log)], "t", partitions=2)
+
+    def copy(self, batch_id: int, offsets: dict[int, int], ends: str, **more: str) -> None:
+        """Copy records of partition 0 at ``offsets``, up to ``ends``."""
+        self.plan_batch(batch_id, f'v1\n{{"batchWatermarkMs":0}}\n{ends}')
+        where = {"checkpointLocation": str(self.checkpoint)} | more
+        plan = Writer(self.log, preserveOffsets="true", preserveEnds="true", **where).plan()
+        names = [str(value) for value in offsets.values()]
+        batch = rows(names, topics=["t"] * len(names), partitions=[0] * len(names))
+        batch = batch.append_column("offset", pa.array([*offsets], pa.int64()))
+        identity = BatchIdentity("query:4711", batch_id, "run-1")
+        output = TaskWriter(plan, identity, query_id="4711").write([batch])
+        LogStreamWriter(plan).commit([StagedMessage(output)], batch_id)
+
+    def ends(self) -> dict[str, int]:
+        look = EndsWatch([str(self.log)]).look()
+        return {str(key): end for key, end in look.offsets.items()}
+
+
+def test_a_copy_ends_after_each_micro_batch_where_its_source_did(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    copy.copy(0, {3: 1, 5: 2}, '{"t":{"0":9,"1":7}}')
+    assert copy.ends() == {"t-0": 9, "t-1": 7}
+    copy.copy(0, {3: 1, 5: 2}, '{"t":{"0":9,"1":7}}')
+    copy.copy(1, {}, '{"t":{"0":12,"1":7}}')
+    copy.copy(2, {12: 3}, '{"t":{"0":13,"1":7}}')
+    assert copy.ends() == {"t-0": 13, "t-1": 7}
+
+
+def test_what_is_no_copy_any_more_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    copy.copy(0, {3: 1}, '{"t":{"0":4}}')
+    Writer(copy.log, topic="t", name="else").write(0, rows(["x"], partitions=[0]))
+    with pytest.raises(CommitError, match=r"t-0: the copy ends at offset 5, and .* begins at 4"):
+        copy.copy(1, {8: 2}, '{"t":{"0":9}}')
+    with pytest.raises(UnknownTopicOrPartitionError, match=r"u-0: .* there is no such topic"):
+        copy.copy(1, {}, '{"u":{"0":9}}')
+    assert copy.ends() == {"t-0": 5, "t-1": 0}
+
+
+@pytest.mark.parametrize("ends", ["3", '{"t":3}', '{"t":{"x":3}}', '{"t":{"0":3}}\n{"t":{"0":3}}'])
+def test_a_source_that_counts_no_offsets_has_no_ends_to_keep(tmp_path: Path, ends: str) -> None:
+    copy = Copy(tmp_path)
+    with pytest.raises(CheckpointError, match="does not tell the end offsets of one source"):
+        copy.copy(0, {3: 1}, ends)
+    assert copy.ends() == {"t-0": 0, "t-1": 0}
+
+
+def test_ends_are_kept_with_a_checkpoint_that_can_be_read_and_with_offsets(tmp_path: Path) -> None:
+    copy = Copy(tmp_path)
+    with pytest.raises((CommitError, OptionError), match="checkpoint"):
+        copy.copy(0, {3: 1}, '{"t":{"0":4}}', checkpointLocation=str(tmp_path / "none"))
+    with pytest.raises(OptionError, match="'preserveEnds' goes with preserveOffsets=true"):
+        Writer(copy.log, preserveEnds="true")
