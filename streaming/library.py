@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["Outcome", "Paths", "append", "read", "tail"]
+__all__ = ["Outcome", "Paths", "append", "get", "read", "tail"]
 
 
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
@@ -46,6 +46,10 @@ _OF_APPEND: Final = frozenset(
     {"path", "topic", "transactional.id", "txnappid", "txnversion", "checkpointlocation"}
 )
 _OF_READ: Final = frozenset({"path", "subscribe", "subscribepattern", "assign"})
+_OF_GET: Final = _OF_READ | {
+    *("view", "includeheaders", "minpartitions"),
+    *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
+}
 
 
 @crosses_border
@@ -164,6 +168,49 @@ def read(
     with naming_way_out(parsed):
         splits = plan_latest(parsed) if parsed.shows_latest else plan_batch(parsed)
     return pa.RecordBatchReader.from_batches(rows.to_arrow(), _rows_of(splits, parsed, rows))
+
+
+@crosses_border
+def get(
+    path: Paths,
+    topic: str,
+    key: bytes | str,
+    *,
+    partition: int | None = None,
+    as_of_offset: int | None = None,
+    as_of_timestamp: int | None = None,
+    options: OptionValues | None = None,
+) -> dict[str, Any] | None:
+    """Look for the newest record of a key, from the end of its partition backwards.
+
+    Args:
+        path: the log directories.
+        topic: the topic.
+        key: the key; text stands for its UTF-8.
+        partition: the one to look in; default: the one that producers choose by the key's hash.
+        as_of_offset: the newest record below this offset.
+        as_of_timestamp: the newest before the first record with this timestamp (ms) or a later one.
+        options: the source's other options; with ``tombstones`` a null value is an answer too.
+
+    Returns:
+        the record by the source's columns, ``timestamp`` in ms; None if there is none.
+
+    Raises:
+        OptionError: options that cannot be used.
+        UnknownTopicOrPartitionError: the topic or partition is not there, or the number of the
+            topic's partitions is not known.
+        KafkaLogError: directories or logs that cannot be read.
+    """
+    from kafkalog.streaming.source.lookup import AsOf, look_up, partition_of_key  # noqa: PLC0415
+
+    given = {"path": _joined(path), **_texts(options or {}, _OF_GET)}
+    sought = key.encode() if isinstance(key, str) else bytes(key)
+    if partition is None:
+        partition = partition_of_key(given, topic, sought)
+    as_of = AsOf(as_of_offset, as_of_timestamp)
+    found = look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
+    rows = [row for batch in found for row in batch.to_pylist()]
+    return rows[0] if rows else None
 
 
 @crosses_border

@@ -15,6 +15,7 @@ from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.batches import dump, verify
 from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.groups import groups, lag
+from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.pipelines import run_pipeline
 from kafkalog.jobs.cli.retention import delete_records, retain
@@ -40,6 +41,7 @@ app.command(epilog="Example: kafkalog topics /logs")(topics)
 app.command(epilog="Example: kafkalog describe /logs --topic t")(describe)
 app.command(epilog="Example: kafkalog offsets /logs --json")(offsets)
 app.command(epilog="Example: kafkalog dump /logs --topic t --partition 0 --count 3")(dump)
+app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
 app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
 app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)

@@ -1,7 +1,7 @@
 """Kafka's log without the broker: read and write Kafka's log directories from Spark and Python.
 
-:func:`append`, :func:`read` and :func:`tail`
-    Arrow tables in and out, without Spark.
+:func:`append`, :func:`read`, :func:`tail` and :func:`get`
+    Arrow tables in and out, and look-ups of keys, without Spark.
 
 ``kafkalog.streaming``
     the log itself (``records`` for bytes, ``log`` for files), the Spark ``source`` and ``sink``.
@@ -13,21 +13,21 @@
     the error tree and the vocabulary that all of them share.
 
 Importing this package is cheap on purpose: Spark imports it in six kinds of process. Nothing here
-imports pyspark, pyarrow, numba or a codec; the three functions are imported when first asked for.
+imports pyspark, pyarrow, numba or a codec; the functions are imported when first asked for.
 """
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kafkalog.streaming.library import append, read, tail
+    from kafkalog.streaming.library import append, get, read, tail
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "append", "read", "tail"]
+__all__ = ["__version__", "append", "get", "read", "tail"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in {"append", "read", "tail"}:
+    if name not in {"append", "get", "read", "tail"}:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kafkalog.streaming import library  # noqa: PLC0415
 

@@ -29,8 +29,9 @@ from kafkalog.streaming.source.reading import (
     columns_of,
     naming_overflow,
 )
-from kafkalog.streaming.table.newest_rows import NewestRows, Picked
+from kafkalog.streaming.table.newest_rows import NewestRows
 from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys, share_of
+from kafkalog.streaming.table.wanted_keys import wanted_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.plan.selection import Selection
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.table.wanted_keys import Keys
 
 __all__ = ["LatestSplit", "plan_latest", "read_latest"]
 
@@ -92,11 +94,11 @@ def read_latest(
     split: LatestSplit,
     options: ReadOptions,
     rows: RowSchema,
-    keys: frozenset[bytes] | None = None,
+    keys: Keys | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the newest rows of a split's keys, newest first, as batches of the schema ``rows``.
 
-    With ``keys`` only theirs, and no further than to the oldest of them.
+    With ``keys`` only theirs. If they are named, no further than to the oldest of them.
 
     Raises:
         DataLossError, CorruptRecordError, TimestampOutOfRangeError: as ``read_split``. A
@@ -132,7 +134,7 @@ class _Pass:
         options: ReadOptions,
         buffers: RowBuffers,
         wanted: KeyRange,
-        keys: frozenset[bytes] | None,
+        keys: Keys | None,
         damage: _Damage,
         *,
         is_first: bool,
@@ -140,7 +142,7 @@ class _Pass:
         self._split = split
         self._damage = damage
         self._options = options
-        self._picked = None if keys is None else Picked(keys)
+        self._wanted = None if keys is None else wanted_keys(keys, split.seed)
         self._says = is_first and split.share == 0
         self.seen = SeenKeys(wanted, split.seed, options.table_memory)
         self.newest = NewestRows(
@@ -148,17 +150,17 @@ class _Pass:
             buffers,
             tombstones=options.tombstones,
             max_decompressed_bytes=options.max_decompressed_bytes,
-            picked=self._picked,
+            wanted=self._wanted,
         )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the newest rows, as the decoder gives them."""
         for piece in self._pieces():
             yield from self._read(piece)
-            if self._picked is not None and self._picked.all_found:
+            if self._wanted is not None and self._wanted.all_found:
                 break
         yield from self.newest.rest()
-        if self._says and self._picked is None and self.newest.keyless:
+        if self._says and self._wanted is None and self.newest.keyless:
             _LOGGER.warning(
                 "%s: left out %d records without a key: view=latest gives a row for each key",
                 self._split.topic_partition,
@@ -167,7 +169,7 @@ class _Pass:
 
     def _pieces(self) -> Iterator[SegmentSlice]:
         """Cut the slices as their indexes allow, the last piece first."""
-        size = _PIECE if self._picked is None else _FIRST_PIECE
+        size = _PIECE if self._wanted is None else _FIRST_PIECE
         for whole in reversed(self._split.slices):
             ends: list[int] = []
             while sum(ends) + size < whole.size:

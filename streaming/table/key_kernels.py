@@ -265,3 +265,53 @@ def take_over(
         entries += 1
     state[ENTRIES], state[USED] = entries, used
     return entries
+
+
+@inlined
+def _is_below(left: Bytes, start: int, length: int, right: Bytes, size: int) -> bool:
+    """Return whether ``left[start : start + length]`` lies below ``right[:size]``."""
+    for i in range(min(length, size)):
+        if left[start + i] != right[i]:
+            return bool(left[start + i] < right[i])
+    return length < size
+
+
+@kernel(
+    "int64",
+    "const uint8[]",
+    "const int64[]",
+    "const int64[]",
+    "const uint8[]",
+    "int64",
+    "const uint8[]",
+    "int64",
+    "uint8[]",
+)
+def keys_between(
+    source: Bytes,
+    starts: Integers,
+    lengths: Integers,
+    low: Bytes,
+    low_size: int,
+    high: Bytes,
+    high_size: int,
+    inside: Bytes,
+) -> int:
+    """Write 1 into ``inside`` for each key from ``low[:low_size]`` on and below the other bound.
+
+    A negative ``high_size`` is no bound. A negative length is no key, and gets 0. Gives 0, or
+    BROKEN.
+    """
+    if low_size > low.shape[0] or high_size > high.shape[0]:
+        return BROKEN
+    for row in range(min(starts.shape[0], lengths.shape[0], inside.shape[0])):
+        start, length = starts[row], lengths[row]
+        inside[row] = 0
+        if length < 0:
+            continue
+        if start < 0 or length > source.shape[0] - start:
+            return BROKEN
+        if _is_below(source, start, length, low, low_size):
+            continue
+        inside[row] = high_size < 0 or _is_below(source, start, length, high, high_size)
+    return 0

@@ -24,48 +24,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.streaming.log.read.slices import SegmentSlice
-    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+    from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.table.seen_keys import SeenKeys
+    from kafkalog.streaming.table.wanted_keys import WantedKeys
 
-__all__ = ["KEPT_BYTES", "NewestRows", "Picked"]
+__all__ = ["KEPT_BYTES", "NewestRows"]
 
 KEPT_BYTES: Final = 32 << 20
 """Decompressed bytes of a piece, unless it is a single batch."""
 
 _BYTES_PER_ROW: Final = 72
-
-
-class Picked:
-    """Some keys, if not all are wanted; ``all_found`` once the newest row of each was seen."""
-
-    def __init__(self, keys: frozenset[bytes]) -> None:
-        self._missing = set(keys)
-        self._keys = keys
-        self._hashes: Integers | None = None
-
-    @property
-    def all_found(self) -> bool:
-        """Whether nothing more has to be read."""
-        return not self._missing
-
-    def mask(self, hashes: Integers, seen: SeenKeys) -> Integers:
-        """Return the hashes of what may be one of the keys, -1 for the rest."""
-        if self._hashes is None:
-            lengths = np.array([len(key) for key in self._keys], np.int64)
-            source = np.frombuffer(b"".join(self._keys), np.uint8)
-            self._hashes = seen.hashes(source, np.cumsum(lengths) - lengths, lengths)
-        wanted: Integers = np.where(np.isin(hashes, self._hashes), hashes, -1)
-        return wanted
-
-    def pick(self, found: FoundRecords) -> FoundRecords:
-        """Leave of newest rows those whose keys are wanted: others may have the same hash."""
-        view = found.source.data
-        spans = zip(found.key_starts.tolist(), found.key_lengths.tolist(), strict=True)
-        keys = [bytes(view[start : start + length]) for start, length in spans]
-        self._missing.difference_update(keys)
-        rows = np.array([row for row, key in enumerate(keys) if key in self._keys], np.int64)
-        return found.take(rows)
 
 
 class NewestRows:
@@ -81,7 +50,7 @@ class NewestRows:
         *,
         tombstones: bool,
         max_decompressed_bytes: int,
-        picked: Picked | None = None,
+        wanted: WantedKeys | None = None,
     ) -> None:
         """Prepare.
 
@@ -90,12 +59,12 @@ class NewestRows:
             buffers: take the rows; those of an output batch that is not full stay there.
             tombstones: whether rows whose value is null are given too.
             max_decompressed_bytes: bound on what one batch may decompress to.
-            picked: the keys to look for; None for all.
+            wanted: the keys to look for; None for all.
         """
         self._seen = seen
         self._buffers = buffers
         self._tombstones = tombstones
-        self._picked = picked
+        self._wanted = wanted
         self._kept = _KeptRecords()
         self._decoder = RecordDecoder(
             max_decompressed_bytes=max_decompressed_bytes, taker=self._kept
@@ -160,11 +129,11 @@ class NewestRows:
     def _newest(self, found: FoundRecords) -> FoundRecords:
         keys = (found.source, found.key_starts, found.key_lengths)
         hashes = self._seen.hashes(*keys)
-        if self._picked is not None:
-            hashes = self._picked.mask(hashes, self._seen)
+        if self._wanted is not None:
+            hashes = np.where(self._wanted.mask(found, hashes), hashes, -1)
         newest = self._seen.add(*keys, found.offsets, hashes)
         rows = found.take(np.flatnonzero(newest))
-        return rows if self._picked is None else self._picked.pick(rows)
+        return rows if self._wanted is None else self._wanted.pick(rows)
 
 
 class _TooMuchError(Exception):

@@ -33,6 +33,7 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.cli.lookup import get
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -563,6 +564,8 @@ def test_salvage_shows_damage_and_drops_what_is_named(log: Path) -> None:
 @pytest.mark.parametrize("command", app.registered_commands, ids=lambda each: str(each.epilog))
 def test_the_example_in_each_help_works(log: Path, command: Any) -> None:
     assert command.epilog.startswith("Example: kafkalog ")
+    if command.callback is get:
+        Writer(log, topic="t").write(1, rows(["v"], keys=["k"]))
     example = command.epilog.replace("/logs", str(log)).replace("/backup", str(log.parent))
     code, text = call(*shlex.split(example)[2:])
     assert code == 0, text

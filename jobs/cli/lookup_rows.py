@@ -1,0 +1,99 @@
+"""What ``get`` shows, as rows of plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.source.lookup import look_up, partition_of_key
+from kafkalog.streaming.table.wanted_keys import KeySpan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from kafkalog.streaming.source.lookup import AsOf
+    from kafkalog.streaming.table.wanted_keys import Keys
+
+__all__ = ["Sought", "find_rows"]
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The words of a command that say which keys to look for."""
+
+    key: str | None
+    prefix: str | None
+    low: str | None
+    high: str | None
+    is_hex: bool
+
+    def keys(self) -> Keys:
+        """Return the keys.
+
+        Raises:
+            OptionError: none of the ways to name keys is used, or more than one; or digits that
+                are not hexadecimal.
+        """
+        spans = self.low is not None or self.high is not None
+        if (self.key is not None) + (self.prefix is not None) + spans != 1:
+            raise OptionError("say which keys: --key, or --prefix, or --from and --to")
+        if self.key is not None:
+            return frozenset({self._bytes(self.key)})
+        if self.prefix is not None:
+            return KeySpan.with_prefix(self._bytes(self.prefix))
+        high = None if self.high is None else self._bytes(self.high)
+        return KeySpan(self._bytes(self.low or ""), high)
+
+    def _bytes(self, text: str) -> bytes:
+        if not self.is_hex:
+            return text.encode("utf-8", "surrogateescape")
+        try:
+            return bytes.fromhex(text)
+        except ValueError:
+            raise OptionError(f"{text!r} is no sequence of pairs of hexadecimal digits") from None
+
+
+def find_rows(
+    given: Mapping[str, str],
+    topic: str,
+    sought: Sought,
+    *,
+    partition: int | None,
+    all_partitions: bool,
+    as_of: AsOf,
+) -> list[Row]:
+    """Return the newest record of each key, in the order of keys and partitions.
+
+    ``given`` are options of the source.
+
+    Raises:
+        OptionError, UnknownTopicOrPartitionError, KafkaLogError: as ``look_up``.
+    """
+    if all_partitions and partition is not None:
+        raise OptionError("give --partition or --all-partitions, not both")
+    keys = sought.keys()
+    if partition is None and not all_partitions and isinstance(keys, frozenset):
+        (key,) = keys
+        partition = partition_of_key(given, topic, key)
+    show = bytes.hex if sought.is_hex else _text
+    found = look_up(given, topic, keys, partition=partition, as_of=as_of)
+    records = [row for batch in found for row in batch.to_pylist()]
+    records.sort(key=lambda row: (row["key"], row["partition"]))
+    return [_shown(row, show) for row in records]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _shown(row: Mapping[str, Any], show: Callable[[bytes], str]) -> Row:
+    headers = [
+        {"key": each["key"], "value": None if each["value"] is None else show(each["value"])}
+        for each in row["headers"] or ()
+    ]
+    names = ("topic", "partition", "offset", "timestamp")
+    shown = {name: None if row[name] is None else show(row[name]) for name in ("key", "value")}
+    return {**{name: row[name] for name in names}, **shown, "headers": headers}

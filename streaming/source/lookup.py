@@ -1,0 +1,125 @@
+"""Look for the newest records of keys, in one partition or in all of a topic. Knows no Spark task.
+
+The partition of a key is the one that Kafka's producers and the sink choose by its hash.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.records.murmur2 import murmur2
+from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.source.damage import naming_way_out
+from kafkalog.streaming.source.latest import plan_latest, read_latest
+from kafkalog.streaming.source.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kafkalog.streaming.table.wanted_keys import Keys
+
+__all__ = ["AsOf", "look_up", "partition_of_key"]
+
+_HASH: Final = 0x7FFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """Which records count: those below an offset, or before the first with a timestamp (ms)."""
+
+    offset: int | None = None
+    timestamp: int | None = None
+
+
+def look_up(
+    given: Mapping[str, str],
+    topic: str,
+    keys: Keys,
+    *,
+    partition: int | None,
+    as_of: AsOf,
+) -> Iterator[pa.RecordBatch]:
+    """Read the newest records of keys, from the ends of their partitions backwards.
+
+    Args:
+        given: options of the source, with ``path``.
+        topic: of this topic.
+        keys: those of named keys end the search when all of them are found.
+        partition: the one to look in; None for all.
+        as_of: the newest at that time; of an offset only with a partition.
+
+    Yields:
+        record batches with all columns of records, ``headers`` too; ``timestamp`` is int64 of ms.
+
+    Raises:
+        OptionError: options that cannot be used.
+        UnknownTopicOrPartitionError: the topic or partition is not there.
+        KafkaLogError: directories or logs that cannot be read.
+    """
+    options = ReadOptions.parse({**given, **_bounds(topic, partition, as_of)})
+    warn_ignored(options.ignored)
+    rows = RowSchema.of(source_schema(include_headers=True))
+    with naming_way_out(options):
+        if partition is not None and (topic, partition) not in LogDirs(options.paths).partitions():
+            raise UnknownTopicOrPartitionError(
+                f"{topic}-{partition} is not in {', '.join(map(str, options.paths))}"
+            )
+        splits = plan_latest(options)
+    for split in splits:
+        for batch in read_latest(split, options, rows, keys):
+            yield _with_ms(batch)
+
+
+def _bounds(topic: str, partition: int | None, as_of: AsOf) -> dict[str, str]:
+    if as_of.offset is not None and as_of.timestamp is not None:
+        raise OptionError("give an offset or a timestamp as of which to look, not both")
+    bounds = {"view": "latest", "includeHeaders": "true"}
+    if partition is None:
+        bounds["subscribe"] = topic
+    else:
+        bounds["assign"] = json.dumps({topic: [partition]})
+    if as_of.timestamp is not None:
+        bounds["endingTimestamp"] = str(as_of.timestamp)
+    if as_of.offset is not None:
+        if partition is None:
+            raise OptionError("an offset as of which to look needs a partition")
+        bounds["endingOffsets"] = json.dumps({topic: {str(partition): as_of.offset}})
+    return bounds
+
+
+def _with_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Give timestamps as numbers: Python has no time for some of them."""
+    place = batch.schema.get_field_index("timestamp")
+    micros = batch.column(place).view(pa.int64()).to_pylist()
+    millis = [None if micro is None else micro // 1000 for micro in micros]
+    return batch.set_column(place, "timestamp", pa.array(millis, pa.int64()))
+
+
+def partition_of_key(given: Mapping[str, str], topic: str, key: bytes) -> int:
+    """Return the partition that a producer chooses for a key; ``given`` as in :func:`look_up`.
+
+    Raises:
+        OptionError: options that cannot be used.
+        UnknownTopicOrPartitionError: the topic is not there, or not all of its partitions, so that
+            their number is not known.
+    """
+    paths = ReadOptions.parse({**given, "subscribe": topic, "view": "latest"}).paths
+    there = {found.partition for found in LogDirs(paths).partitions() if found.topic == topic}
+    where = ", ".join(map(str, paths))
+    if not there:
+        raise UnknownTopicOrPartitionError(f"no partition of topic {topic} is in {where}")
+    count = max(there) + 1
+    if len(there) < count:
+        raise UnknownTopicOrPartitionError(
+            f"{where} has {len(there)} partitions of topic {topic}, up to {topic}-{count - 1}: the "
+            "partition of a key is not known without all of them; name the partition to look in, "
+            "or look in all"
+        )
+    return (int(murmur2(pa.array([key], pa.binary()))[0]) & _HASH) % count
