@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
-from tests.support.jars import SPARK_KAFKA
 from tests.support.spark import stderr_to
 
-from kafkalog.jobs.jars import fetch
+from kafkalog.jobs.jars import KAFKA, fetch
 from kafkalog.jobs.python_launcher import launcher
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
     builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkalog benchmarks")
     settings: dict[str, bool | float | int | str | None] = {
         **_SETTINGS,
-        "spark.jars": ",".join(map(str, fetch(SPARK_KAFKA))),
+        "spark.jars": ",".join(map(str, fetch(KAFKA))),
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
     }

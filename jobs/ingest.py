@@ -1,22 +1,27 @@
-"""Stream files into a topic: CSV, JSON or Parquet in, records with JSON values out.
+"""Stream files, a Kafka topic or a table into a topic.
 
     kafkalog run ingest INPUT LOG --topic T --checkpoint C [OPTIONS]
     spark-submit --py-files kafkalog.zip ingest.py INPUT LOG --topic T --checkpoint C [OPTIONS]
 
-Each row becomes one record: its value is the row as a JSON object, its key and its timestamp are
-expressions over the row's columns. Files that are there are taken in and the job ends; with
-``--follow`` it continues with those that come later. A job that was killed continues from its
-checkpoint, and every row is in the log once. After Ctrl-C or SIGTERM the job ends with the
-micro-batch that runs.
+What is there is taken in and the job ends; with ``--follow`` it continues with what comes later. A
+job that was killed continues from its checkpoint, and every row is in the log once. After Ctrl-C or
+SIGTERM the job ends with the micro-batch that runs.
+
+What INPUT is depends on ``--format``: a folder of files (csv, json, parquet, orc, text), a broker's
+HOST:PORT (kafka: its topic T, unless ``--input-option subscribe=NAME`` names another), a Delta
+table's folder (delta), a table's name (table), or what another format of Spark loads, by its name.
+
+Without ``--value`` a record's value is the row as a JSON object. Records from Kafka keep their key,
+value, headers and timestamp.
 """
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, MapType
 
 from kafkalog.jobs.arguments import (
     CHECKPOINT,
@@ -25,76 +30,77 @@ from kafkalog.jobs.arguments import (
     LOG,
     SETTINGS,
     TOPIC,
+    Isolation,
     milliseconds,
     pairs,
 )
 from kafkalog.jobs.attended import attend
-from kafkalog.jobs.running import check_input, run
+from kafkalog.jobs.inputs import Input
+from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["InputFormat", "read_files", "start_ingest", "to_records"]
+__all__ = ["start_ingest", "to_records"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-class InputFormat(StrEnum):
-    """What the files to read are."""
-
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-
-
-def read_files(
-    spark: SparkSession,
-    path: str,
-    input_format: InputFormat,
-    *,
-    schema: str | None = None,
-    options: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """Stream the rows of the files in a folder.
-
-    Args:
-        spark: the session.
-        path: a folder, or a pattern, as Spark's file source takes it.
-        input_format: what they are; CSV files start with a line of column names.
-        schema: the columns as DDL; by default those of the files that are there now (all of them
-            text, for CSV).
-        options: of Spark's file source, such as ``maxFilesPerTrigger``.
-    """
-    chosen = {"header": "true", **(options or {})} if input_format is InputFormat.CSV else options
-    if schema is None:
-        now = spark.read.format(input_format).options(**chosen or {}).load(path)
-        schema = now.schema.toDDL()
-    return spark.readStream.format(input_format).options(**chosen or {}).schema(schema).load(path)
-
-
 def to_records(
-    rows: DataFrame, *, key: str | None = None, timestamp: str | None = None
+    rows: DataFrame,
+    *,
+    key: str | None = None,
+    value: str | None = None,
+    headers: str | None = None,
+    timestamp: str | None = None,
+    partition: str | None = None,
 ) -> DataFrame:
-    """Make records of rows: the whole row as JSON, nulls included, is the value.
+    """Make records of rows by SQL expressions over their columns.
 
     Args:
         rows: any columns.
-        key: an SQL expression, cast to text; without it records have no key.
-        timestamp: an SQL expression, cast to a timestamp; without it records get the time at which
-            they are written.
+        key: bytes as they are, anything else cast to text; without it records have no key.
+        value: the same; without it the whole row as JSON, nulls included.
+        headers: a map of names to bytes or text, or the sink's column; without it there are none.
+        timestamp: cast to a timestamp; without it records get the time at which they are written.
+        partition: cast to an integer; without it keys and the sink decide.
     """
-    whole = sf.struct(*[sf.col(f"`{name}`") for name in rows.columns])
-    columns = [sf.to_json(whole, {"ignoreNullFields": "false"}).alias("value")]
+    columns = [_whole(rows) if value is None else _bytes_or_text(rows, value)]
+    columns[0] = columns[0].alias("value")
     if key is not None:
-        columns.append(sf.expr(key).cast("string").alias("key"))
+        columns.append(_bytes_or_text(rows, key).alias("key"))
+    if headers is not None:
+        columns.append(_headers(rows, headers).alias("headers"))
     if timestamp is not None:
         columns.append(sf.expr(timestamp).cast("timestamp").alias("timestamp"))
+    if partition is not None:
+        columns.append(sf.expr(partition).cast("int").alias("partition"))
     return rows.select(*columns)
+
+
+def _whole(rows: DataFrame) -> Column:
+    whole = sf.struct(*[sf.col(f"`{name}`") for name in rows.columns])
+    return sf.to_json(whole, {"ignoreNullFields": "false"})
+
+
+def _bytes_or_text(rows: DataFrame, expression: str) -> Column:
+    column = sf.expr(expression)
+    is_bytes = isinstance(rows.select(column).schema[0].dataType, BinaryType)
+    return column if is_bytes else column.cast("string")
+
+
+def _headers(rows: DataFrame, expression: str) -> Column:
+    column = sf.expr(expression)
+    found = rows.select(column).schema[0].dataType
+    if not isinstance(found, MapType):
+        return column
+    text = column if isinstance(found.valueType, BinaryType) else column.cast("map<string,string>")
+    return sf.map_entries(text.cast("map<string,binary>"))
 
 
 def start_ingest(
@@ -128,36 +134,64 @@ def start_ingest(
     return writer.start(log)
 
 
+_INPUT = Annotated[
+    str, typer.Argument(metavar="INPUT", help="What to read: a folder, HOST:PORT, a name.")
+]
+_FORMAT = Annotated[
+    str,
+    typer.Option("--format", help="csv, json, orc, parquet, text, kafka, delta, table or another."),
+]
+_SCHEMA = Annotated[
+    str | None, typer.Option(help="Columns of the files as DDL; default: as found.")
+]
+_INPUT_OPTION = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="For Spark's source.")
+]
+_KEY = Annotated[str | None, typer.Option(help="SQL expression of the key.")]
+_VALUE = Annotated[str | None, typer.Option(help="SQL expression of the value.")]
+_HEADERS = Annotated[
+    str | None, typer.Option(help="SQL expression of the headers, such as map('from', file).")
+]
+_TIMESTAMP = Annotated[str | None, typer.Option(help="SQL expression of the timestamp.")]
+_PARTITION = Annotated[str | None, typer.Option(help="SQL expression of the partition.")]
+_ISOLATION = Annotated[
+    Isolation | None,
+    typer.Option(help="Which records to take from Kafka; read_committed if not given."),
+]
+
+
 @app.command(help=__doc__)
 def main(
-    source: Annotated[str, typer.Argument(metavar="INPUT", help="The folder of files to read.")],
+    source: _INPUT,
     log: LOG,
     *,
     topic: TOPIC,
     checkpoint: CHECKPOINT,
-    input_format: Annotated[
-        InputFormat, typer.Option("--format", help="What the files are.")
-    ] = InputFormat.CSV,
-    schema: Annotated[
-        str | None, typer.Option(help="Columns of the files as DDL; default: as found.")
-    ] = None,
-    input_option: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="For Spark's file source.")
-    ] = None,
-    key: Annotated[str | None, typer.Option(help="SQL expression of the key.")] = None,
-    timestamp: Annotated[str | None, typer.Option(help="SQL expression of the timestamp.")] = None,
+    input_format: _FORMAT = "csv",
+    schema: _SCHEMA = None,
+    input_option: _INPUT_OPTION = None,
+    key: _KEY = None,
+    value: _VALUE = None,
+    headers: _HEADERS = None,
+    timestamp: _TIMESTAMP = None,
+    partition: _PARTITION = None,
+    isolation: _ISOLATION = None,
     setting: SETTINGS = None,
     follow: FOLLOW = False,
     grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
     grace_ms = milliseconds("--grace", grace)
-    file_options, options = pairs(input_option), pairs(setting)
-    check_input(source)
+    options = pairs(setting)
+    read_from = Input(source, input_format, schema, pairs(input_option), topic, isolation)
     WriteOptions.parse({**options, "path": log, "topic": topic})
-    with session(f"kafkalog ingest {topic}") as spark:
-        rows = read_files(spark, source, input_format, schema=schema, options=file_options)
-        records = to_records(rows, key=key, timestamp=timestamp)
+    read_from.check()
+    columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
+    if read_from.is_kafka:
+        columns = {name: given or name for name, given in columns.items()}
+    name = f"kafkalog ingest {topic}"
+    with session(name, delta=input_format == "delta", kafka=read_from.is_kafka) as spark:
+        records = to_records(read_from.read(spark), **columns, partition=partition)
         query = start_ingest(
             records, log, topic=topic, checkpoint=checkpoint, follow=follow, options=options
         )

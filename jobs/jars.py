@@ -24,7 +24,7 @@ from xml.sax.saxutils import quoteattr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DELTA", "Coordinate", "JarError", "JarSet", "cache_directory", "fetch", "java"]
+__all__ = ["DELTA", "KAFKA", "Coordinate", "JarError", "JarSet", "cache_directory", "fetch", "java"]
 
 
 class JarError(RuntimeError):
@@ -61,6 +61,20 @@ DELTA: Final = JarSet(
     ),
 )
 """Delta Lake for Spark 4.2. What else its pom asks for is in Spark, or serves catalogs alone."""
+
+KAFKA: Final = JarSet(
+    "spark-kafka-4.2.0",
+    (
+        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
+        # Connector 4.2.0 asks for a token provider 4.2.0, which is not to be had; 4.0.0 works.
+        Coordinate(
+            "org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False
+        ),
+        Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
+        Coordinate("org.apache.commons", "commons-pool2", "2.12.0", transitive=False),
+    ),
+)
+"""Spark's own Kafka source and sink."""
 
 _SETTINGS: Final = """\
 <ivysettings>

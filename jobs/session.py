@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import kafkalog
-from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.jars import DELTA, KAFKA, fetch
 from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource
 
@@ -49,14 +49,18 @@ _REPEATING: Final = (
 
 @contextmanager
 def session(
-    name: str, *, delta: bool = False, settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    delta: bool = False,
+    kafka: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Have a session while a pipeline runs; see :func:`build_session`.
 
     Spark still writes to stderr while it ends. What the pipeline says afterwards, how much it did
     or what was wrong, is the last line. An interrupt does not wait for Spark.
     """
-    spark = build_session(name, delta=delta, settings=settings)
+    spark = build_session(name, delta=delta, kafka=kafka, settings=settings)
     try:
         yield spark
     except KeyboardInterrupt:
@@ -81,21 +85,26 @@ def _end(spark: SparkSession) -> None:
 
 
 def build_session(
-    name: str, *, delta: bool = False, settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    delta: bool = False,
+    kafka: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return the session to run a pipeline in.
 
-    Under ``spark-submit`` master, memory and jars are what its command line says (Delta's jars come
-    with ``--packages``); a script that plain Python runs gets a local session, and Delta's jars
-    are fetched for it.
+    Under ``spark-submit`` master, memory and jars are what its command line says (jars come with
+    ``--packages``); a script that plain Python runs gets a local session, and the jars that it
+    needs are fetched for it.
 
     Args:
         name: the application's name.
         delta: whether Delta tables are read or written.
+        kafka: whether Spark's Kafka connector is needed.
         settings: more of Spark's settings; they win.
 
     Raises:
-        JarError: Delta's jars could not be fetched.
+        JarError: jars could not be fetched.
     """
     chosen = dict(_RECOMMENDED)
     if delta:
@@ -103,8 +112,9 @@ def build_session(
     if not _submitted():
         chosen |= _LOCAL
         os.environ.setdefault("PYSPARK_PYTHON", launcher())
-        if delta:
-            chosen["spark.jars"] = ",".join(map(str, fetch(DELTA)))
+        wanted = [*([DELTA] if delta else []), *([KAFKA] if kafka else [])]
+        if wanted:
+            chosen["spark.jars"] = ",".join(str(jar) for each in wanted for jar in fetch(each))
     chosen |= settings or {}
     builder = SparkSession.builder.appName(name)
     for key, value in chosen.items():

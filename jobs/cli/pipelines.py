@@ -11,7 +11,7 @@ __all__ = ["PIPELINES", "run_pipeline"]
 
 PIPELINES: Final = {
     "archive": "a topic into a Delta table",
-    "ingest": "files into a topic",
+    "ingest": "files, a Kafka topic or a table into a topic",
     "maintain": "delete what has expired, and compact",
 }
 """The modules of :mod:`kafkalog.jobs` that are pipelines, and what each one does."""

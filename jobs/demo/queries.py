@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.jobs.archive import start_archive
 from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
 from kafkalog.jobs.demo.flights import ID, NULL, SCHEMA, write_flights
-from kafkalog.jobs.ingest import InputFormat, read_files, start_ingest, to_records
+from kafkalog.jobs.ingest import start_ingest, to_records
+from kafkalog.jobs.inputs import read_files
 from kafkalog.jobs.topic_report import topic_logs
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Demo:
         return self.spark.read.format("delta").load(self.table)
 
     def _start_ingest(self) -> StreamingQuery:
-        rows = read_files(self.spark, self.input, InputFormat.CSV, schema=SCHEMA, options=_STREAM)
+        rows = read_files(self.spark, self.input, "csv", schema=SCHEMA, options=_STREAM)
         return start_ingest(
             to_records(rows, key=KEY, timestamp=TIMESTAMP),
             self.log,

@@ -1,13 +1,14 @@
 """The Java libraries of judges and peers, pinned; `kafkalog.jobs.jars.fetch` brings them.
 
-Run as a program it fetches all of them, Delta's too: ``python -m tests.support.jars``.
+Run as a program it fetches all of them, Delta's and the connector's too:
+``python -m tests.support.jars``.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from kafkalog.jobs.jars import DELTA, Coordinate, JarSet, fetch
+from kafkalog.jobs.jars import DELTA, KAFKA, Coordinate, JarSet, fetch
 
 KAFKA_4_1: Final = JarSet(
     "kafka-4.1.0",
@@ -30,21 +31,7 @@ KAFKA_2_8: Final = JarSet(
 )
 """Broker with ZooKeeper, the judge of message sets (magic 0 and 1)."""
 
-SPARK_KAFKA: Final = JarSet(
-    "spark-kafka-4.2.0",
-    (
-        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
-        # Connector 4.2.0 asks for a token provider 4.2.0, which is not to be had; 4.0.0 works.
-        Coordinate(
-            "org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False
-        ),
-        Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
-        Coordinate("org.apache.commons", "commons-pool2", "2.12.0", transitive=False),
-    ),
-)
-"""Spark's own Kafka source and sink, the peer; for ``spark.jars``."""
-
-ALL: Final = (DELTA, KAFKA_4_1, KAFKA_2_8, SPARK_KAFKA)
+ALL: Final = (DELTA, KAFKA_4_1, KAFKA_2_8, KAFKA)
 
 if __name__ == "__main__":
     for jar_set in ALL:

@@ -17,10 +17,9 @@ from py4j.java_gateway import JavaObject, is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
-from tests.support.jars import SPARK_KAFKA
 from tests.support.spark import end_jvm, small_session
 
-from kafkalog.jobs.jars import fetch
+from kafkalog.jobs.jars import KAFKA, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -89,7 +88,7 @@ class StreamResult:
 def session_with_both() -> Iterator[SparkSession]:
     """Run a session that has Spark's Kafka connector on its class path, in a JVM of its own."""
     end_jvm()  # of an earlier session: jars reach the driver's class path when a JVM starts
-    jars = ",".join(map(str, fetch(SPARK_KAFKA)))
+    jars = ",".join(map(str, fetch(KAFKA)))
     with small_session(**{"spark.jars": jars}) as session:
         yield session
 

@@ -30,6 +30,7 @@ MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
     [
         (("kafkalog.jobs.ingest", "/"), "Missing argument 'LOG'"),
         ((INGEST[0], "/nowhere/in", *INGEST[2:]), "/nowhere/in does not exist"),
+        ((*INGEST, "--format=kafka"), "'/' is not of the form HOST:PORT"),
         ((*INGEST, "--set=flush"), "'flush' is not of the form NAME=VALUE"),
         ((*INGEST, "--set=flsh=os"), "option 'flsh' is not known: did you mean 'flush'?"),
         ((*INGEST[:3], "--topic=a/b", INGEST[4]), "a/b"),
