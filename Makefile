@@ -81,6 +81,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.segment_memory
 	$(RUN) python -m benchmarks.worker_memory
 	$(RUN) python -m benchmarks.compaction --docs docs
+	$(RUN) python -m benchmarks.latest --docs docs
 
 lint: env ## Check style, import layers and spelling
 	$(RUN) ruff check .

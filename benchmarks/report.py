@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Goal, Measured, Samples, Workload
 
-__all__ = ["COMPACTION", "table", "write", "write_section"]
+__all__ = ["COMPACTION", "LATEST", "section_table", "table", "write", "write_section"]
 
 COMPACTION: Final = "Compaction"
-"""A section of the page that another benchmark writes."""
+LATEST: Final = "The newest row of each key"
+"""Sections of the page that other benchmarks write."""
 
 _HEADINGS: Final = (
     "work",
@@ -73,8 +74,8 @@ def write(
         if _plot(directory / name, title, chosen(measured))
     ]
     path = directory / "benchmarks.md"
-    compaction = _section_of(path, COMPACTION)
-    path.write_text(_page(measured, facts, summary, plots) + compaction, encoding="utf-8")
+    others = "".join(_section_of(path, title) for title in (COMPACTION, LATEST))
+    path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 
 
 def write_section(directory: Path, title: str, text: str) -> None:
@@ -84,6 +85,12 @@ def write_section(directory: Path, title: str, text: str) -> None:
     new = f"\n## {title}\n\n{text}"
     page = page.replace(section, new) if section else page + new
     path.write_text(page, encoding="utf-8")
+
+
+def section_table(measured: Measured) -> str:
+    """Return the results of one work as a table of a page."""
+    lines = (_HEADINGS, ["---"] * len(_HEADINGS), *_lines(measured))
+    return "\n".join(map(_row, lines))
 
 
 def _section_of(path: Path, title: str) -> str:

@@ -57,3 +57,13 @@ def test_the_memory_of_workers_is_measured_by_shape(tmp_path: Path) -> None:
     writing, reading = map(int, line.split("|")[3:5])
     assert 100 < writing <= 512
     assert 100 < reading <= 512
+
+
+@pytest.mark.spark
+def test_the_newest_rows_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
+    done = run("latest", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "|  | kafkalog, view=latest | " in page
+    assert "kafkalog.get, " in page

@@ -186,6 +186,13 @@ def test_a_piece_that_grows_too_large_is_read_again_in_smaller_ones(
     assert found == expected
 
 
+def test_a_piece_of_more_records_than_are_found_at_once_gives_the_newest(tmp_path: Path) -> None:
+    rows = [[(f"k{n % 7}", str(n)) for n in range(m, m + 1000)] for m in range(0, 20_000, 1000)]
+    log = simple_log(tmp_path, *rows)
+    expected = {f"k{n % 7}".encode(): str(n).encode() for n in range(19_993, 20_000)}
+    assert values(latest_of(**log)) == expected
+
+
 # Compaction
 
 
