@@ -1,21 +1,26 @@
-"""Stream a topic into a Delta table, with the offset of every record.
+"""Stream topics into a Delta table: every record as it is, with its offset.
 
     kafkalog run archive LOG TABLE --topic T --checkpoint C [OPTIONS]
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 --py-files kafkalog.zip \
         archive.py LOG TABLE --topic T --checkpoint C [OPTIONS]
 
-What the topic holds is taken over and the job ends; with ``--follow`` it tails the topic. A job
-that was killed continues from its checkpoint, and the table holds every record once: Delta keeps
-the number of the last micro-batch in its own log. After Ctrl-C or SIGTERM the job ends with the
-micro-batch that runs.
+What the topics hold is taken over and the job ends; with ``--follow`` it tails them. A job that
+was killed continues from its checkpoint, and the table holds every record once. After Ctrl-C or
+SIGTERM the job ends with the micro-batch that runs.
+
+Each day and topic has files of its own. Settings, log starts and log ends of the topics are kept
+as properties of the table. Small files are put together when the job ends, and every 100
+micro-batches. Let no other job write to the table.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 
+from kafkalog.errors import OptionError
+from kafkalog.jobs.archiving import DELTA_FORMAT, Archive
 from kafkalog.jobs.arguments import (
     CHECKPOINT,
     FOLLOW,
@@ -23,80 +28,46 @@ from kafkalog.jobs.arguments import (
     ISOLATION,
     LOG,
     SETTINGS,
-    TOPIC,
+    TABLE_FORMAT,
+    TOPICS,
     Isolation,
     milliseconds,
     pairs,
+    split_names,
 )
 from kafkalog.jobs.attended import attend
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import session
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-__all__ = ["start_archive"]
-
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
-_COLUMNS: Final = (
-    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key {0}, value {0}".format
-)
 
-
-def start_archive(
-    spark: SparkSession,
-    log: str,
-    table: str,
-    *,
-    topic: str,
-    checkpoint: str,
-    text: bool = False,
-    follow: bool = False,
-    options: Mapping[str, str] | None = None,
-) -> StreamingQuery:
-    """Start the query that appends a topic's records to a Delta table.
-
-    Args:
-        spark: a session with Delta.
-        log: the log directory, or several with commas between them.
-        table: the table's folder; made if it is missing.
-        topic: what to read, from its earliest offset unless the options say otherwise.
-        checkpoint: the query's own folder.
-        text: keep keys and values as text instead of bytes.
-        follow: tail the topic instead of ending where it ends now.
-        options: of the source, such as ``maxOffsetsPerTrigger``.
-    """
-    records = (
-        spark.readStream.format("kafkalog")
-        .schema(_COLUMNS("STRING" if text else "BINARY"))
-        .options(**{"startingOffsets": "earliest", **(options or {})})
-        .option("subscribe", topic)
-        .load(log)
-    )
-    writer = (
-        records.writeStream.format("delta")
-        .queryName(f"archive {topic}")
-        .option("checkpointLocation", checkpoint)
-    )
-    if not follow:
-        writer = writer.trigger(availableNow=True)
-    return writer.start(table)
+TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the table.")]
+LATEST = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Keep a Delta table with the newest record of each key there, too. TABLE itself: that "
+        "one and no other.",
+    ),
+]
+BY_DAY = Annotated[
+    bool, typer.Option(help="Whether each topic and day has files of its own, in a new table.")
+]
+TEXT = Annotated[bool, typer.Option("--text", help="Keep keys and values as text, not bytes.")]
 
 
 @app.command(help=__doc__)
 def main(
     log: LOG,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the Delta table.")],
+    table: TABLE,
     *,
-    topic: TOPIC,
+    topic: TOPICS,
     checkpoint: CHECKPOINT,
-    text: Annotated[
-        bool, typer.Option("--text", help="Keep keys and values as text, not bytes.")
-    ] = False,
+    latest: LATEST = None,
+    by_day: BY_DAY = True,
+    text: TEXT = False,
+    table_format: TABLE_FORMAT = DELTA_FORMAT,
     isolation: ISOLATION = Isolation.COMMITTED,
     setting: SETTINGS = None,
     follow: FOLLOW = False,
@@ -104,21 +75,29 @@ def main(
 ) -> None:
     """Run the pipeline."""
     grace_ms = milliseconds("--grace", grace)
-    options = {"kafka.isolation.level": isolation.value, **pairs(setting)}
-    check_reading(log, topic, checkpoint, options)
-    with session(f"kafkalog archive {topic}", delta=True) as spark:
-        query = start_archive(
-            spark,
-            log,
-            table,
-            topic=topic,
-            checkpoint=checkpoint,
-            text=text,
-            follow=follow,
-            options=options,
-        )
-        ended = attend(query, grace_ms=grace_ms)
+    archive = Archive(
+        log=log,
+        table=table,
+        topics=split_names(topic),
+        checkpoint=checkpoint,
+        latest=latest,
+        by_day=by_day,
+        text=text,
+        table_format=table_format,
+        options={"kafka.isolation.level": isolation.value, **pairs(setting)},
+    )
+    _check(archive)
+    with session(f"kafkalog {archive.name}", delta=archive.is_delta) as spark:
+        ended = attend(archive.start(spark, follow=follow), grace_ms=grace_ms)
+        if ended.code == 0:
+            archive.finish(spark)
     ended.tell()
+
+
+def _check(archive: Archive) -> None:
+    if archive.latest is not None and not archive.is_delta:
+        raise OptionError(f"--latest needs a Delta table, and --format is {archive.table_format!r}")
+    check_reading(archive.log, ",".join(archive.topics), archive.checkpoint, archive.options)
 
 
 if __name__ == "__main__":

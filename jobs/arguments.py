@@ -21,10 +21,13 @@ __all__ = [
     "LOG",
     "NOT_GIVEN",
     "SETTINGS",
+    "TABLE_FORMAT",
     "TOPIC",
+    "TOPICS",
     "Isolation",
     "milliseconds",
     "pairs",
+    "split_names",
 ]
 
 
@@ -39,6 +42,15 @@ LOG = Annotated[
     str, typer.Argument(metavar="LOG", help="The log directory; several with commas between.")
 ]
 TOPIC = Annotated[str, typer.Option(help="The topic.")]
+TOPICS = Annotated[
+    list[str], typer.Option("--topic", help="The topic; several with commas, or repeated.")
+]
+TABLE_FORMAT = Annotated[
+    str,
+    typer.Option(
+        "--format", help="The table's format: delta, parquet, or another one whose jars Spark has."
+    ),
+]
 CHECKPOINT = Annotated[str, typer.Option(help="The query's checkpoint folder, of its own.")]
 FOLLOW = Annotated[bool, typer.Option("--follow", help="Continue with what comes later.")]
 SETTINGS = Annotated[
@@ -91,6 +103,18 @@ def pairs(words: Iterable[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{word!r} is not of the form NAME=VALUE")
         found[name] = value
     return found
+
+
+def split_names(words: Iterable[str]) -> tuple[str, ...]:
+    """Read names that are repeated, or have commas between them; each counts once.
+
+    Raises:
+        BadParameter: a name that is empty.
+    """
+    names = [name.strip() for word in words for name in word.split(",")]
+    if not all(names):
+        raise typer.BadParameter(f"{','.join(words)!r} has an empty name", param_hint="--topic")
+    return tuple(dict.fromkeys(names))
 
 
 def milliseconds(option: str, text: str, *, minimum: int = 0) -> int:

@@ -18,7 +18,7 @@ from pyspark_kafkalog import DefaultSource
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["build_session", "register", "session"]
+__all__ = ["DELTA_SETTINGS", "build_session", "register", "session"]
 
 _RECOMMENDED: Final = {
     # A fifth faster than loopback TCP between the JVM and its Python workers.
@@ -26,12 +26,15 @@ _RECOMMENDED: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 
-_DELTA: Final = {
+DELTA_SETTINGS: Final = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+"""What lets Spark know Delta's tables and commands."""
 
 _LOCAL: Final = {
+    # Each look at a Delta table is so many tasks. Its 50 are meant for a cluster.
+    "spark.databricks.delta.snapshotPartitions": "4",
     "spark.master": "local[*]",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -108,7 +111,7 @@ def build_session(
     """
     chosen = dict(_RECOMMENDED)
     if delta:
-        chosen |= _DELTA
+        chosen |= DELTA_SETTINGS
     if not _submitted():
         chosen |= _LOCAL
         os.environ.setdefault("PYSPARK_PYTHON", launcher())

@@ -10,7 +10,7 @@ import typer
 __all__ = ["PIPELINES", "run_pipeline"]
 
 PIPELINES: Final = {
-    "archive": "a topic into a Delta table",
+    "archive": "topics into a Delta table",
     "ingest": "files, a Kafka topic or a table into a topic",
     "maintain": "delete what has expired, and compact",
 }

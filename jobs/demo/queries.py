@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.jobs.archive import start_archive
+from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
 from kafkalog.jobs.demo.flights import ID, NULL, SCHEMA, write_flights
 from kafkalog.jobs.ingest import start_ingest, to_records
@@ -147,15 +147,15 @@ class Demo:
         )
 
     def _start_archive(self) -> StreamingQuery:
-        return start_archive(
-            self.spark,
-            self.log,
-            self.table,
-            topic=TOPIC,
+        archive = Archive(
+            log=self.log,
+            table=self.table,
+            topics=(TOPIC,),
             checkpoint=str(self.work / "checkpoints" / "archive"),
+            by_day=False,  # the flights of a year in few micro-batches would be small files
             text=True,
-            follow=True,
         )
+        return archive.start(self.spark, follow=True)
 
 
 def _position(query: StreamingQuery) -> int:

@@ -86,7 +86,7 @@ def test_files_become_a_topic_and_the_topic_a_table(
         options=(f"--jars={jars}",),
     )
     archived = [
-        row for path in Path(table).glob("*.parquet") for row in pq.read_table(path).to_pylist()
+        row for path in Path(table).rglob("*.parquet") for row in pq.read_table(path).to_pylist()
     ]
 
     assert Counter((row["key"], row["value"]) for row in archived) == Counter(

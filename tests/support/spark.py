@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+
+from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.session import DELTA_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["end_jvm", "small_session", "stderr_to"]
+__all__ = ["delta_session", "end_jvm", "small_session", "stderr_to"]
+
+_with_delta: dict[str, Any] = {}
 
 
 @contextmanager
@@ -38,6 +43,18 @@ def small_session(**conf: str) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@contextmanager
+def delta_session() -> Iterator[SparkSession]:
+    """Start a session that knows Delta, in a JVM that has its jars."""
+    if SparkContext._gateway is None or SparkContext._gateway is not _with_delta.get("gateway"):
+        end_jvm()  # jars reach the driver's class path when a JVM starts
+    jars = ",".join(map(str, fetch(DELTA)))
+    few = {"spark.databricks.delta.snapshotPartitions": "1"}
+    with small_session(**{"spark.jars": jars}, **DELTA_SETTINGS, **few) as session:
+        _with_delta["gateway"] = SparkContext._gateway
+        yield session
 
 
 def end_jvm() -> None:

@@ -36,6 +36,11 @@ MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
         ((*INGEST[:3], "--topic=a/b", INGEST[4]), "a/b"),
         ((*ARCHIVE, "--topic=t", "--set=endingOffsets=latest"), "'endingOffsets' cannot be used"),
         ((*ARCHIVE, "--topic=t", "--wrong"), "No such option: --wrong"),
+        ((*ARCHIVE, "--topic=t", "--topic=,"), "'t,,' has an empty name"),
+        (
+            (*ARCHIVE, "--topic=t", "--latest=/x", "--format=parquet"),
+            "--latest needs a Delta table",
+        ),
         (("kafkalog.jobs.demo", "--flights=x"), "for '--flights'"),
         (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
         (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),

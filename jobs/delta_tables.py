@@ -1,0 +1,68 @@
+"""Delta tables by their folders: made, given properties, compacted."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from kafkalog.jobs.hadoop import qualified
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import SparkSession
+
+__all__ = ["DeltaTable"]
+
+
+class DeltaTable:
+    """The table in a folder, which nobody else changes; it may not be there yet."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        """Take a folder on any file system of Spark's."""
+        self.path = qualified(spark, folder)
+        self.name = "delta.`{}`".format(self.path.replace("`", "``"))
+        self._spark = spark
+
+    def create(self, columns: str, partitioned_by: Sequence[str]) -> None:
+        """Make an empty table of these columns (DDL), unless there is one."""
+        parts = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
+        self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING delta{parts}")
+
+    @cached_property
+    def partition_columns(self) -> list[str]:
+        """The columns that its files are divided by."""
+        return list(self._detail("partitionColumns"))
+
+    @cached_property
+    def properties(self) -> dict[str, str]:
+        """What is set as properties of the table, as of the first look and what was set here."""
+        return dict(self._detail("properties"))
+
+    @property
+    def version(self) -> int:
+        """The number of its newest version."""
+        (row,) = self._spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()
+        return int(row["version"])
+
+    def set_properties(self, properties: Mapping[str, str]) -> None:
+        """Set some properties; those that have the value already cost no version of the table."""
+        known = self.properties
+        changed = {name: text for name, text in properties.items() if known.get(name) != text}
+        if changed:
+            pairs = ", ".join(f"{_literal(k)} = {_literal(v)}" for k, v in changed.items())
+            self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({pairs})")
+            known.update(changed)
+
+    def optimize(self) -> None:
+        """Put small files together."""
+        self._spark.sql(f"OPTIMIZE {self.name}")
+
+    def _detail(self, column: str) -> Any:  # noqa: ANN401 - whatever is in the column
+        (row,) = self._spark.sql(f"DESCRIBE DETAIL {self.name}").select(column).collect()
+        return row[0]
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,137 @@
+"""What an archive keeps of a topic beside its records, so that it can be restored as it was.
+
+It is a property of the Delta table, ``kafkalog.topic.<name>``, whose text is JSON::
+
+    {"partitionCount": 2, "timestampType": "CreateTime", "settings": {"retention.ms": "1000"},
+     "partitions": {"0": [500, 731], "1": [0, 0]}}
+
+``partitions`` has the log start and the log end of each. ``settings`` and ``timestampType`` are
+null where neither the commit state nor a cluster's metadata tells them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import KafkaLogError
+from kafkalog.streaming.coordinator.cluster_metadata import read_cluster_topics
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.operate.copied_bounds import Bounds
+from kafkalog.streaming.store.ends.watch import EndsWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.coordinator.cluster_metadata import ClusterTopics
+
+__all__ = ["FactsOfLogs", "TopicFacts", "read_facts", "to_properties"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+_PREFIX: Final = "kafkalog.topic."
+_TIMESTAMP_TYPE: Final = "message.timestamp.type"
+
+
+@dataclass(frozen=True)
+class TopicFacts:
+    """A topic's partitions by their numbers, and the settings given to it; None if not known."""
+
+    partitions: Mapping[int, Bounds]
+    settings: Mapping[str, str] | None
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions it has."""
+        return max(self.partitions, default=-1) + 1
+
+    def to_json(self) -> str:
+        """Return the text of the property."""
+        known = self.settings
+        facts = {
+            "partitionCount": self.partition_count,
+            "timestampType": None if known is None else known.get(_TIMESTAMP_TYPE, "CreateTime"),
+            "settings": None if known is None else dict(sorted(known.items())),
+            "partitions": {
+                str(number): self.partitions[number] for number in sorted(self.partitions)
+            },
+        }
+        return json.dumps(facts)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read the text of the property."""
+        facts: dict[str, Any] = json.loads(text)
+        partitions = {int(number): Bounds(*pair) for number, pair in facts["partitions"].items()}
+        return cls(partitions, facts["settings"])
+
+
+def to_properties(facts: Mapping[str, TopicFacts]) -> dict[str, str]:
+    """Return the properties of a table that keep what is known of topics."""
+    return {f"{_PREFIX}{topic}": known.to_json() for topic, known in facts.items()}
+
+
+def read_facts(properties: Mapping[str, str]) -> dict[str, TopicFacts]:
+    """Return what a table's properties keep of topics, by their names."""
+    return {
+        name.removeprefix(_PREFIX): TopicFacts.from_json(text)
+        for name, text in properties.items()
+        if name.startswith(_PREFIX)
+    }
+
+
+class FactsOfLogs:
+    """Looks at the log directories that topics are archived from."""
+
+    def __init__(self, paths: Iterable[str], topics: Iterable[str]) -> None:
+        """Look at nothing yet."""
+        self._log_dirs = LogDirs(paths)
+        chosen = frozenset(topics)
+        self._watch = EndsWatch(self._log_dirs.paths, lambda key: key.topic in chosen)
+
+    def look(self, ends: Mapping[TopicPartition, int]) -> dict[str, TopicFacts]:
+        """Return what is known of each topic now; ``ends`` is how far its partitions were read."""
+        there = self._watch.look().offsets
+        bounds: dict[str, dict[int, Bounds]] = {}
+        for key, end in ends.items():
+            start = self._watch.log_start(key) if key in there else end
+            bounds.setdefault(key.topic, {})[key.partition] = Bounds(min(start, end), end)
+        settings = self._settings(bounds)
+        return {topic: TopicFacts(found, settings.get(topic)) for topic, found in bounds.items()}
+
+    def _settings(self, topics: Iterable[str]) -> dict[str, Mapping[str, str]]:
+        """Return the settings of the topics of which any are known; a broker's are newer."""
+        keys = {}
+        for key, where in self._log_dirs.partitions().items():
+            if key.topic in topics and key.topic not in keys:
+                keys[key.topic] = topic_key(key.topic, read_topic_id(where.path))
+        state = load_committed(self._log_dirs.paths).state
+        known = {} if state is None else {key: each.settings for key, each in state.topics.items()}
+        cluster = self._cluster
+        newer = (
+            {}
+            if cluster is None or (state and state.metadata_end == cluster.end)
+            else cluster.settings
+        )
+        return {
+            topic: {**known, **newer}[key]
+            for topic, key in keys.items()
+            if key in known or key in newer
+        }
+
+    @cached_property
+    def _cluster(self) -> ClusterTopics | None:
+        """What a cluster was told of its topics, as of the first look; None if nothing tells."""
+        try:
+            found = [read_cluster_topics(path) for path in self._log_dirs.paths]
+        except (KafkaLogError, OSError) as error:
+            _LOGGER.warning("settings that a cluster gave to its topics are not kept: %s", error)
+            return None
+        return max((each for each in found if each), key=lambda each: each.end, default=None)
