@@ -11,11 +11,16 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["values_in"]
+__all__ = ["rows_in", "values_in"]
 
 
 def values_in(table: Path) -> list[Any]:
     """Return the column ``value`` of the rows that a table holds now; none if it is not there."""
+    return [row["value"] for row in rows_in(table, "value")]
+
+
+def rows_in(table: Path, *columns: str) -> list[dict[str, Any]]:
+    """Return the rows that a table holds now, all columns or some."""
     files: set[str] = set()
     for version in sorted((table / "_delta_log").glob("*.json")):
         for line in version.read_text().splitlines():
@@ -24,5 +29,6 @@ def values_in(table: Path) -> list[Any]:
                 files.add(action["add"]["path"])
             if "remove" in action:
                 files.discard(action["remove"]["path"])
-    found = (pq.read_table(table / unquote(path))["value"].to_pylist() for path in sorted(files))
-    return [value for some in found for value in some]
+    wanted = list(columns) or None
+    found = (pq.read_table(table / unquote(path), columns=wanted) for path in sorted(files))
+    return [row for some in found for row in some.to_pylist()]
