@@ -6,7 +6,7 @@
 
 What the topics hold is taken over and the job ends; with ``--follow`` it tails them. A job that
 was killed continues from its checkpoint, and the table holds every record once. After Ctrl-C or
-SIGTERM the job ends with the micro-batch that runs.
+SIGTERM the job ends with the micro-batch that runs. ``kafkalog run restore`` is the way back.
 
 Each day and topic has files of its own. Settings, log starts and log ends of the topics are kept
 as properties of the table. Small files are put together when the job ends, and every 100

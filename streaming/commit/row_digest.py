@@ -26,7 +26,7 @@ from kafkalog.streaming.store.identity import DIGEST_OF_ROWS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["RowDigest", "RowHashes", "row_hashes"]
+__all__ = ["RowDigest", "RowHashes", "row_hashes", "rows_of"]
 
 RowHashes = NDArray[np.uint64]
 
@@ -70,6 +70,11 @@ class RowDigest:
 
     def __str__(self) -> str:
         return f"{DIGEST_OF_ROWS}{self.rows} {self.total:016x}"
+
+
+def rows_of(digest: str) -> int:
+    """Return how many rows a digest is of."""
+    return int(digest.removeprefix(DIGEST_OF_ROWS).partition(" ")[0])
 
 
 def row_hashes(batch: pa.RecordBatch, *, with_topic: bool) -> RowHashes:

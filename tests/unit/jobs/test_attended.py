@@ -83,7 +83,7 @@ def test_one_that_ends_by_itself_is_not_stopped_and_one_line_says_so(
 
 def test_a_pipeline_is_told_what_is_wrong_before_spark_starts() -> None:
     for words, said in (
-        (["nothing"], "no pipeline; there are archive, ingest, maintain"),
+        (["nothing"], "no pipeline; there are archive"),
         (["archive", "/nowhere", "t"], "Missing option '--topic'"),
         (["archive", "/nowhere", "t", "--topic=t", "--checkpoint=c"], "/nowhere does not exist"),
         (["archive", "/", "t", "--topic=t", "--checkpoint=c", "--grace=soon"], "--grace is 'soon'"),

@@ -21,6 +21,7 @@ def run(*words: str) -> tuple[int, list[str]]:
 
 INGEST = ("kafkalog.jobs.ingest", "/", "/nowhere/log", "--topic=t", "--checkpoint=/nowhere/c")
 ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=/nowhere/c")
+RESTORE = ("kafkalog.jobs.restore", "/", "/nowhere/log", "--topic=t")
 MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
 
 
@@ -41,6 +42,11 @@ MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
             (*ARCHIVE, "--topic=t", "--latest=/x", "--format=parquet"),
             "--latest needs a Delta table",
         ),
+        ((RESTORE[0], "/nowhere/t", *RESTORE[2:]), "/nowhere/t does not exist"),
+        ((*RESTORE, "--until=soon"), "--until is 'soon', expected offsets as"),
+        ((*RESTORE, "--config=retention=1"), "'retention' is no topic setting"),
+        ((*RESTORE, "--suppress=/nowhere/keys"), "--suppress cannot be read"),
+        ((*RESTORE[:3], "--topic=__consumer_offsets"), "is Kafka's own"),
         (("kafkalog.jobs.demo", "--flights=x"), "for '--flights'"),
         (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
         (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),

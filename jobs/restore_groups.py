@@ -1,0 +1,99 @@
+"""The positions of consumer groups in topics that are restored, from an archived offsets topic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_positions
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.store.ends.watch import EndsWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from kafkalog.jobs.restore_plan import TopicPlan
+    from kafkalog.model import TopicPartition
+
+__all__ = ["restore_groups"]
+
+_TOPIC: Final = "__consumer_offsets"
+_MOST_NAMED: Final = 10
+
+Positions = dict[str, dict["TopicPartition", int]]
+
+
+def restore_groups(rows: DataFrame, paths: Sequence[str], plans: Iterable[TopicPlan]) -> list[str]:
+    """Write where groups stood, at most where restored logs end and at least where they start.
+
+    Args:
+        rows: the records of the table, the offsets topic's among them if it was archived.
+        paths: the log directories. A position that is there already stays.
+        plans: the topics that were restored.
+
+    Returns:
+        what is to be said of it.
+    """
+    archived = _archived(rows)
+    if archived is None:
+        return [f"no positions of groups are restored: the table has no records of {_TOPIC}"]
+    by_topic = {plan.topic: plan.bounds for plan in plans}
+    there = _there(paths)
+    written, moved = 0, []
+    for group, positions in sorted(archived.items()):
+        restored = {}
+        for key, offset in positions.items():
+            bounds = by_topic.get(key.topic, ())
+            if key.partition >= len(bounds) or key in there.get(group, ()):
+                continue
+            start, end = bounds[key.partition]
+            restored[key] = min(max(offset, start), end)
+            if restored[key] != offset:
+                moved.append(f"{group} in {key} from {offset} to {restored[key]}")
+        if restored:
+            GroupWriter(paths, group).commit(restored)
+            written += len(restored)
+    said = [f"{written} positions of groups are restored"]
+    if moved:
+        more = f", and {len(moved) - _MOST_NAMED} more" if len(moved) > _MOST_NAMED else ""
+        named = "; ".join(moved[:_MOST_NAMED])
+        said.append(f"positions were moved to offsets that are restored: {named}{more}")
+    return said
+
+
+def _archived(rows: DataFrame) -> Positions | None:
+    """Replay the newest record of each key; None where there are none."""
+    commits = rows.where((sf.col("topic") == _TOPIC) & sf.col("key").isNotNull())
+    newest = commits.groupBy("partition", "key").agg(
+        sf.max("offset").alias("offset"), sf.max_by("value", "offset").alias("value")
+    )
+    by_partition: dict[int, list[ReplayRecord]] = {}
+    for row in newest.collect():
+        key, value = bytes(row["key"]), row["value"]
+        record = ReplayRecord(row["offset"], key, None if value is None else bytes(value))
+        by_partition.setdefault(row["partition"], []).append(record)
+    if not by_partition:
+        return None
+    found: Positions = {}
+    for number, records in by_partition.items():
+        replayed = group_positions(sorted(records), log_name=f"{_TOPIC}-{number}")
+        for group, positions in replayed.items():
+            offsets = {key: position.offset for key, position in positions.items()}
+            found.setdefault(group, {}).update(offsets)
+    return found
+
+
+def _there(paths: Sequence[str]) -> Positions:
+    """Read the positions that log directories have."""
+    watch = EndsWatch(paths, lambda key: key.topic == _TOPIC)
+    found: Positions = {}
+    for key, end in watch.look().offsets.items():
+        with watch.open(key) as log:
+            for group, positions in read_group_positions(log, end).items():
+                offsets = {each: position.offset for each, position in positions.items()}
+                found.setdefault(group, {}).update(offsets)
+    return found

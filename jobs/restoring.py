@@ -1,0 +1,244 @@
+"""From a table back to log directories: one atomic write for each topic, at the offsets it had.
+
+**Steps.** The topic is created, empty. Its records are written, in one commit under an id that
+tells what is restored. Then its logs are given their starts and ends, and last the settings by
+which old records are deleted. Each step finds out whether it was done. So the same restore ends
+what a killed one has begun, and another one is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+from kafkalog.errors import OptionError
+from kafkalog.files.local_paths import split_paths
+from kafkalog.jobs.archiving import DELTA_FORMAT
+from kafkalog.jobs.delta_tables import DeltaTable
+from kafkalog.jobs.restore_groups import restore_groups
+from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
+from kafkalog.jobs.topic_facts import read_facts
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.copied_bounds import set_bounds
+from kafkalog.streaming.operate.topics import alter, create
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from kafkalog.jobs.topic_facts import TopicFacts
+
+__all__ = ["Restore"]
+
+_NEEDED: Final = ("partition", "offset", "value")
+_WRITTEN: Final = ("partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
+_ROWS_PER_TASK: Final = 500_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restore:
+    """What is restored, and where to.
+
+    Args:
+        table: the table's folder.
+        log: the log directory, or several with commas between them; made if missing.
+        topics: which topics. A table without a column ``topic`` has one topic.
+        until: where to end.
+        keys: only records with these keys; None for all.
+        suppressed: keys whose records do not come back.
+        as_tombstones: whether they come back without value and headers.
+        with_deleted: whether to begin with the first record that the table holds, even if the topic
+            started later when it was archived last.
+        partitions: how many a topic has, where the table does not tell.
+        config: settings of topics, by Kafka's names, where the table does not tell.
+        table_format: ``delta``, ``parquet``, or another one that Spark reads.
+    """
+
+    table: str
+    log: str
+    topics: tuple[str, ...]
+    until: Until = NO_END
+    keys: frozenset[bytes] | None = None
+    suppressed: frozenset[bytes] = frozenset()
+    as_tombstones: bool = False
+    with_deleted: bool = False
+    partitions: int | None = None
+    config: Mapping[str, str]
+    table_format: str = DELTA_FORMAT
+
+    @property
+    def name(self) -> str:
+        """What this is called."""
+        return f"restore {','.join(self.topics)}"
+
+    def run(self, spark: SparkSession) -> list[str]:
+        """Restore all topics; return what is to be said of it, the numbers last.
+
+        Raises:
+            OptionError: a table, or a topic in it, that cannot be restored as it was asked for.
+            LogDirectoryError: a topic that has other records.
+            KafkaLogError: the log directories are no whole set, or somebody else holds them.
+        """
+        rows, facts = _opened(spark, self)
+        said: list[str] = []
+        seen = _seen(rows, self.topics, self.until.time_ms)
+        plans = [self._plan(topic, facts.get(topic), seen[topic]) for topic in self.topics]
+        for plan in plans:
+            said += [f"{plan.topic}: the table does not tell {what}" for what in plan.unknown]
+        total = sum(self._restore(rows, plan, said) for plan in plans)
+        said += restore_groups(rows, split_paths(self.log), plans)
+        return [*said, f"{self.name}: {total:,} records in {len(plans):,} topics"]
+
+    def _plan(self, topic: str, facts: TopicFacts | None, seen: Mapping[int, Seen]) -> TopicPlan:
+        return TopicPlan.of(
+            topic,
+            facts,
+            seen,
+            self.until,
+            partitions=self.partitions,
+            config=self.config,
+            with_deleted=self.with_deleted,
+        )
+
+    def _restore(self, rows: DataFrame, plan: TopicPlan, said: list[str]) -> int:
+        """Restore one topic, or the rest of it; return how many records it has."""
+        version = plan.version(self._choice)
+        paths, topic = split_paths(self.log), plan.topic
+        progress = plan.progress(self.log, version)
+        if progress is None:
+            starts = {number: bounds.start for number, bounds in enumerate(plan.bounds)}
+            create(
+                paths,
+                topic,
+                partitions=len(plan.bounds),
+                config=plan.first_settings,
+                starts=starts,
+            )
+        if progress is Progress.WRITTEN:
+            said.append(f"{topic}: its records were restored before")
+        else:
+            self._write(rows, plan, version)
+        numbered = enumerate(plan.bounds)
+        set_bounds(paths, {TopicPartition(topic, number): each for number, each in numbered})
+        if plan.last_settings:
+            alter(paths, topic, config=plan.last_settings)
+            limits = " ".join(f"{name}={text}" for name, text in sorted(plan.last_settings.items()))
+            said.append(f"{topic}: has {limits}: who writes or serves it deletes what has expired")
+        return plan.written(self.log, version)
+
+    def _write(self, rows: DataFrame, plan: TopicPlan, version: str) -> None:
+        starts, ends = (_by_partition(numbers) for numbers in zip(*plan.bounds, strict=True))
+        is_in = (sf.col("offset") >= starts) & (sf.col("offset") < ends)
+        mine = rows.where((sf.col("topic") == plan.topic) & is_in)
+        chosen = self._without_suppressed(self._with_keys(mine)).select(*_WRITTEN)
+        writer = _in_order(chosen, plan).write.format("kafkalog").mode("append")
+        identity = {"txnAppId": version, "txnVersion": "0"}
+        writer.options(topic=plan.topic, preserveOffsets="true", **identity).save(self.log)
+
+    @property
+    def _choice(self) -> str:
+        """Tell which records are restored, beside the offsets."""
+        keys = None if self.keys is None else sorted(map(bytes.hex, self.keys))
+        told = [self.table, keys, sorted(map(bytes.hex, self.suppressed)), self.as_tombstones]
+        return hashlib.sha256(json.dumps(told).encode()).hexdigest()
+
+    def _with_keys(self, rows: DataFrame) -> DataFrame:
+        if self.keys is None:
+            return rows
+        return rows.join(_keys(rows.sparkSession, self.keys), "key", "left_semi")
+
+    def _without_suppressed(self, rows: DataFrame) -> DataFrame:
+        if not self.suppressed:
+            return rows
+        keys = _keys(rows.sparkSession, self.suppressed)
+        if not self.as_tombstones:
+            return rows.join(keys, "key", "left_anti")
+        rows = rows.join(keys.withColumn("suppressed", sf.lit(True)), "key", "left")
+        kept = sf.col("suppressed").isNull()
+        return rows.withColumns(
+            {name: sf.when(kept, sf.col(name)) for name in ("value", "headers")}
+        )
+
+
+def _opened(spark: SparkSession, given: Restore) -> tuple[DataFrame, Mapping[str, TopicFacts]]:
+    """Read a table as it is now, and what it keeps of its topics."""
+    if given.table_format == DELTA_FORMAT:
+        table = DeltaTable(spark, given.table)
+        facts = read_facts(table.properties)  # before the version, which has all that they tell of
+        rows = spark.read.format(DELTA_FORMAT).option("versionAsOf", table.version).load(table.path)
+        return _as_records(rows, given), facts
+    reader = spark.read.format(given.table_format)
+    found = reader.load(given.table).schema
+    if "topic" in found.names:  # it may be in the names of folders, which look like numbers
+        kept = [each for each in found.fields if each.name != "topic"]
+        reader = reader.schema(StructType([*kept, StructField("topic", StringType())]))
+    return _as_records(reader.load(given.table), given), {}
+
+
+def _seen(
+    rows: DataFrame, topics: Sequence[str], time_ms: int | None
+) -> dict[str, dict[int, Seen]]:
+    """Look through a table once: what it holds of each topic, by partition."""
+    is_late = sf.unix_millis("timestamp") >= sf.lit(time_ms).cast("bigint")
+    at_time = sf.min(sf.when(is_late, sf.col("offset")))
+    groups = rows.where(sf.col("topic").isin(*topics)).groupBy("topic", "partition")
+    numbers = groups.agg(sf.count("*"), sf.min("offset"), sf.max("offset"), at_time)
+    seen: dict[str, dict[int, Seen]] = {topic: {} for topic in topics}
+    for topic, partition, *found in numbers.collect():
+        seen[topic][partition] = Seen(*found)
+    return seen
+
+
+def _as_records(rows: DataFrame, given: Restore) -> DataFrame:
+    """Take the columns of records; those that may be missing are null."""
+    missing = [name for name in _NEEDED if name not in rows.columns]
+    if missing:
+        raise OptionError(f"{given.table} has no column {missing[0]!r}, so it is no archive")
+    if "topic" not in rows.columns:
+        if len(given.topics) > 1:
+            raise OptionError(f"{given.table} has no column 'topic', so it has one topic")
+        rows = rows.withColumn("topic", sf.lit(given.topics[0]))
+    missed = {
+        "key": "binary",
+        "timestamp": "timestamp",
+        "timestampType": "int",
+        "headers": "array<struct<key:string,value:binary>>",
+    }
+    for name, kind in missed.items():
+        if name not in rows.columns:
+            rows = rows.withColumn(name, sf.lit(None).cast(kind))
+    return rows.withColumns({name: sf.col(name).cast("binary") for name in ("key", "value")})
+
+
+def _keys(spark: SparkSession, keys: Collection[bytes]) -> DataFrame:
+    schema = StructType([StructField("key", BinaryType())])
+    return sf.broadcast(spark.createDataFrame([(bytearray(key),) for key in sorted(keys)], schema))
+
+
+def _by_partition(numbers: Sequence[int]) -> Column:
+    """Look a row's number up by its partition."""
+    return sf.get(sf.array(*map(sf.lit, numbers)), sf.col("partition"))
+
+
+def _in_order(rows: DataFrame, plan: TopicPlan) -> DataFrame:
+    """Give each task a range of offsets of one partition, in order."""
+    firsts: list[int] = []
+    sizes: list[int] = []
+    slices: list[int] = []
+    for number, (start, end) in enumerate(plan.bounds):
+        held = plan.rows.get(number, 0)
+        firsts.append(sum(slices))
+        slices.append(max(1, -(-held // _ROWS_PER_TASK)))
+        sizes.append(max(1, -(-(end - start) // slices[-1])))
+    starts = [start for start, _ in plan.bounds]
+    after_start = sf.col("offset") - _by_partition(starts)
+    task = _by_partition(firsts) + sf.floor(after_start / _by_partition(sizes))
+    return rows.repartitionById(sum(slices), task.cast("int")).sortWithinPartitions(
+        "partition", "offset"
+    )

@@ -1,0 +1,151 @@
+"""What a restored topic is to be, by what a table keeps and what was asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.corpus import UnpackedCase
+from tests.support.sinking import Writer, rows
+
+from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until, check_target
+from kafkalog.jobs.topic_facts import FactsOfLogs, TopicFacts, read_facts, to_properties
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.copied_bounds import Bounds
+from kafkalog.streaming.operate.topics import create
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+FACTS = TopicFacts({0: Bounds(100, 200), 1: Bounds(0, 0)}, {"retention.ms": "9"})
+
+
+def planned(facts: TopicFacts | None, seen: dict[int, Seen], **given: Any) -> TopicPlan:
+    asked: dict[str, Any] = {"partitions": None, "config": {}, "with_deleted": False}
+    until = given.pop("until", NO_END)
+    return TopicPlan.of("t", facts, seen, until, **(asked | given))
+
+
+@pytest.mark.parametrize(
+    ("text", "until"),
+    [
+        (None, NO_END),
+        ('{"t":{"0":7}}', Until({T0: 7})),
+        ("1700000000123", Until({}, 1_700_000_000_123)),
+        ("2023-11-14T22:13:20.123Z", Until({}, 1_700_000_000_123)),
+        ("2023-11-15T00:13:20.123+02:00", Until({}, 1_700_000_000_123)),
+        ("2023-11-14", Until({}, 1_699_920_000_000)),
+    ],
+)
+def test_an_end_is_offsets_or_a_time_in_utc(text: str | None, until: Until) -> None:
+    assert Until.parse(text) == until
+
+
+@pytest.mark.parametrize("text", ["yesterday", "", "{", '{"t":5}'])
+def test_another_end_is_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="--until"):
+        Until.parse(text)
+
+
+def test_facts_of_topics_survive_as_properties() -> None:
+    facts = {"t": FACTS, "a.b-c": TopicFacts({0: Bounds(0, 1)}, None)}
+    assert read_facts({**to_properties(facts), "delta.appendOnly": "false"}) == facts
+
+
+@pytest.mark.parametrize(
+    ("seen", "given", "bounds"),
+    [
+        ({}, {}, [(100, 200), (0, 0)]),
+        ({0: Seen(50, 30, 190, 150)}, {}, [(100, 150), (0, 0)]),
+        ({0: Seen(50, 30, 250, None)}, {"with_deleted": True}, [(30, 200), (0, 0)]),
+        ({0: Seen(50, 30, 190, 90)}, {}, [(90, 90), (0, 0)]),
+        ({}, {"until": Until({T0: 120, T1: 7})}, [(100, 120), (0, 0)]),
+        ({}, {"until": Until({T0: 20})}, [(20, 20), (0, 0)]),
+        ({2: Seen(1, 5, 5, None)}, {}, [(100, 200), (0, 0), (0, 0)]),
+    ],
+)
+def test_logs_start_and_end_as_the_table_says_and_no_later_than_was_asked(
+    seen: dict[int, Seen], given: dict[str, Any], bounds: list[tuple[int, int]]
+) -> None:
+    plan = planned(FACTS, seen, **given)
+    assert list(plan.bounds) == bounds
+    assert (plan.settings, plan.unknown) == ({"retention.ms": "9"}, ())
+
+
+def test_what_a_table_does_not_tell_is_given_or_said() -> None:
+    seen = {1: Seen(3, 500, 510, None)}
+    plan = planned(None, seen)
+    assert list(plan.bounds) == [(0, 0), (500, 511)]
+    assert [line.partition(" (--")[2] for line in plan.unknown] == ["partitions)", "", "config)"]
+    plan = planned(None, seen, partitions=4, config={"cleanup.policy": "compact"})
+    assert len(plan.bounds) == 4
+    assert plan.settings == {"cleanup.policy": "compact"}
+
+
+def test_what_was_given_counts_only_where_the_table_does_not_tell() -> None:
+    assert planned(FACTS, {}, config={"retention.ms": "7"}).settings == {"retention.ms": "9"}
+    with pytest.raises(OptionError, match="has 2 partitions, says the table, not 3"):
+        planned(FACTS, {}, partitions=3)
+    with pytest.raises(OptionError, match="partition 4 has records"):
+        planned(None, {4: Seen(1, 0, 0, None)}, partitions=4)
+    with pytest.raises(OptionError, match="the table holds nothing of topic 't'"):
+        planned(None, {})
+
+
+def test_settings_that_only_a_broker_knows_are_said_and_left_out() -> None:
+    facts = TopicFacts({0: Bounds(0, 0)}, {"remote.storage.enable": "true", "segment.ms": "5"})
+    plan = planned(facts, {})
+    assert plan.settings == {"segment.ms": "5"}
+    assert "remote.storage.enable=true" in plan.unknown[0]
+
+
+def test_settings_that_delete_records_come_last() -> None:
+    facts = TopicFacts({0: Bounds(0, 0)}, {"retention.bytes": "1", "segment.ms": "5"})
+    plan = planned(facts, {})
+    assert plan.first_settings == {"segment.ms": "5"}
+    assert plan.last_settings == {"retention.bytes": "1"}
+
+
+def test_a_topic_with_records_of_others_is_refused_and_an_empty_one_is_not(tmp_path: Path) -> None:
+    log, plan = str(tmp_path / "log"), planned(FACTS, {})
+    check_target(log, ["t"], {})
+    assert plan.progress(log, "restore 1") is None
+    create([log], "t", partitions=2)
+    check_target(log, ["t"], {})
+    assert plan.progress(log, "restore 1") is Progress.EMPTY
+    with pytest.raises(LogDirectoryError, match="with 2 partitions, and is to have 1"):
+        planned(None, {0: Seen(1, 0, 0, None)}).progress(log, "restore 1")
+    Writer(tmp_path / "log", topic="t").write(0, rows(["a"]))
+    for refused in (lambda: check_target(log, ["t"], {}), lambda: plan.progress(log, "restore 1")):
+        with pytest.raises(LogDirectoryError, match=r"topic 't' has records in .*kafkalog delete"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("topic", "config"),
+    [("a/b", {}), ("__consumer_offsets", {}), ("t", {"retention": "1"})],
+)
+def test_what_no_topic_can_have_is_refused_before_the_table_is_read(
+    topic: str, config: dict[str, str], tmp_path: Path
+) -> None:
+    with pytest.raises(OptionError):
+        check_target(str(tmp_path), [topic], config)
+    with pytest.raises(OptionError, match="--until names u-0, and topic 'u' is not restored"):
+        check_target(str(tmp_path), ["t"], {}, Until({TopicPartition("u", 0): 1}))
+
+
+def test_other_rows_are_another_restore() -> None:
+    plan = planned(FACTS, {})
+    assert plan.version("a") == planned(FACTS, {}).version("a") != plan.version("b")
+    assert plan.version("a") != planned(FACTS, {}, until=Until({T0: 150})).version("a")
+
+
+def test_settings_that_a_cluster_gave_are_kept_too(tmp_path: Path) -> None:
+    case = UnpackedCase("p07-compacted", tmp_path)
+    facts = FactsOfLogs(case.path.split(","), ["compact-gone"])
+    known = facts.look({TopicPartition("compact-gone", 0): 1800})["compact-gone"]
+    assert known.partitions == {0: Bounds(0, 1800)}
+    assert known.settings is not None
+    assert known.settings["cleanup.policy"] == "compact"
