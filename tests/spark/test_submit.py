@@ -92,6 +92,11 @@ def test_files_become_a_topic_and_the_topic_a_table(
     assert Counter((row["key"], row["value"]) for row in archived) == Counter(
         (record.key, record.value) for record in records
     )
+    restored = tmp_path / "restored"
+    submit("restore.py", table, str(restored), "--topic=people", options=(f"--jars={jars}",))
+    copied = [read_partition(restored / f"people-{partition}") for partition in range(2)]
+    assert [record for each in copied for record in each] == records
+
     for partition in range(2):
         offsets = sorted(row["offset"] for row in archived if row["partition"] == partition)
         assert offsets == list(range(len(offsets)))
