@@ -153,7 +153,7 @@ def read_cluster_topics(log_dir: Path) -> ClusterTopics | None:
         LogDirectoryError: the folder cannot be read.
     """
     folder = log_dir / f"{CLUSTER_METADATA_TOPIC}-0"
-    if not folder.is_dir():
+    if all(entry.name != folder.name for entry in entries_of(log_dir)):
         return None
     replay, begin = MetadataReplay(), 0
     newest = max(_snapshots(folder), default=None)
