@@ -13,6 +13,7 @@ PIPELINES: Final = {
     "archive": "topics into a Delta table",
     "ingest": "files, a Kafka topic or a table into a topic",
     "maintain": "delete what has expired, and compact",
+    "mirror": "topics into another log, at the same offsets",
     "restore": "a table into topics, as they were",
 }
 """The modules of :mod:`kafkalog.jobs` that are pipelines, and what each one does."""

@@ -23,6 +23,7 @@ INGEST = ("kafkalog.jobs.ingest", "/", "/nowhere/log", "--topic=t", "--checkpoin
 ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=/nowhere/c")
 RESTORE = ("kafkalog.jobs.restore", "/", "/nowhere/log", "--topic=t")
 MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
+MIRROR = ("kafkalog.jobs.mirror", "/nowhere/log", "/nowhere/copy", "--checkpoint=/nowhere/c")
 
 
 @pytest.mark.long
@@ -47,6 +48,13 @@ MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
         ((*RESTORE, "--config=retention=1"), "'retention' is no topic setting"),
         ((*RESTORE, "--suppress=/nowhere/keys"), "--suppress cannot be read"),
         ((*RESTORE[:3], "--topic=__consumer_offsets"), "is Kafka's own"),
+        (MIRROR, "--topic names what is copied, or --pattern: one of them"),
+        ((*MIRROR, "--topic=t", "--pattern=t"), "--topic names what is copied, or --pattern"),
+        ((*MIRROR, "--pattern=("), "no regular expression"),
+        ((*MIRROR[:3], "--topic=t", "--checkpoint=s3://b/c"), "is not on a local file system"),
+        ((*MIRROR, "--topic=t", "--set=endingOffsets=latest"), "'endingOffsets' cannot be used"),
+        ((MIRROR[0], "/x", "/y/../x", MIRROR[3], "--topic=t"), "a log is no copy of itself"),
+        ((MIRROR[0], "/x", "s3://b/y", MIRROR[3], "--topic=t"), "is not on a local file system"),
         (("kafkalog.jobs.demo", "--flights=x"), "for '--flights'"),
         (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
         (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),

@@ -1,0 +1,91 @@
+"""Copy topics from log to log: the same offsets, timestamps, headers, settings, starts and ends.
+
+    kafkalog run mirror FROM TO --topic T --checkpoint C [OPTIONS]
+    spark-submit --py-files kafkalog.zip mirror.py FROM TO --topic T --checkpoint C [OPTIONS]
+
+For example, from an object store, topics whose names begin with "flights", and what comes later:
+
+    kafkalog run mirror s3://bucket/log /var/copy --pattern '^flights' --checkpoint /var/c --follow
+
+What FROM holds is copied and the job ends; with --follow it tails. Topics are created in TO as they
+are in FROM. Offsets of transaction markers, of aborted records, and of what was compacted away stay
+gaps. A job that was killed continues from its checkpoint, and every record is in TO once. Let
+nobody else write to the topics in TO. After Ctrl-C or SIGTERM the job ends with the micro-batch
+that runs.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from kafkalog.jobs.arguments import (
+    FOLLOW,
+    GRACE,
+    ISOLATION,
+    SETTINGS,
+    Isolation,
+    milliseconds,
+    pairs,
+    split_names,
+)
+from kafkalog.jobs.attended import attend
+from kafkalog.jobs.mirroring import Mirror
+from kafkalog.jobs.running import run
+from kafkalog.jobs.session import session
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+FROM = Annotated[
+    str, typer.Argument(metavar="FROM", help="The log directory to copy; several with commas.")
+]
+TO = Annotated[
+    str, typer.Argument(metavar="TO", help="The log directory to make or continue; as FROM.")
+]
+TOPICS = Annotated[
+    list[str] | None, typer.Option("--topic", help="The topic; several with commas, or repeated.")
+]
+PATTERN = Annotated[
+    str | None, typer.Option(help="Topics whose names match this regular expression.")
+]
+CHECKPOINT = Annotated[
+    str, typer.Option(help="The query's checkpoint: a folder of its own, local or mounted.")
+]
+
+
+@app.command(help=__doc__)
+def main(
+    source: FROM,
+    target: TO,
+    *,
+    topic: TOPICS = None,
+    pattern: PATTERN = None,
+    checkpoint: CHECKPOINT,
+    isolation: ISOLATION = Isolation.COMMITTED,
+    setting: SETTINGS = None,
+    follow: FOLLOW = False,
+    grace: GRACE = "60s",
+) -> None:
+    """Run the pipeline."""
+    grace_ms = milliseconds("--grace", grace)
+    mirror = Mirror(
+        source=source,
+        target=target,
+        topics=split_names(topic or ()),
+        pattern=pattern,
+        checkpoint=checkpoint,
+        options={"kafka.isolation.level": isolation.value, **pairs(setting)},
+    )
+    mirror.check()
+    with session(f"kafkalog {mirror.name}") as spark:
+        for line in mirror.prepare():
+            typer.echo(line, err=True)
+        ended = attend(mirror.start(spark, follow=follow), grace_ms=grace_ms)
+        mirror.finish()
+    ended.tell()
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,185 @@
+"""Topics that are mirrored: the same records at the same offsets, settings, starts and ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.corpus import UnpackedCase
+from tests.support.object_store import object_store
+from tests.support.reading import read_batch
+from tests.support.sinking import Writer, rows
+
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.jobs.mirroring import Mirror
+from kafkalog.jobs.running import sentence_in
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition
+from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.retain import delete_records
+from kafkalog.streaming.operate.topics import alter, create
+from kafkalog.streaming.store.ends.watch import EndsWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+COMMITTED = {"kafka.isolation.level": "read_committed"}
+T0, T2 = TopicPartition("t", 0), TopicPartition("t", 2)
+
+
+@pytest.fixture
+def copy(spark: SparkSession, tmp_path: Path) -> Callable[..., Mirror]:
+    """Mirror topics until the source's end as of now; give what was run."""
+
+    def run(source: str | Path, *topics: str, checkpoint: str = "c", **more: Any) -> Mirror:
+        mirror = Mirror(
+            source=str(source),
+            target=str(tmp_path / "copy"),
+            topics=topics,
+            checkpoint=str(tmp_path / checkpoint),
+            **{"options": COMMITTED} | more,
+        )
+        mirror.check()
+        mirror.prepare()
+        query = mirror.start(spark)
+        query.awaitTermination()
+        mirror.finish()
+        return mirror
+
+    return run
+
+
+def bounds(path: str | Path, *topics: str) -> dict[str, tuple[int, int]]:
+    """Give where readers of committed records see partitions start and end."""
+    watch = EndsWatch(str(path).split(","), lambda key: key.topic in topics, committed_only=True)
+    ends = watch.look().offsets
+    return {str(key): (watch.log_start(key), end) for key, end in ends.items()}
+
+
+def contents(path: str | Path, *topics: str, **options: str) -> list[dict[str, Any]]:
+    found = read_batch(path=str(path), subscribe=",".join(topics), **options)
+    return sorted(found, key=lambda row: (row["topic"], row["partition"], row["offset"]))
+
+
+def settings(path: Path, topic: str) -> dict[str, str]:
+    state = load_state(path)
+    assert state is not None
+    (known,) = [each for each in state.topics.values() if each.name == topic]
+    return dict(known.settings)
+
+
+def check(source: str | Path, target: Path, *topics: str) -> None:
+    assert contents(target, *topics) == contents(source, *topics, **COMMITTED)
+    check_bounds(source, target, *topics)
+
+
+def check_bounds(source: str | Path, target: Path, *topics: str) -> None:
+    assert bounds(target, *topics) == bounds(source, *topics)
+    assert recover([str(target)]).problems == []
+
+
+WRITTEN = ["p02-nulls-headers", "p04-timestamps", "p06-transactions", "p07-compacted", "p13-v0v1"]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_a_broker_wrote_is_mirrored_with_starts_and_ends(
+    copy: Callable[..., Mirror], name: str, tmp_path: Path
+) -> None:
+    case = UnpackedCase(name, tmp_path / "case")
+    topics = [topic for topic in case.topics.split(",") if topic not in INTERNAL_TOPICS]
+    copy(case.path, *topics)
+    target = tmp_path / "copy"
+    expected = contents(case.path, *topics, **COMMITTED)
+    for row in expected:  # a batch of v2, as the copy has, says of each record which time it has
+        row["timestampType"] = max(row["timestampType"], 0)
+    assert contents(target, *topics) == expected
+    check_bounds(case.path, target, *topics)
+
+
+def test_runs_continue_and_starts_ends_and_settings_follow(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "copy"
+    given = {"compression.type": "zstd", "segment.bytes": "1000"}
+    create([str(source)], "t", partitions=3, config=given, starts={1: 500})
+    create([str(source)], "u")
+    writer = Writer(source, topic="t")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1], timestamps=[1000, 2000]))
+    set_bounds([str(source)], {T0: Bounds(0, 10), T2: Bounds(0, 7)})
+    copy(source, "t", "u")
+    check(source, target, "t", "u")
+    assert bounds(target, "t") == {"t-0": (0, 10), "t-1": (500, 501), "t-2": (0, 7)}
+    assert settings(target, "t") == given
+
+    copy(source, "t", "u")
+    writer.write(1, rows(["c", "d", "e"], partitions=[2, 0, 2]))
+    set_bounds([str(source)], {T2: Bounds(0, 12)})
+    delete_records([str(source)], {T0: 10})
+    alter([str(source)], "u", partitions=2)
+    Writer(source, topic="u", name="u").write(0, rows(["f"], partitions=[1]))
+    copy(source, "t", "u")
+    check(source, target, "t", "u")
+    assert bounds(target, "t")["t-2"] == (0, 12)
+
+
+def test_topics_that_match_a_pattern_are_mirrored_from_a_store(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    for topic in ("a-1", "a-2", "b"):
+        Writer(source, topic=topic, name=topic).write(0, rows([topic, topic]))
+    with object_store() as store:
+        store.upload(source, "source")
+        copy(store.uri("source"), pattern="^a-", options={**COMMITTED, **store.options})
+    check(source, tmp_path / "copy", "a-1", "a-2")
+    assert not (tmp_path / "copy" / "b-0").exists()
+
+
+def refused(copy: Callable[..., Mirror], *arguments: Any, **more: Any) -> str:
+    """Give the sentence that a mirror ends with."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - Spark wraps it
+        copy(*arguments, **more)
+    sentence = sentence_in(raised.value)
+    assert sentence is not None, raised.value
+    return sentence
+
+
+def test_what_somebody_else_wrote_to_the_copy_is_refused(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "copy"
+    writer = Writer(source, topic="t")
+    writer.write(0, rows(["a", "b"]))
+    copy(source, "t")
+    with pytest.raises(LogDirectoryError, match=r"t-0 holds offsets 0 to 1 in TO, and the"):
+        copy(source, "t", checkpoint="another")
+    Writer(target, topic="t", name="else").write(0, rows(["x"]))
+    set_bounds([str(source)], {T0: Bounds(0, 3)})
+    writer.write(1, rows(["c"]))
+    said = refused(copy, source, "t")
+    assert said.startswith("t-0: the copy ends at offset 3, and what is to be appended begins at 2")
+    assert [row["value"] for row in contents(target, "t")] == [b"a", b"b", b"x"]
+    alter([str(target)], "t", partitions=2)
+    with pytest.raises(OptionError, match="'t' has 2 partitions in TO and 1 in FROM"):
+        copy(source, "t")
+
+
+def test_what_was_deleted_before_it_was_read_is_a_loss_that_is_told(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "copy"
+    writer = Writer(source, topic="t")
+    writer.write(0, rows(["a", "b"]))
+    copy(source, "t")
+    writer.write(1, rows(["c", "d", "e"]))
+    delete_records([str(source)], {T0: 4})
+    assert "t-0" in refused(copy, source, "t")
+    copy(source, "t", options={**COMMITTED, "failOnDataLoss": "false"})
+    check(source, target, "t")
+    assert bounds(target, "t") == {"t-0": (4, 5)}
