@@ -39,12 +39,107 @@ GUARDS: Final = {
         _WHO,
         _POWER,
     ),
+    "the mark of a clean shutdown stays": Mutation(
+        "a broker trusts ends that were true before",
+        {"store.nodes.Node.declare": Instead("remove_clean_shutdown_marker(folder, fsync=False)")},
+        test="unit/commit/test_committer.py::test_kafkas_clean_shutdown_marker_goes_before_the_first_byte",
+    ),
     "folders of new segments are not synced": Mutation(
         "a loss of power takes segments with acknowledged records",
         {"commit.append.PartitionAppend.sync": Instead("fsync_directory(self.plan.directory)")},
         _WHO,
         _POWER,
         _SMALL,
+    ),
+    "a batch that comes again is not made durable": Mutation(
+        "a loss of power takes what was acknowledged with flush=commit",
+        {
+            "commit.committer.Committer._leave": Instead(
+                "if self._durable and (ends := make_left_durable(log_set)):", "if False:"
+            )
+        },
+        test="unit/store/test_os_loss.py::test_a_batch_that_comes_again_is_durable_by_what_its_last_run_promises",
+    ),
+    "topics that have a version already are not made durable": Mutation(
+        "a loss of power takes what was acknowledged with flush=commit",
+        {
+            "commit.committer.Committer._still_to_write": Instead(
+                "if self._durable and len(left) < len(given.digests):", "if False:"
+            )
+        },
+        test="unit/store/test_os_loss.py::test_a_version_that_some_topics_have_is_durable_in_them_too",
+    ),
+    "checkpoints of a commit that was cut off are not written": Mutation(
+        "a broker cuts off what is committed",
+        {
+            "store.take_back._end_finished": Instead("""write_ends(
+        [
+            WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
+            for each in intent.partitions
+        ],
+        durable=durable,
+    )""")
+        },
+        test="unit/store/test_recovery.py::test_an_intent_that_a_state_has_published_is_only_cleared_away",
+    ),
+    "log starts of a round that was cut off are not repeated": Mutation(
+        "a broker serves what is deleted",
+        {"store.take_back._end_finished": Instead("repeat_log_starts(log_set)")},
+        test="unit/operate/test_retain.py::test_whichever_call_it_is_killed_at_the_next_round_ends_it",
+    ),
+    "a log start may pass what flush=os left": Mutation(
+        "after a loss of power a log ends below its start",
+        {"operate.shortening._publish": Instead("make_durable_around(log_set, starts)")},
+        test="unit/operate/test_retain.py::test_what_was_left_to_the_system_is_not_looked_for_once_it_has_expired",
+    ),
+    "nobody asks whether the power has taken something": Mutation(
+        "a batch is appended after a hole, or committed records are gone, and nobody is told",
+        {"store.os_loss.refuse_os_loss": Instead("if lost:", "if False:")},
+        test="unit/store/test_os_loss.py::test_until_the_loss_is_accepted_everybody_names_the_command",
+    ),
+    "readers do not ask whether the power has taken something": Mutation(
+        "readers lack what is committed, and are not told",
+        {"store.unsynced.UnsyncedCheck.check": Instead("if lost := list(found):", "if False:")},
+        test="unit/store/test_os_loss.py::test_until_the_loss_is_accepted_everybody_names_the_command",
+    ),
+    "a durable end moves with what is left to the system": Mutation(
+        "a loss of power takes records, and nobody is told",
+        {
+            "commit.states._topics": Instead(
+                "durable[topic.key].setdefault(partition, each.plan.start_offset)",
+                "durable[topic.key][partition] = each.plan.start_offset",
+            )
+        },
+        test="unit/store/test_os_loss.py::test_the_state_keeps_how_far_logs_are_durable",
+    ),
+    "a loss that is accepted is not cut": Mutation(
+        "the log is refused, for ever",
+        {"store.os_loss.accept_os_loss": Instead("_cut(log_set, each)")},
+        test="unit/store/test_os_loss.py::test_accepting_the_loss_says_what_is_gone_and_lets_everybody_continue",
+    ),
+    "high watermarks stay above an accepted loss": Mutation(
+        "the log is refused, for ever",
+        {"store.os_loss.accept_os_loss": Instead("write_ends(ends, durable=True)")},
+        test="unit/store/test_os_loss.py::test_accepting_the_loss_says_what_is_gone_and_lets_everybody_continue",
+    ),
+    "staged files are not waited for": Mutation(
+        "staged files stay for ever",
+        {
+            "store.take_back._drop_staged": Instead(
+                "(log_set.members[member] / name).unlink(missing_ok=True)"
+            )
+        },
+        test="unit/store/test_recovery.py::test_what_a_job_without_an_id_had_staged_goes_though_it_was_cut_off_behind_its_commit",
+    ),
+    "a swap is not made durable before the old segments go": Mutation(
+        "a loss of power takes both the old segments and the new ones",
+        {"log.swap._to_swap": Instead("fsync_directory(folder)")},
+        test="unit/log/test_swap.py::test_whatever_a_loss_of_power_leaves_of_a_swap_no_record_is_lost",
+    ),
+    "a swap that was cut off is not ended": Mutation(
+        "a log lacks segments, or has them twice",
+        {"log.swap.finish_swap": Instead("if not cleaned and not swaps:", "if True:")},
+        test="unit/log/test_swap.py::test_a_swap_that_is_killed_anywhere_is_ended_by_the_next_one",
     ),
     "a temporary file is written on": Mutation(
         "after a kill nobody can replace the file",

@@ -8,6 +8,8 @@ from tests.simulation.patches import Instead, Mutation
 
 __all__ = ["GUARDS"]
 
+_KILLS: Final = {"kill": 300, "torn": 400}
+_COPIED: Final = ("query", "appender", "archivist", "archivist")
 
 GUARDS: Final = {
     "rows of a topic that was deleted are written": Mutation(
@@ -18,6 +20,48 @@ GUARDS: Final = {
             )
         },
         ("owner", "reader"),
+    ),
+    "lines of an earlier topic stay in Kafka's checkpoints": Mutation(
+        "marks of a deleted topic hide the records of the one that is made again",
+        {
+            "commit.committer.Committer._declare": Instead(
+                "drop_lines(log_set.directories, _made_partitions(appends))"
+            ),
+            "store.deletion.retire_deleted": Instead("drop_lines_of_gone(folder)"),
+        },
+        test="unit/commit/test_committer.py::test_a_topic_recreated_does_not_inherit_a_recovery_point",
+    ),
+    "a deletion that was cut off is not ended": Mutation(
+        "a topic that is made again has the records of the deleted one",
+        {
+            "store.take_back._end_finished": Instead("retire_deleted(log_set)"),
+            "store.take_back.take_back": Instead("remove_deleted(log_set)"),
+        },
+        test="unit/operate/test_topics.py::test_whoever_opens_the_directories_next_ends_a_deletion",
+    ),
+    "deleted topics are seen until their folders are gone": Mutation(
+        "a deleted topic is read in part",
+        {
+            "store.deleted.is_deleted": Instead(
+                "return state.is_deleted(topic, read_topic_id(where.path))", "return False"
+            )
+        },
+        test="unit/operate/test_topics.py::test_a_topic_is_spread_over_the_directories_of_its_set",
+    ),
+    "folders of deleted topics are renamed without the locks": Mutation(
+        "the folders of a topic that was made again are renamed",
+        {"store.deletion.retire_deleted": Instead("log_set.check_current()")},
+        test="unit/operate/test_locks_lost_midway.py::test_no_folder_of_a_deleted_topic_is_renamed_once_the_locks_are_lost",
+    ),
+    "what a host wrote that lost its locks may be renamed": Mutation(
+        "a host that wakes up right before its rename publishes what was taken back",
+        {"store.take_back.take_back": Instead("forget_prepared(log_set.directories)")},
+        test="unit/store/test_publishing.py::test_on_a_shared_file_system_what_was_taken_back_is_not_published_late",
+    ),
+    "a copy is not brought up to date under the locks": Mutation(
+        "a backup has a state whose records it lacks",
+        {"operate.backup._copy_set": Instead("copy.bring_up_to_date()")},
+        _COPIED,
     ),
     "a write counts as whole": Mutation(
         "what the system wrote in part is committed",
@@ -34,5 +78,26 @@ GUARDS: Final = {
         },
         ("query", "appender", "reader"),
         {"short": 40},
+    ),
+    "checkpoints are written before the rename": Mutation(
+        "a broker is told ends of a commit that is taken back",
+        {
+            "commit.committer.Committer._write": Instead(
+                "self._apply(appends)",
+                "self._apply(appends)\n            write_ends("
+                "[_written_end(each.plan) for each in appends], durable=self._durable)",
+            )
+        },
+        ("query", "appender", "broker", "reader"),
+        _KILLS,
+    ),
+    "rows may lie among other partitions than there are": Mutation(
+        "records of one key lie in two partitions",
+        {
+            "commit.planning._Planner.open": Instead(
+                "if not placed[name] <= {topic.partitions} or not", "if not"
+            )
+        },
+        test="unit/commit/test_committer.py::test_rows_that_were_placed_among_other_partitions_than_there_are_now_are_refused",
     ),
 }

@@ -45,7 +45,8 @@ def look(
         return
     read = scene.read(name, began, tables, topic=topic)
     said = scene.said_to(scene.machine.scheduler.running.process.actor)
-    read.told_of_loss = any(_LOSS in each for each in said)
+    # protocol.md, "Directories that are away": copies of one earlier moment are that moment.
+    read.told_of_loss = any(_LOSS in each for each in said) or scene.machine.images.have_parted
 
 
 def reader(scene: Scene, name: str, operations: int, chance: random.Random) -> None:

@@ -13,6 +13,7 @@ from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
 from tests.simulation.simulation import draw, run, shrink
+from tests.simulation.taken_out import is_missed
 
 from kafkalog.streaming.store.publishing import _suffix
 
@@ -59,6 +60,17 @@ def test_a_guard_that_is_taken_out_is_missed(name: str) -> None:
 def test_every_guard_that_is_to_be_taken_out_is_there(name: str) -> None:
     with mutated(name):
         pass
+
+
+@pytest.mark.parametrize("name", [name for name, each in MUTATIONS.items() if each.test])
+def test_every_test_that_is_named_for_a_guard_is_there(name: str) -> None:
+    path, _, test = MUTATIONS[name].test.partition("::")
+    assert f"def {test}(" in (ROOT / "tests" / path).read_text()
+
+
+@pytest.mark.crash
+def test_a_test_that_is_named_for_a_guard_fails_without_it() -> None:
+    assert is_missed("a run that is fenced may write")
 
 
 def test_a_history_at_fault_is_made_smaller() -> None:
