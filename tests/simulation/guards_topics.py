@@ -46,7 +46,7 @@ GUARDS: Final = {
                 "return state.is_deleted(topic, read_topic_id(where.path))", "return False"
             )
         },
-        test="unit/operate/test_topics.py::test_a_topic_is_spread_over_the_directories_of_its_set",
+        test="unit/operate/test_topics.py::test_from_the_mark_on_a_topic_is_gone_for_everybody",
     ),
     "folders of deleted topics are renamed without the locks": Mutation(
         "the folders of a topic that was made again are renamed",
