@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
+
 from kafkalog.jobs.hadoop import qualified
 
 if TYPE_CHECKING:
@@ -25,9 +27,17 @@ class DeltaTable:
         self._spark = spark
 
     def create(self, columns: str, partitioned_by: Sequence[str]) -> None:
-        """Make an empty table of these columns (DDL), unless there is one."""
-        parts = f" PARTITIONED BY ({', '.join(partitioned_by)})" if partitioned_by else ""
-        self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self.name} ({columns}) USING delta{parts}")
+        """Make an empty table of these columns (DDL), unless there is one.
+
+        Whoever was killed while it made the table has left folders without a first version. CREATE
+        TABLE IF NOT EXISTS would take them for a table, so nothing is appended to it instead.
+        """
+        try:
+            self._detail("format")
+        except AnalysisException:
+            nothing = self._spark.createDataFrame([], columns)
+            writer = nothing.write.format("delta").mode("append")
+            writer.partitionBy(*partitioned_by).save(self.path)
 
     @cached_property
     def partition_columns(self) -> list[str]:

@@ -149,6 +149,15 @@ def test_the_newest_records_may_be_all_that_is_kept(spark: SparkSession, log: Pa
     assert facts(spark, one.table)["kafkalog.topic.t"]["partitions"]["0"] == [0, 3]
 
 
+def test_a_run_that_was_killed_while_it_made_the_table_can_be_started_again(
+    spark: SparkSession, log: Path
+) -> None:
+    folder = log.parent
+    (folder / "table" / "_delta_log" / "_staged_commits").mkdir(parents=True)
+    run(spark, archive(folder))
+    assert len(archived(spark, str(folder / "table"))) == 7
+
+
 def test_small_files_are_put_together_and_logs_that_start_later_are_noted(
     spark: SparkSession, log: Path
 ) -> None:
