@@ -193,7 +193,7 @@ def test_writer_and_cleaners_that_are_killed_at_random_lose_nothing_while_a_read
     longest = 4 * (time.monotonic() - began)
     reader = start(lambda: follow_last_values(log, until))
     for kill in itertools.count():
-        writing = start(lambda kill=kill: write(log, f"run-{kill}", 10_000))
+        writing = start(lambda kill=kill: write(log, f"restart-{kill}", 10_000))
         cleaners = [start(lambda: compact_again(log)) for _ in range(2)]
         for child in (writing, *cleaners):
             assert not wait_for(child, chance, longest)

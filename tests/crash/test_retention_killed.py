@@ -83,7 +83,7 @@ def test_a_writer_and_a_retention_that_are_killed_at_random_lose_nothing_else(
     write(log, "the first", 1)
     reader = start(lambda: follow_what_is_left(log, until))
     for kill in itertools.count():
-        writing = start(lambda kill=kill: write(log, f"run-{kill}", 10_000))
+        writing = start(lambda kill=kill: write(log, f"restart-{kill}", 10_000))
         retaining = start(lambda: retain_again(log))
         assert not wait_for(writing, chance, LONGEST_S)
         assert not wait_for(retaining, chance, LONGEST_S)

@@ -267,7 +267,7 @@ def test_who_writes_reads_and_changes_topics_and_is_killed_at_random_stays_apart
     Writer(log, topic="kept", name="kept").write(0, rows(["0"]))
     reader = start(lambda: look_again(log, until))
     for kill in range(KILLS // 2):
-        writing = start(lambda kill=kill: append_again(log, f"run-{kill}"))
+        writing = start(lambda kill=kill: append_again(log, f"restart-{kill}"))
         changing = start(lambda: change_again(log))
         assert not wait_for(writing, chance, LONGEST_S)
         assert not wait_for(changing, chance, LONGEST_S)
