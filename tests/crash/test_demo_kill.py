@@ -11,9 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.support.delta_table import values_in
 from tests.support.dump_log import dump_log_segments, partition_files
 from tests.support.foreign import read_partition
 from tests.support.killed_query import processes_of
@@ -80,18 +79,7 @@ def flights_in_log(work: Path) -> Counter[int]:
 
 
 def flights_in_delta(work: Path) -> Counter[int]:
-    """Read the table's data files without Spark, by the table's own log."""
-    table = work / "delta"
-    live: set[str] = set()
-    for version in sorted((table / "_delta_log").glob("*.json")):
-        for line in version.read_text(encoding="utf-8").splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                live.add(action["add"]["path"])
-            if "remove" in action:
-                live.discard(action["remove"]["path"])
-    rows = pa.concat_tables(pq.read_table(table / path) for path in live)
-    return Counter(json.loads(value)["id"] for value in rows["value"].to_pylist())
+    return Counter(json.loads(value)["id"] for value in values_in(work / "delta"))
 
 
 def test_a_killed_demo_goes_on_and_loses_or_doubles_no_flight(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random) -> None:
     try:
         with scene.operation(), _locked(scene):
             running = _Broker(scene)
-            for each in range(chance.randrange(4)):
+            for each in range(chance.randrange(4) if running.has_partitions else 0):
                 value, partition = f"{name}.{number}.{each}", running.any_partition(chance)
                 write = scene.begin({value: partition.partition}, chance)
                 write.outcome = "unknown"
@@ -152,6 +152,11 @@ class _Broker:
         for folder in self._directories:
             remove_clean_shutdown_marker(folder)
         self._appenders: dict[TopicPartition, PartitionAppender] = {}
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether it found any: their directory may not be mounted."""
+        return bool(self._folders)
 
     def any_partition(self, chance: random.Random) -> TopicPartition:
         return chance.choice(sorted(self._folders))

@@ -230,4 +230,62 @@ GUARDS: Final = {
         },
         test="unit/commit/test_committer.py::test_a_staged_file_that_changed_is_not_appended",
     ),
+    "staged files of a commit that has begun are dropped": Mutation(
+        "nobody can tell what a killed commit has written",
+        {
+            "commit.committer.Committer.abort": Instead("if run.file not in named:", "if True:"),
+        },
+        test="unit/commit/test_committer.py::test_aborting_with_what_an_unfinished_commit_names_takes_nothing_away",
+    ),
+    "staged files of a committed batch are dropped": Mutation(
+        "after a loss of power nobody can tell whose the bytes of a log are",
+        {
+            "commit.committer.Committer.abort": Instead(
+                "if last is not None and last.batch_id >= self._identity.batch_id:", "if False:"
+            ),
+        },
+        test="unit/store/test_publishing.py::test_what_was_staged_stays_until_the_state_that_names_it_is_durable",
+    ),
+    "an intent is ended whoever has published": Mutation(
+        "checkpoints get the ends of a commit that was taken back",
+        {
+            "store.take_back._end_finished": Instead(
+                "if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:",
+                "if intent is None:",
+            ),
+        },
+        test="unit/store/test_publishing.py::test_what_an_intent_of_another_commit_says_is_not_done_after_a_commit",
+    ),
+    "remembered ends are believed whoever has published": Mutation(
+        "a commit writes over what others have appended",
+        {
+            "store.kept_appenders.KeptAppenders.begin": Instead(
+                "if known is None or known.stamp != state.stamp:", "if known is None:"
+            ),
+            "commit.planning._Planner._open_partition": Instead(
+                "if appender is not None and appender.log_end_offset == committed_end:",
+                "if appender is not None:",
+            ),
+        },
+        test="unit/store/test_kept_appenders.py::test_a_segment_that_another_writer_began_within_a_tick_of_the_clock_is_noticed",
+    ),
+    "an older copy that has begun another commit is a member": Mutation(
+        "half of one attempt of a batch and half of another are visible",
+        {
+            "store.open_set.open_set": Instead(
+                "check_one_history({folder: state.stamp for folder, state in known.items()}, intents)"
+            ),
+        },
+        test="unit/store/test_log_set.py::test_a_directory_that_began_a_commit_which_was_made_without_it_is_not_written_to",
+    ),
+    "writers are forgotten by one look at the clock": Mutation(
+        "a clock that jumps lets batches in twice",
+        {
+            "commit.states.next_state": Instead(
+                "writers = still_known(state.writers, now_ms)",
+                "writers = {k: w for k, w in state.writers.items() if w.time_ms + w.expiration_ms > now_ms}",
+            ),
+        },
+        test="crash/test_fault_walk.py::test_commits_while_the_clock_is_far_ahead_forget_nobody_and_say_who_seems_silent",
+    ),
 }

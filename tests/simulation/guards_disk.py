@@ -147,4 +147,154 @@ GUARDS: Final = {
         _WHO,
         _KILLS,
     ),
+    "an intent that is taken back may come back with the power": Mutation(
+        "it names bytes that are a broker's by then, and everybody is refused",
+        {
+            "store.nodes.Node.withdraw": Instead("fsync_directory(folder)"),
+        },
+        test="unit/operate/test_what_survives.py::test_what_was_taken_back_does_not_come_back",
+    ),
+    "what was made beside a log is not synced": Mutation(
+        "after a loss of power a log lacks files",
+        {
+            "commit.append.PartitionAppend.sync": Instead("fsync_file(path)"),
+        },
+        test="unit/operate/test_what_survives.py::test_all_that_a_commit_has_made_is_on_the_disk_before_it_is_published",
+    ),
+    "indexes that are sealed are not compared with their batches": Mutation(
+        "torn indexes lead readers past records",
+        {
+            "commit.append.PartitionAppend.sync": Instead("self._correct_sealed_indexes()"),
+        },
+        test="unit/operate/test_what_survives.py::test_indexes_that_are_sealed_say_what_their_batches_do",
+    ),
+    "the folders of new partitions are not synced": Mutation(
+        "a loss of power takes partitions with acknowledged records",
+        {
+            "commit.committer.Committer._apply": Instead("fsync_directory(folder)"),
+        },
+        test="unit/operate/test_what_survives.py::test_all_that_a_commit_has_made_is_on_the_disk_before_it_is_published",
+    ),
+    "what lies before a durable batch is not made durable": Mutation(
+        "after a loss of power a durable batch lies after a hole",
+        {
+            "commit.committer.Committer._apply": Instead(
+                """each.held_before
+            for each in appends""",
+                """each.held_before
+            for each in ()""",
+            ),
+        },
+        test="unit/operate/test_what_survives.py::test_what_lies_before_a_durable_batch_is_on_the_disk_too",
+    ),
+    "a finished commit that was cut off is not made durable": Mutation(
+        "a loss of power takes what was acknowledged",
+        {
+            "store.take_back._end_finished": Instead("sync_up_to(reaches, whole=True)"),
+        },
+        test="unit/operate/test_what_survives.py::test_a_commit_that_was_cut_off_after_it_was_published_is_durable_once_it_is_ended",
+    ),
+    "the state of a commit that was cut off is not made durable": Mutation(
+        "a loss of power takes the state, and the log goes on after its end",
+        {
+            "store.take_back._end_finished": Instead("log_set.make_durable()"),
+        },
+        test="unit/operate/test_what_survives.py::test_where_logs_end_is_not_written_before_the_state_that_says_so_is_durable",
+    ),
+    "a folder from which something was taken back is not synced": Mutation(
+        "what was taken back is there again after a loss of power",
+        {
+            "store.take_back._take_back_partition": Instead("fsync_directory(folder)"),
+        },
+        test="unit/operate/test_what_survives.py::test_what_was_taken_back_does_not_come_back",
+    ),
+    "a log directory from which a partition was taken back is not synced": Mutation(
+        "folders are there again after a loss of power",
+        {
+            "store.take_back._undo": Instead("_sync_parents(log_set, intent)"),
+        },
+        test="unit/operate/test_what_survives.py::test_what_was_taken_back_does_not_come_back",
+    ),
+    "what is cut is not made durable": Mutation(
+        "what was cut off is there again after a loss of power",
+        {
+            "log.append.recovery._replace_end": Instead(
+                """        if fsync:
+            sync(descriptor)""",
+                "        pass",
+            ),
+        },
+        test="unit/operate/test_what_survives.py::test_what_was_taken_back_does_not_come_back",
+    ),
+    "a durable batch forgets what lies before it in other partitions": Mutation(
+        "a loss of power takes records, and nobody is told",
+        {
+            "commit.states._topics": Instead(
+                "durable[topic.key].pop(partition, None)", "durable[topic.key].clear()"
+            ),
+        },
+        test="unit/operate/test_what_survives.py::test_a_durable_batch_leaves_it_known_what_other_partitions_have_left_to_the_system",
+    ),
+    "what is left after an accepted loss is not made durable": Mutation(
+        "the next loss of power takes what was promised to be there",
+        {
+            "store.os_loss._cut": Instead("fsync_file(folder / file_name(base, LOG))"),
+        },
+        test="unit/operate/test_what_survives.py::test_what_is_left_after_an_accepted_loss_is_durable_before_that_is_published",
+    ),
+    "the folder after an accepted loss is not synced": Mutation(
+        "the next loss of power brings back what was cut",
+        {
+            "store.os_loss._cut": Instead("fsync_directory(folder)"),
+        },
+        test="unit/operate/test_what_survives.py::test_what_is_left_after_an_accepted_loss_is_durable_before_that_is_published",
+    ),
+    "indexes are not mended after a loss of power": Mutation(
+        "torn indexes lead readers past records",
+        {
+            "store.os_loss.refuse_os_loss": Instead("_mend_indexes(log_set)"),
+            "store.os_loss.accept_os_loss": Instead("_mend_indexes(log_set)"),
+        },
+        test="unit/operate/test_what_survives.py::test_indexes_that_were_left_to_the_system_are_mended_once",
+    ),
+    "handover leaves logs to the system": Mutation(
+        "a loss of power takes what was handed over as durable",
+        {
+            "operate.handover._make_durable": Instead("fsync_file(path)"),
+        },
+        test="unit/operate/test_handover.py::test_all_files_of_a_partition_are_on_the_disk_when_a_broker_gets_it",
+    ),
+    "takeover leaves what a broker wrote to the system": Mutation(
+        "a loss of power takes what was taken over as durable",
+        {
+            "operate.handover._take": Instead(
+                "sync_up_to(_reach(log_set, each) for each in done.partitions)"
+            ),
+        },
+        test="unit/operate/test_what_survives.py::test_what_a_broker_left_to_the_system_is_durable_once_it_was_taken_over",
+    ),
+    "cleaned segments are not synced": Mutation(
+        "a loss of power takes what compaction had kept",
+        {
+            "clean.writing.SegmentWriter._complete": Instead("sync(self._descriptor)"),
+        },
+        test="unit/operate/test_what_survives.py::test_cleaned_segments_are_on_the_disk",
+    ),
+    "cleaned files are brought in and not synced": Mutation(
+        "after a loss of power a part of the cleaned segments takes the place of all old ones",
+        {
+            "log.swap.bring_in": Instead("fsync_directory(folder)"),
+        },
+        test="unit/operate/test_what_survives.py::test_all_cleaned_segments_are_there_before_one_of_them_counts",
+    ),
+    "old segments are renamed in any order": Mutation(
+        "a log has a hole after a kill",
+        {
+            "log.retired_files.retire_below": Instead(
+                "sorted(_numbered_below(folder, base_offset))",
+                "sorted(_numbered_below(folder, base_offset), reverse=True)",
+            ),
+        },
+        test="unit/operate/test_what_survives.py::test_whenever_the_deletion_of_old_segments_is_cut_off_the_rest_is_a_whole_log",
+    ),
 }

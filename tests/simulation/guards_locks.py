@@ -203,4 +203,45 @@ GUARDS: Final = {
         {"store.session.Session.__enter__": Instead("refuse_mount_points(self.directories)")},
         test="unit/operate/test_unmounted_directory.py::test_an_empty_mount_point_is_named_and_stays_empty",
     ),
+    "a lock file that was replaced counts as locked": Mutation(
+        "a broker that stops unlinks its lock file, and two hold its locks",
+        {
+            "store.locks.DirectoryLocks._take": Instead("if _is_on_disk(held):", "if True:"),
+        },
+        test="unit/store/test_locks.py::test_a_lock_file_that_is_replaced_before_it_is_locked_is_not_the_lock",
+    ),
+    "another commit is told by its sequence alone": Mutation(
+        "a writer that has lost its locks writes over what another has committed",
+        {
+            "store.log_set.LogSet.is_outdated": Instead(
+                "s != known and s.sequence >= known.sequence", "s.sequence > known.sequence"
+            ),
+        },
+        test="unit/store/test_publishing.py::test_a_directory_that_is_replaced_by_one_of_another_history_is_noticed",
+    ),
+    "a failed commit takes back what others have published": Mutation(
+        "a commit that is published is said to be taken back later",
+        {
+            "commit.committer.Committer._try_to_take_back": Instead(
+                "if log_set.is_outdated():", "if False:"
+            ),
+        },
+        test="unit/commit/test_committer.py::test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_looked_at",
+    ),
+    "a finished commit is ended without the locks": Mutation(
+        "lines of another writer's topic are taken out of Kafka's checkpoints",
+        {
+            "store.take_back._end_finished": Instead("log_set.check_current()"),
+        },
+        test="unit/operate/test_locks_lost_midway.py::test_no_line_of_a_topic_that_was_made_goes_once_the_locks_are_lost",
+    ),
+    "what was cleaned is not compared with what is there": Mutation(
+        "segments that have changed are replaced by older ones",
+        {
+            "operate.cleaning._is_there": Instead(
+                "if found is None or known != _stamp(found):", "if False:"
+            ),
+        },
+        test="unit/operate/test_compact.py::test_a_segment_that_was_replaced_meanwhile_is_left_alone",
+    ),
 }

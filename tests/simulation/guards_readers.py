@@ -169,4 +169,13 @@ GUARDS: Final = {
         },
         test="unit/commit/test_foreign_log.py::test_a_torn_batch_above_the_committed_end_is_cut_off",
     ),
+    "readers take directories of two histories for one": Mutation(
+        "readers see half of one attempt of a batch and half of another",
+        {
+            "kafkalog.checkpoints.committed._load_committed": Instead(
+                "check_one_history({folder: state.stamp for folder, state in states.items()}, intents)"
+            ),
+        },
+        test="crash/test_missing_members.py::test_a_directory_that_began_a_commit_which_was_made_without_it_is_refused",
+    ),
 }

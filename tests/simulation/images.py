@@ -40,7 +40,7 @@ class Images:
         Not the only one: a set of one directory cannot be told from one that is new, or older. The
         first time that an older copy is asked for, it is made.
         """
-        if self._away or len(self._names) < 2:
+        if self._away or sum(each.startswith("d") for each in self._names) < 2:
             return False
         node = self._names[name]
         if kind == "old" and name not in self._copies:

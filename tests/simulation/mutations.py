@@ -14,6 +14,7 @@ from tests.simulation import (
     guards_readers,
     guards_steps,
     guards_topics,
+    guards_upkeep,
 )
 from tests.simulation.patches import Mutation, applied
 from tests.simulation.scheduler import Rates
@@ -31,6 +32,7 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
     **guards_batches.GUARDS,
     **guards_readers.GUARDS,
     **guards_topics.GUARDS,
+    **guards_upkeep.GUARDS,
 }
 
 

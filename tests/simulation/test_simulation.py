@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
+from tests.simulation.images import Images
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
+from tests.simulation.power import Node
 from tests.simulation.simulation import draw, run, shrink
 from tests.simulation.taken_out import is_missed
 
@@ -96,6 +98,18 @@ def test_a_patch_lasts_as_long_as_it_is_applied() -> None:
     with applied({"store.publishing._suffix": Instead("return ", "return 'patched' and ")}):
         changed = _suffix.__code__
     assert _suffix.__code__ is not changed
+
+
+def test_the_only_directory_of_a_set_stays_mounted_whatever_lies_beside_it() -> None:
+    def node(*, is_folder: bool) -> Node:
+        return Node(1, 0, is_folder=is_folder)
+
+    root = node(is_folder=True)
+    root.names = {name: node(is_folder=True) for name in ("d0", "archivist3.0", "state")}
+    images = Images(root, node)
+    assert not images.take_away("d0", "empty", 1)
+    root.names["d1"] = node(is_folder=True)
+    assert images.take_away("d0", "empty", 1)
 
 
 # What the auditor knows

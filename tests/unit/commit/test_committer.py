@@ -569,7 +569,7 @@ def test_aborting_with_what_an_unfinished_commit_names_takes_nothing_away(
 
 
 def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = Writer(tmp_path, topic="t")
     writer.write(0, rows(["a"]))
@@ -591,6 +591,7 @@ def test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_lo
     with pytest.raises(CommitError, match="whether commit 2 is published is not known"):
         writer.commit(1, runs)
     assert unreadable == []
+    assert "left for the next commit to take back" not in caplog.text
     monkeypatch.undo()
     assert not writer.write(1, rows(["b"])).appended
     assert values_of([tmp_path], "t") == {0: ["a", "b"]}

@@ -171,6 +171,33 @@ def test_an_unfinished_commit_is_not_in_the_copy(
     assert values_of(folders, "t") == values(9)
 
 
+def test_nor_is_one_that_is_cut_off_while_the_copy_is_made(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring_up_to_date = FolderCopy.bring_up_to_date
+
+    def cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    def copy_and_cut_off(copy: FolderCopy, sizes: Any = None) -> int:
+        changed = bring_up_to_date(copy, sizes)
+        is_cut_off = any((folder / INTENT_FILE).exists() for folder in writer.directories)
+        if sizes is not None and not is_cut_off:
+            with monkeypatch.context() as patch:
+                patch.setattr(LogSet, "publish", cut)
+                with pytest.raises(KeyboardInterrupt):
+                    write(writer, 8)
+        return changed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderCopy, "bring_up_to_date", copy_and_cut_off)
+        back_up(paths_of(writer), str(tmp_path / "copy"))
+    folders = copies_in(tmp_path / "copy")
+    check_sound(folders)
+    write(writer_of(*folders), 8)
+    assert values_of(folders, "t") == values(9)
+
+
 def test_a_copy_is_not_written_beside_its_original(writer: Writer, tmp_path: Path) -> None:
     back_up(paths_of(writer), str(tmp_path / "copy"))
     with pytest.raises(LogDirectoryError, match="one is a copy of the other"):

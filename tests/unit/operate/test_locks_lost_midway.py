@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.compacting import FORCED, updates
 from tests.support.compacting import writer as compacting_writer
+from tests.support.logs import write_checkpoint
 from tests.support.sinking import Writer, rows
 
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT, read_offset_checkpoint
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition
@@ -87,6 +88,16 @@ def test_no_segment_is_retired_once_the_locks_are_lost(
     with pytest.raises(LogDirectoryError, match=LOST):
         delete_records([str(log)], {T0: 3})
     assert set(logs(log)) == before
+
+
+def test_no_segment_goes_before_the_log_start_is_published(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = logs(log)
+    losing(monkeypatch, shortening, "_publish", log, after=False)
+    with pytest.raises(LogDirectoryError, match=LOST):
+        delete_records([str(log)], {T0: 3})
+    assert logs(log) == before
 
 
 def test_no_folder_of_a_deleted_topic_is_renamed_once_the_locks_are_lost(
@@ -232,6 +243,19 @@ def test_no_checkpoint_of_a_finished_commit_is_written_once_the_locks_are_lost(
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(log, name="other", topic="t").write(0, rows(["more"]))
     assert [(log / name).read_bytes() for name in names] == before
+
+
+def test_no_line_of_a_topic_that_was_made_goes_once_the_locks_are_lost(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_finish", lambda *_: None)
+        Writer(log, topic="u").write(4, rows(["new"]))
+    write_checkpoint(log, HIGH_WATERMARK, {"u-0": 1})
+    losing(monkeypatch, take_back, "_end_finished", log, after=False)
+    with pytest.raises(KafkaLogError, match=LOST):
+        Writer(log, name="other", topic="t").write(0, rows(["more"]))
+    assert read_offset_checkpoint(log, HIGH_WATERMARK) == {TopicPartition("u", 0): 1}
 
 
 def test_a_failed_commit_that_has_lost_its_locks_takes_nothing_back(

@@ -387,10 +387,11 @@ def test_a_topic_that_a_broker_has_made_again_under_its_id_is_kept(
 
 
 def test_what_a_broker_has_deleted_itself_is_left_to_it(log: Path) -> None:
-    name = f"other-1.{'0' * 32}-delete"
-    shutil.copytree(log / "other-0", log / name)
+    names = [f"{topic}-1.{'0' * 32}-delete" for topic in ("other", "t")]
+    for name in names:
+        shutil.copytree(log / "other-0", log / name)
     delete([str(log)], "t")
-    assert (log / name).is_dir()
+    assert all((log / name).is_dir() for name in names)
 
 
 def test_the_folder_of_a_topic_with_a_long_name_gets_one_that_file_systems_take(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes
@@ -15,11 +16,9 @@ from kafkalog.checkpoints.broker import (
     write_leader_epochs,
 )
 from kafkalog.streaming.commit.foreign_log import ForeignLog
+from kafkalog.streaming.store import kept_appenders
 from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.log_set import LogSet
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 STAMPS = [1_700_000_000_000]
 
@@ -85,6 +84,23 @@ def test_what_another_writer_committed_is_gone_on_behind(tmp_path: Path, opened:
         other.write(batch_id, rows(["b"]))
     assert values_of([tmp_path], "t") == {0: ["a", "b"] * 3}
     assert len(opened) == 6
+
+
+def test_a_segment_that_another_writer_began_within_a_tick_of_the_clock_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The times of a folder are those that it had, and nobody has touched the files we know."""
+
+    def stamp(path: Path | str) -> tuple[int, ...]:
+        found = Path(path).lstat()
+        return (found.st_ino, 0 if Path(path).is_dir() else found.st_size)
+
+    monkeypatch.setattr(kept_appenders, "_stamp", stamp)
+    writer, other = (Writer(tmp_path, name=n, topic="t", segment__bytes="100") for n in "ab")
+    for batch_id in range(2):
+        writer.write(batch_id, rows(["a" * 20]))
+        other.write(batch_id, rows(["b" * 20]))
+    assert values_of([tmp_path], "t") == {0: ["a" * 20, "b" * 20] * 2}
 
 
 def test_what_a_broker_appended_is_gone_on_behind(tmp_path: Path) -> None:

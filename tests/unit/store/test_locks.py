@@ -12,6 +12,7 @@ import pytest
 from kafkalog.checkpoints.broker import LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LockTimeoutError, LogDirectoryError
+from kafkalog.streaming.store import locks as locks_module
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
 
 if TYPE_CHECKING:
@@ -117,6 +118,23 @@ def test_a_lock_file_that_was_deleted_is_noticed(tmp_path: Path) -> None:
         (tmp_path / LOCK).touch()
         with pytest.raises(LogDirectoryError, match="deleted or replaced"):
             held.verify()
+
+
+def test_a_lock_file_that_is_replaced_before_it_is_locked_is_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that stops removes its file; the next one locks another."""
+    try_lock = locks_module._try_lock
+
+    def lock_too_late(held: locks_module._Held) -> bool:
+        monkeypatch.setattr(locks_module, "_try_lock", try_lock)
+        held.path.unlink()
+        held.path.touch()
+        return try_lock(held)
+
+    monkeypatch.setattr(locks_module, "_try_lock", lock_too_late)
+    with locks(tmp_path) as held:
+        held.verify()
 
 
 def test_links_to_one_directory_are_locked_once_by_their_real_path(tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
 from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.open_set import check_given
+from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -237,6 +239,34 @@ def test_the_newest_copy_of_the_state_counts(tmp_path: Path) -> None:
     assert values_of(folders, "t") == {0: ["a", "b"]}
     writer.write(2, rows(["c"]))
     assert sequences(*folders) == [3, 3]
+
+
+def test_a_directory_that_began_a_commit_which_was_made_without_it_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has rows of one attempt of a batch, and the others have those of another."""
+    folders = [tmp_path / "a", tmp_path / "b"]
+    writer = Writer(*folders, topic="t", numPartitions="2")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    shutil.copytree(folders[1], tmp_path / "older")
+
+    def cut(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", cut)
+        with pytest.raises(KeyboardInterrupt):
+            writer.write(1, rows(["c", "d"], partitions=[0, 1]))
+    folders[1].rename(tmp_path / "begun")
+    (tmp_path / "older").rename(folders[1])
+    writer.write(1, rows(["e", "f"], partitions=[0, 1]))
+    folders[1].rename(tmp_path / "older")
+    (tmp_path / "begun").rename(folders[1])
+    with (
+        Session(folders, SetPolicy.of_upkeep(1000), holder="a test") as session,
+        pytest.raises(LogDirectoryError, match="has begun or made another commit than the others"),
+    ):
+        session.open()
 
 
 def test_a_lost_state_is_refused_and_says_what_to_do(tmp_path: Path) -> None:

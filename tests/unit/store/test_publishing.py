@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_stamp import STATE_FILE, load_stamp
-from kafkalog.checkpoints.intent import load_intent
+from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.state_file import load_state, state_bytes
 from kafkalog.errors import CommitError, DurabilityError, KafkaLogError
 from kafkalog.files.atomic import prepare
@@ -23,10 +24,15 @@ from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.locks import DirectoryLocks
+from kafkalog.streaming.store.nodes import Node
+from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from kafkalog.checkpoints.intent import Intent
 
 T0 = TopicPartition("t", 0)
 
@@ -103,6 +109,18 @@ def test_a_commit_whose_sequence_another_writer_published_has_failed(
     writer.write(1, rows(["b"]))
     writer.write(2, rows(["c"]))
     assert values_of([tmp_path], "t") == {0: ["a", *theirs, "b", "c"]}
+
+
+def test_a_directory_that_is_replaced_by_one_of_another_history_is_noticed(tmp_path: Path) -> None:
+    """Its state has the sequence that was known, and is another one."""
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    with Session([tmp_path], SetPolicy.of_upkeep(1000), holder="a test") as session:
+        log_set = session.open()
+        log_set.check_current()
+        other = replace(log_set.state, commit_id=log_set.state.following().commit_id)
+        (tmp_path / STATE_FILE).write_bytes(state_bytes(other))
+        with pytest.raises(CommitError, match="another writer has published commit"):
+            log_set.check_current()
 
 
 def test_a_rename_that_put_anothers_state_in_place_is_no_commit(
@@ -192,21 +210,22 @@ def test_what_an_intent_of_another_commit_says_is_not_done_after_a_commit(
     writer = Writer(tmp_path, topic="t")
     writer.write(0, rows(["a"]))
     kept: list[bytes] = []
-    at_call(
-        monkeypatch,
-        "replace",
-        tmp_path / "kafkalog.commit.tmp",
-        lambda: kept.append((tmp_path / "kafkalog.intent").read_bytes()),
-    )
+    declare = Node.declare
+
+    def note(node: Node, intent: Intent) -> None:
+        declare(node, intent)
+        kept.append((tmp_path / INTENT_FILE).read_bytes())
+
     lost = Writer(tmp_path, topic="t", name="lost")
     runs = lost.stage(0, rows(["x", "y"]))
-    monkeypatch.setattr("kafkalog.streaming.store.publishing.publish", _fail)
-    with pytest.raises(CommitError):
-        lost.commit(0, runs)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Node, "declare", note)
+        patch.setattr("kafkalog.streaming.store.publishing.publish", _fail)
+        with pytest.raises(CommitError):
+            lost.commit(0, runs)
     writer.write(1, rows(["b"]))
     # As the writer that lost its locks leaves it: of the same sequence, and not published.
-    assert kept == [] or (tmp_path / "kafkalog.intent").write_bytes(kept[0])
+    (tmp_path / INTENT_FILE).write_bytes(kept[0])
     writer.write(1, rows(["b"]))
     assert load_intent(tmp_path) is None
     assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {T0: 2}
@@ -218,10 +237,10 @@ def _fail(*_: object, **__: object) -> None:
 
 def failing_fsync_of(patch: pytest.MonkeyPatch, folder: Path) -> None:
     """Let each fsync of a folder fail once its state was renamed."""
-    original, replace, renamed = os.fsync, os.replace, []
+    original, rename, renamed = os.fsync, os.replace, []
 
     def noted(source: Any, target: Any, **named: Any) -> None:
-        replace(source, target, **named)
+        rename(source, target, **named)
         renamed.append(str(target).endswith(STATE_FILE))
 
     def fsync(descriptor: int) -> None:
@@ -253,6 +272,20 @@ def test_a_state_whose_folder_cannot_be_synced_is_published_and_not_said_to_be_d
     assert (tmp_path / STATE_FILE).stat().st_ino != before
     writer.write(2, rows(["c"]))
     assert values_of([tmp_path], "t") == {0: ["a", "b", "c"]}
+
+
+def test_what_was_staged_stays_until_the_state_that_names_it_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the power takes the state, nothing else proves whose bytes the log has."""
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    failing_fsync_of(monkeypatch, tmp_path)
+    with pytest.raises(DurabilityError):
+        writer.commit(1, runs)
+    Committer(writer.plan().commit_plan, writer.identity(1)).abort(runs)
+    assert (tmp_path / runs[0].file).exists()
 
 
 def test_one_directory_that_holds_the_state_durably_is_enough(
