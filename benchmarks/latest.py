@@ -19,6 +19,7 @@ from benchmarks.machine import facts
 from benchmarks.measure import Contender, Goal, Workload, measure, timed
 from benchmarks.report import LATEST, section_table, table, write_section
 from benchmarks.session import scratch, spark_session
+from benchmarks.worker_memory import WorkerPeak
 from pyspark.sql import functions as f
 from rich.console import Console
 from tests.support.counted_reads import counted_reads
@@ -43,6 +44,9 @@ _SMALL: Final = "kafkalog, view=latest, table.memory of a tenth"
 _AT_ONCE: Final = 250_000
 _LOOK_UPS: Final = 50
 _NEAR_THE_END: Final = 50_000
+_DEFAULT_BUDGET: Final = 128 << 20
+_CACHE_MIB: Final = 64
+_SPARE_MIB: Final = 300
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,11 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         end = _write(log, asked.records, asked.keys, asked.partitions)
         work = _workload(spark, log, asked)
         measured = measure(work, asked.rounds, partial(_tell, console))
+        memory = _memory(work, asked)
         look_ups = _look_ups(log, end, asked.partitions)
     console.print(table([measured]))
+    console.print(memory)
     console.print(look_ups)
     if asked.docs:
-        write_section(asked.docs, LATEST, _section(asked, measured, look_ups))
+        write_section(asked.docs, LATEST, _section(asked, measured, memory, look_ups))
     return 0
 
 
@@ -95,14 +101,11 @@ def _batches(records: int, keys: int) -> Iterator[pa.RecordBatch]:
 
 
 def _workload(spark: SparkSession, log: Path, asked: argparse.Namespace) -> Workload:
-    tenth = asked.keys * 110 // asked.partitions // 10
     contenders = {
         _MAX_BY: lambda: _by_max_by(_load(spark, log)),
         _JOIN: lambda: _by_join(_load(spark, log)),
         _LATEST: lambda: _load(spark, log, view="latest"),
-        _SMALL: lambda: _load(
-            spark, log, view="latest", **{"table.memory": str(max(1 << 16, tenth))}
-        ),
+        _SMALL: lambda: _load(spark, log, view="latest", **{"table.memory": str(_tenth(asked))}),
     }
     return Workload(
         title=f"the newest row of each of {asked.keys:,} keys",
@@ -117,6 +120,28 @@ def _workload(spark: SparkSession, log: Path, asked: argparse.Namespace) -> Work
         ),
         rows=asked.records,
     )
+
+
+def _tenth(asked: argparse.Namespace) -> int:
+    """Return a tenth of the bytes of a partition's newest rows, or the least that is allowed."""
+    return max(1 << 16, asked.keys * 110 // asked.partitions // 10)
+
+
+def _memory(work: Workload, asked: argparse.Namespace) -> str:
+    """Run both views once more, watched; says what a Python worker took at its peak."""
+    told = []
+    budgets = {_LATEST: _DEFAULT_BUDGET, _SMALL: _tenth(asked)}
+    for contender in work.contenders:
+        if contender.name in budgets:
+            with WorkerPeak() as watch:
+                contender.run()
+            budget = budgets[contender.name] / (1 << 20)
+            bound = budget + _CACHE_MIB + _SPARE_MIB
+            told.append(
+                f"{watch.peak_mib:,.0f} MiB with a table.memory of {budget:,.1f} MiB (goal: at "
+                f"most {bound:,.0f}, {'reached' if watch.peak_mib <= bound else 'missed'})"
+            )
+    return f"Peak memory of a Python worker, all of it resident: {'; '.join(told)}"
 
 
 def _load(spark: SparkSession, log: Path, **options: str) -> DataFrame:
@@ -163,13 +188,14 @@ def _look_ups(log: Path, end: int, partitions: int) -> str:
     )
 
 
-def _section(asked: argparse.Namespace, measured: Measured, look_ups: str) -> str:
+def _section(asked: argparse.Namespace, measured: Measured, memory: str, look_ups: str) -> str:
     return (
         f"{asked.records:,} records, {asked.keys:,} keys, values of 100 bytes, lz4, "
         f"{asked.partitions} partitions; {asked.cores} cores ({facts()['cores']}), all columns to "
         f"Spark's noop sink; {asked.rounds} rounds after a warm-up, in turns. Each reads the log "
         "by kafkalog's source. A tenth is that of the bytes of a partition's newest rows "
-        f"(`python -m benchmarks.latest`).\n\n{section_table(measured)}\n\n{look_ups}.\n"
+        f"(`python -m benchmarks.latest`).\n\n{section_table(measured)}\n\n{memory}.\n\n"
+        f"{look_ups}.\n"
     )
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["main"]
+__all__ = ["WorkerPeak", "main"]
 
 _BOUND_MIB: Final = 512
 _TOPIC: Final = "rows"
@@ -109,7 +109,7 @@ def _measure(console: Console, *, quick: bool) -> Iterator[_Found]:
             rows = 20_000 if quick else min(_MOST_ROWS, _BYTES // (shape.key + shape.value))
             with scratch() as log:
                 writing = _write(spark, log, shape, rows)
-                with _Watch() as watch:
+                with WorkerPeak() as watch:
                     reader = spark.read.format("kafkalog").option("subscribe", _TOPIC)
                     frame = reader.option("includeHeaders", shape.headers > 0).load(str(log))
                     frame.write.format("noop").mode("overwrite").save()
@@ -133,7 +133,7 @@ def _write(spark: SparkSession, log: Path, shape: _Shape, rows: int) -> float | 
     write = write.option("compression.type", shape.codec).option("message.format", shape.version)
     if shape.batch is not None:
         write = write.option("max.message.bytes", shape.batch)
-    with _Watch() as watch:
+    with WorkerPeak() as watch:
         write.option("flush", "os").save(str(log))
     return watch.peak_mib
 
@@ -151,7 +151,7 @@ def _rows(spark: SparkSession, shape: _Shape, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, spark.sparkContext.defaultParallelism).select(*columns)
 
 
-class _Watch:
+class WorkerPeak:
     """Follows the Python processes that Spark has started for the peak that one of them reaches."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.places import as_path
 from kafkalog.files.system import once_per_process, system
 from kafkalog.streaming.log.read.salvage import Salvage
-from kafkalog.streaming.log.read.slices import cut_slice, open_planned
+from kafkalog.streaming.log.read.slices import FIRST_PIECE, PIECE, open_planned, pieces_backwards
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.records.row_buffers import RowBuffers
 from kafkalog.streaming.source.damage import naming_way_out
@@ -29,8 +29,10 @@ from kafkalog.streaming.source.reading import (
     columns_of,
     naming_overflow,
 )
+from kafkalog.streaming.table.chosen_rows import ChosenRows
 from kafkalog.streaming.table.newest_rows import NewestRows
-from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys, share_of
+from kafkalog.streaming.table.seen_keys import SeenKeys, share_of
+from kafkalog.streaming.table.spilled_keys import SpilledKeys
 from kafkalog.streaming.table.wanted_keys import wanted_keys
 
 if TYPE_CHECKING:
@@ -39,24 +41,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.streaming.log.read.salvage import Place
+    from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.plan.selection import Selection
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.table.seen_keys import KeyRange
     from kafkalog.streaming.table.wanted_keys import Keys
 
-__all__ = ["LatestSplit", "plan_latest", "read_latest"]
+__all__ = ["LatestSplit", "plan_latest", "read_latest", "refuse_if_compacted"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 
 _UNCUT: Final = 1 << 62
-_FIRST_PIECE: Final = 64 << 10
-_PIECE: Final = 1 << 20
-"""Bytes of a piece: what is worth a look at a file, and is decompressed within a core's reach."""
-
 _ROWS: Final = 8192
 _BATCH_BYTES: Final = 1 << 20
 _SEEDS: Final = 1 << 62
+_SPILL_PART: Final = 4
+"""Of ``table.memory`` one part in four is for keys on their way to disk, once there are any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,45 +111,41 @@ def read_latest(
         null_bad_timestamps=options.on_timestamp_overflow == "null",
     )
     damage = _Damage(split, options)
-    pending = [share_of(split.share, split.shares)]
-    is_first = True
-    while pending:
-        one = _Pass(split, options, buffers, pending.pop(), keys, damage, is_first=is_first)
-        maker = RecordRows(rows, split.topic_partition, one.newest)
+    wanted = share_of(split.share, split.shares)
+    with closing(SpilledKeys(wanted, options.table_memory // _SPILL_PART)) as spilled:
+        reader = _Reader(split, options, buffers, wanted, keys, damage, spilled)
+        maker = RecordRows(rows, split.topic_partition, reader.newest)
         with naming_overflow():
-            for batch in one.batches():
+            for batch in reader.batches():
                 yield maker.rows_of(batch)
-        if one.seen.given_up:
-            _warn_of_passes(options.table_memory)
-        pending += one.seen.given_up
-        is_first = False
     damage.report()
-    _refuse_if_compacted(split, options)
+    refuse_if_compacted(split, options)
 
 
-class _Pass:
-    """Reads a split once, from its end to its start, for keys of some shares."""
+class _Reader:
+    """Reads a split from its end to its start; once more, if there were too many keys."""
 
     def __init__(
         self,
         split: LatestSplit,
         options: ReadOptions,
         buffers: RowBuffers,
-        wanted: KeyRange,
+        share: KeyRange,
         keys: Keys | None,
         damage: _Damage,
-        *,
-        is_first: bool,
+        spilled: SpilledKeys,
     ) -> None:
         self._split = split
         self._damage = damage
         self._options = options
+        self._buffers = buffers
+        self._spilled = spilled
         self._wanted = None if keys is None else wanted_keys(keys, split.seed)
-        self._says = is_first and split.share == 0
-        self.seen = SeenKeys(wanted, split.seed, options.table_memory)
+        memory = options.table_memory - options.table_memory // _SPILL_PART
+        seen = SeenKeys(share, split.seed, memory, gives_up=False)
+        self._seen = seen
         self.newest = NewestRows(
-            self.seen,
-            buffers,
+            *(seen, spilled, buffers),
             tombstones=options.tombstones,
             max_decompressed_bytes=options.max_decompressed_bytes,
             wanted=self._wanted,
@@ -159,8 +157,10 @@ class _Pass:
             yield from self._read(piece)
             if self._wanted is not None and self._wanted.all_found:
                 break
+        if self._spilled:
+            yield from self._read_spilled()
         yield from self.newest.rest()
-        if self._says and self._wanted is None and self.newest.keyless:
+        if self._split.share == 0 and self._wanted is None and self.newest.keyless:
             _LOGGER.warning(
                 "%s: left out %d records without a key: view=latest gives a row for each key",
                 self._split.topic_partition,
@@ -168,25 +168,48 @@ class _Pass:
             )
 
     def _pieces(self) -> Iterator[SegmentSlice]:
-        """Cut the slices as their indexes allow, the last piece first."""
-        size = _PIECE if self._wanted is None else _FIRST_PIECE
+        """Cut the slices into pieces, the last one first."""
+        smallest = PIECE if self._wanted is None else FIRST_PIECE
         for whole in reversed(self._split.slices):
-            ends: list[int] = []
-            while sum(ends) + size < whole.size:
-                ends.append(size)
-                size = min(2 * size, _PIECE)
-            cuts = [whole.size - taken for taken in itertools.accumulate(ends)]
-            yield from reversed(cut_slice(whole, cuts[::-1]))
+            yield from pieces_backwards(whole, smallest, PIECE)
 
     def _read(self, piece: SegmentSlice) -> Iterator[pa.RecordBatch]:
-        with self._damage.salvage() as salvage, naming_way_out(self._options):
-            reader = SplitReader.of(self._split, self._options, self.newest, salvage)
-            yield from reader.read(piece)
-            smaller = self.newest.smaller(piece)
+        yield from self._decode(piece, self.newest)
+        smaller = self.newest.smaller(piece)
         if not smaller:
             yield from self.newest.take()
         for part in reversed(smaller):
             yield from self._read(part)
+
+    def _read_spilled(self) -> Iterator[pa.RecordBatch]:
+        """Read the rows of the keys that were too many, where they are known to lie."""
+        options = self._options
+        self._seen.forget()
+        _say_that_it_spills(options.table_memory)
+        offsets = self._spilled.newest(
+            self._split.seed, options.table_memory, tombstones=options.tombstones
+        )
+        chosen = ChosenRows(
+            *(self._buffers, self.newest.pick),
+            max_decompressed_bytes=options.max_decompressed_bytes,
+        )
+        for piece in self._pieces():
+            chosen.offsets = offsets.take(piece.start_offset)
+            if len(chosen.offsets):
+                yield from self._decode(piece, chosen.decoder)
+        if chosen.found < offsets.taken:
+            LossPolicy(fail=options.fail_on_data_loss).range_not_readable(
+                self._split.topic_partition,
+                self._split.slices[0].start_offset,
+                self._split.slices[-1].end_offset,
+                f"{offsets.taken - chosen.found} of their newest records were there at first, and "
+                "gone when they were read, as after a compaction; read again",
+            )
+
+    def _decode(self, piece: SegmentSlice, decoder: Decoder) -> Iterator[pa.RecordBatch]:
+        with self._damage.salvage() as salvage, naming_way_out(self._options):
+            reader = SplitReader.of(self._split, self._options, decoder, salvage)
+            yield from reader.read(piece)
 
 
 class _Damage:
@@ -218,7 +241,7 @@ class _Damage:
         self._all.report()
 
 
-def _refuse_if_compacted(split: LatestSplit, options: ReadOptions) -> None:
+def refuse_if_compacted(split: LatestSplit, options: ReadOptions) -> None:
     """Notice a compaction by newer records than those that were to be read.
 
     A cleaner removes a row if there is a newer one of its key. Below the split's end that one was
@@ -249,11 +272,11 @@ def _refuse_if_compacted(split: LatestSplit, options: ReadOptions) -> None:
 
 
 @once_per_process
-def _warn_of_passes(memory: int) -> None:
-    """Say once per process that a log is read more than once."""
+def _say_that_it_spills(memory: int) -> None:
+    """Say once per process that keys go to disk."""
     _LOGGER.warning(
-        "view=latest: the keys of a partition need more than table.memory (%d bytes), so that the "
-        "partition is read several times, for some of its keys each; raise table.memory, or set "
-        "minPartitions to let several tasks share the keys",
+        "view=latest: the keys of a partition need more than table.memory (%d bytes), so that "
+        "they are written to Spark's local directory, and a part of the log is read twice; raise "
+        "table.memory to avoid it",
         memory,
     )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import EqualNullSafe, EqualTo, In, InputPartition
 
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.batch_reader import LogBatchReader
-from kafkalog.streaming.source.plan.selection import Selection
+from kafkalog.streaming.source.plan.filters import FilteredSelection
 from kafkalog.streaming.source.pushdown_reader import warn_of_other_uses
 from kafkalog.streaming.worker import settle_worker
 
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter
 
     from kafkalog.streaming.schema import RowSchema
+    from kafkalog.streaming.source.plan.selection import Selection
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["LatestPushdownReader", "LatestReader"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
 
 
 class LatestReader(LogBatchReader):
@@ -48,10 +52,13 @@ class LatestReader(LogBatchReader):
     @crosses_border
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the newest rows of the partitions of one task."""
-        from kafkalog.streaming.source.latest import read_latest  # noqa: PLC0415
+        from kafkalog.files.block_cache import block_cache  # noqa: PLC0415
+        from kafkalog.streaming.source.lookup import read_keys  # noqa: PLC0415
 
         for split in partition.value or ():  # None is Spark's stand-in for an empty list
-            yield from read_latest(split, self._options, self._latest_rows, self._keys)
+            yield from read_keys(split, self._options, self._latest_rows, self._keys)
+        if self._keys is not None:
+            _LOGGER.info("the cache of this process: %s", block_cache().stats())
         settle_worker()
 
 
@@ -68,7 +75,7 @@ class LatestPushdownReader(LatestReader):
         self._names = {
             name: column for name, column in names if column in {"key", "topic", "partition"}
         }
-        self._selection = Selection()
+        self._selection = FilteredSelection()
 
     @crosses_border
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802

@@ -9,23 +9,26 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.records.murmur2 import murmur2
-from kafkalog.streaming.schema import RowSchema, source_schema
+from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.source.damage import naming_way_out
+from kafkalog.streaming.source.key_search import find_key
 from kafkalog.streaming.source.latest import plan_latest, read_latest
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from kafkalog.streaming.source.latest import LatestSplit
     from kafkalog.streaming.table.wanted_keys import Keys
 
-__all__ = ["AsOf", "look_up", "partition_of_key"]
+__all__ = ["AsOf", "look_up", "partition_to_search", "read_keys", "with_ms"]
 
 _HASH: Final = 0x7FFFFFFF
 
@@ -52,7 +55,7 @@ def look_up(
         given: options of the source, with ``path``.
         topic: of this topic.
         keys: those of named keys end the search when all of them are found.
-        partition: the one to look in; None for all.
+        partition: the one to look in, which is there; None for all.
         as_of: the newest at that time; of an offset only with a partition.
 
     Yields:
@@ -60,21 +63,29 @@ def look_up(
 
     Raises:
         OptionError: options that cannot be used.
-        UnknownTopicOrPartitionError: the topic or partition is not there.
+        UnknownTopicOrPartitionError: the topic is not there.
         KafkaLogError: directories or logs that cannot be read.
     """
     options = ReadOptions.parse({**given, **_bounds(topic, partition, as_of)})
     warn_ignored(options.ignored)
-    rows = RowSchema.of(source_schema(include_headers=True))
+    rows = RowSchema.named(include_headers=True)
     with naming_way_out(options):
-        if partition is not None and (topic, partition) not in LogDirs(options.paths).partitions():
-            raise UnknownTopicOrPartitionError(
-                f"{topic}-{partition} is not in {', '.join(map(str, options.paths))}"
-            )
         splits = plan_latest(options)
     for split in splits:
-        for batch in read_latest(split, options, rows, keys):
-            yield _with_ms(batch)
+        for batch in read_keys(split, options, rows, keys):
+            yield with_ms(batch)
+
+
+def read_keys(
+    split: LatestSplit, options: ReadOptions, rows: RowSchema, keys: Keys | None
+) -> Iterator[pa.RecordBatch]:
+    """Read the newest rows of some keys as ``read_latest`` does; a single one is searched for."""
+    if isinstance(keys, frozenset) and len(keys) == 1 and options.on_corrupt_record == "fail":
+        (key,) = keys
+        found = None if split.share else find_key(split, options, rows, key)
+        yield from () if found is None else (found,)
+    else:
+        yield from read_latest(split, options, rows, keys)
 
 
 def _bounds(topic: str, partition: int | None, as_of: AsOf) -> dict[str, str]:
@@ -94,25 +105,37 @@ def _bounds(topic: str, partition: int | None, as_of: AsOf) -> dict[str, str]:
     return bounds
 
 
-def _with_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
+def with_ms(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Give timestamps as numbers: Python has no time for some of them."""
     place = batch.schema.get_field_index("timestamp")
-    micros = batch.column(place).view(pa.int64()).to_pylist()
-    millis = [None if micro is None else micro // 1000 for micro in micros]
-    return batch.set_column(place, "timestamp", pa.array(millis, pa.int64()))
+    column = batch.column(place)
+    is_null, micros = column.buffers()
+    millis = np.frombuffer(micros, np.int64) // 1000
+    # pa.array would import pandas, to look at what it was given
+    buffers = [is_null, pa.py_buffer(millis)]
+    numbers = pa.Array.from_buffers(pa.int64(), len(column), buffers, offset=column.offset)
+    return batch.set_column(place, "timestamp", numbers)
 
 
-def partition_of_key(given: Mapping[str, str], topic: str, key: bytes) -> int:
-    """Return the partition that a producer chooses for a key; ``given`` as in :func:`look_up`.
+def partition_to_search(
+    given: Mapping[str, str], topic: str, key: bytes, partition: int | None = None
+) -> int:
+    """Return the partition that was asked for, or else the one that a producer chooses for a key.
+
+    ``given`` as in :func:`look_up`.
 
     Raises:
         OptionError: options that cannot be used.
-        UnknownTopicOrPartitionError: the topic is not there, or not all of its partitions, so that
-            their number is not known.
+        UnknownTopicOrPartitionError: the topic or partition is not there, or not all of the topic's
+            partitions, so that their number is not known.
     """
     paths = ReadOptions.parse({**given, "subscribe": topic, "view": "latest"}).paths
     there = {found.partition for found in LogDirs(paths).partitions() if found.topic == topic}
     where = ", ".join(map(str, paths))
+    if partition is not None:
+        if partition not in there:
+            raise UnknownTopicOrPartitionError(f"{topic}-{partition} is not in {where}")
+        return partition
     if not there:
         raise UnknownTopicOrPartitionError(f"no partition of topic {topic} is in {where}")
     count = max(there) + 1
@@ -122,4 +145,6 @@ def partition_of_key(given: Mapping[str, str], topic: str, key: bytes) -> int:
             "partition of a key is not known without all of them; name the partition to look in, "
             "or look in all"
         )
-    return (int(murmur2(pa.array([key], pa.binary()))[0]) & _HASH) % count
+    ends = pa.py_buffer(np.array([0, len(key)], np.int32))
+    column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(key)])
+    return (int(murmur2(column)[0]) & _HASH) % count

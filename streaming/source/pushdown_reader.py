@@ -12,7 +12,6 @@ one query is taken for another's. Nothing here shows it: all that can be done is
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -20,9 +19,9 @@ from pyspark.sql.datasource import InputPartition
 from kafkalog.files.system import once_per_process
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.log.intervals import EVERYTHING
-from kafkalog.streaming.log.read.time_pruning import thin_slice
 from kafkalog.streaming.source.batch_reader import LogBatchReader
-from kafkalog.streaming.source.plan.selection import Selection
+from kafkalog.streaming.source.plan.filters import FilteredSelection
+from kafkalog.streaming.source.plan.pruning import thin_split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,9 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import Filter
 
-    from kafkalog.streaming.log.intervals import Intervals
     from kafkalog.streaming.schema import RowSchema
-    from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
 __all__ = ["PushdownReader", "warn_of_other_uses"]
@@ -46,7 +43,7 @@ class PushdownReader(LogBatchReader):
     def __init__(self, options: ReadOptions, rows: RowSchema) -> None:
         super().__init__(options, rows)
         self._names = dict(zip(rows.names, rows.columns, strict=True))
-        self._selection = Selection()
+        self._selection = FilteredSelection()
 
     @crosses_border
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
@@ -64,14 +61,9 @@ class PushdownReader(LogBatchReader):
         """Read the splits of one task."""
         times = self._selection.timestamps
         if times != EVERYTHING:
-            splits = (_thin(split, times) for split in partition.value or ())
+            splits = (thin_split(split, times) for split in partition.value or ())
             partition = InputPartition(splits)
         yield from super().read(partition)
-
-
-def _thin(split: LogSplit, times: Intervals) -> LogSplit:
-    slices = [piece for entry in split.slices for piece in thin_slice(entry, times)]
-    return replace(split, slices=tuple(slices))
 
 
 @once_per_process

@@ -121,8 +121,16 @@ class ReadOptions(RangeOptions):
         size(minimum=1 << 16),
         default=128 << 20,
         unit="bytes",
-        doc="with view=latest: the memory for keys that one task may take. A partition with more "
-        "keys is read several times",
+        doc="with view=latest: the memory for keys that one task may take. The keys of a partition "
+        "with more are written to Spark's local directory",
+    )
+    cache_memory: int = option(
+        "cache.memory",
+        size(minimum=0),
+        default=64 << 20,
+        unit="bytes",
+        doc="with view=latest and a single key: what the process keeps of hashed keys, so that it "
+        "finds a key again without decompressing the log. 0: nothing",
     )
     filter_pushdown: bool = option(
         "filterPushdown",

@@ -25,7 +25,7 @@ from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.loss import LossPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from kafkalog.errors import KafkaLogError
     from kafkalog.model import TopicPartition
@@ -50,11 +50,15 @@ _DECODED = {
 
 
 def read_split(
-    split: LogSplit, options: ReadOptions, rows: RowSchema | None
+    split: LogSplit,
+    options: ReadOptions,
+    rows: RowSchema | None,
+    narrowed: Callable[[Decoder], Decoder] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read one split in offset order, as batches of the schema ``rows``.
 
-    Without ``rows`` it gives those of the view that the options ask for.
+    Without ``rows`` it gives those of the view that the options ask for. ``narrowed`` may make a
+    decoder of the decoder that passes over record batches.
 
     Raises:
         DataLossError: offsets of the split have gone since it was planned, and the query fails
@@ -64,7 +68,8 @@ def read_split(
     """
     maker = _row_maker(split.topic_partition, options, rows)
     salvage = _salvage(options, split.topic_partition)
-    reader = SplitReader.of(split, options, maker.decoder, salvage)
+    decoder = maker.decoder if narrowed is None else narrowed(maker.decoder)
+    reader = SplitReader.of(split, options, decoder, salvage)
     for planned in split.slices:
         with naming_overflow(), naming_way_out(options):
             for batch in reader.read(planned):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.coordinator.view_schemas import (
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["RowMaker", "check_view_schema", "view_rows", "view_schema"]
+__all__ = ["RowMaker", "check_view_schema", "view_arrow_schema", "view_rows", "view_schema"]
 
 _BATCHES_SCHEMA: Final = pa.schema(
     [pa.field("topic", pa.string()), pa.field("partition", pa.int32()), *BATCH_ROW_SCHEMA]
@@ -50,12 +49,19 @@ class RowMaker(Protocol):
         ...
 
 
+def view_arrow_schema(options: ReadOptions) -> pa.Schema:
+    """Return the columns of the view that a query asks for, as Arrow knows them."""
+    return _SCHEMAS[options.view]
+
+
 def view_schema(options: ReadOptions) -> StructType:
     """Return the columns of the view that a query asks for.
 
     ``batches`` has ``topic``, ``partition`` and those of ``BATCH_ROW_SCHEMA``, ``offsets`` those of
     ``OFFSETS_VIEW_SCHEMA``, ``transactions`` those of ``TRANSACTIONS_VIEW_SCHEMA``.
     """
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - rows do without
+
     return from_arrow_schema(_SCHEMAS[options.view])
 
 

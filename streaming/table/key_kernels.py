@@ -267,6 +267,55 @@ def take_over(
     return entries
 
 
+@kernel(
+    "int64",
+    *("const uint8[]", "const int64[]", "const int64[]", "const int64[]"),
+    *("int64", "int64", "int64", "const int64[,]", "const uint8[]", "int64[]", "uint8[]"),
+)
+def find_unknown(
+    source: Bytes,
+    starts: Integers,
+    lengths: Integers,
+    hashes: Integers,
+    low: int,
+    high: int,
+    rows: int,
+    table: Integers,
+    arena: Bytes,
+    state: Integers,
+    unknown: Bytes,
+) -> int:
+    """Write 1 for each of the first ``rows`` rows whose key the table has not, else 0.
+
+    Keys of other shares than ``[low, high)`` get 0, and so does what has a negative hash. Gives 0,
+    or BROKEN if a key lies outside of its bytes.
+    """
+    slots = table.shape[0]
+    left = min(rows, starts.shape[0], lengths.shape[0], hashes.shape[0], unknown.shape[0])
+    ahead = left
+    while left > 0:
+        row = left - 1
+        if left == ahead:
+            ahead = max(left - _AHEAD, 0)
+            state[SEEN] = _touch(hashes, ahead, left, table, arena)
+        hashed, start, length = hashes[row], starts[row], lengths[row]
+        unknown[row] = 0
+        left = row
+        if hashed < 0 or not low <= hashed >> 32 < high:
+            continue
+        if start < 0 or length < 0 or length > source.shape[0] - start:
+            return BROKEN
+        slot = hashed & (slots - 1)
+        unknown[row] = 1
+        while table[slot, NEXT_PLACE] != 0:
+            place = table[slot, NEXT_PLACE] - 1
+            if table[slot, HASH] == hashed and _is_key(arena, place, source, start, length):
+                unknown[row] = 0
+                break
+            slot = (slot + 1) & (slots - 1)
+    return 0
+
+
 @inlined
 def _is_below(left: Bytes, start: int, length: int, right: Bytes, size: int) -> bool:
     """Return whether ``left[start : start + length]`` lies below ``right[:size]``."""

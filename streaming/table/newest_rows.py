@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.table.seen_keys import SeenKeys
+    from kafkalog.streaming.table.spilled_keys import SpilledKeys
     from kafkalog.streaming.table.wanted_keys import WantedKeys
 
 __all__ = ["KEPT_BYTES", "NewestRows"]
@@ -46,6 +47,7 @@ class NewestRows:
     def __init__(
         self,
         seen: SeenKeys,
+        spilled: SpilledKeys,
         buffers: RowBuffers,
         *,
         tombstones: bool,
@@ -56,12 +58,14 @@ class NewestRows:
 
         Args:
             seen: the keys of the records after the first piece.
+            spilled: takes records with keys that ``seen`` has no room for.
             buffers: take the rows; those of an output batch that is not full stay there.
             tombstones: whether rows whose value is null are given too.
             max_decompressed_bytes: bound on what one batch may decompress to.
             wanted: the keys to look for; None for all.
         """
         self._seen = seen
+        self._spilled = spilled
         self._buffers = buffers
         self._tombstones = tombstones
         self._wanted = wanted
@@ -132,8 +136,13 @@ class NewestRows:
         if self._wanted is not None:
             hashes = np.where(self._wanted.mask(found, hashes), hashes, -1)
         newest = self._seen.add(*keys, found.offsets, hashes)
-        rows = found.take(np.flatnonzero(newest))
-        return rows if self._wanted is None else self._wanted.pick(rows)
+        if self._seen.left:
+            self._spilled.add(found, hashes, self._seen.unknown(*keys, hashes))
+        return self.pick(found.take(np.flatnonzero(newest)))
+
+    def pick(self, newest: FoundRecords) -> FoundRecords:
+        """Leave of the newest records of their keys those that are looked for."""
+        return newest if self._wanted is None else self._wanted.pick(newest)
 
 
 class _TooMuchError(Exception):

@@ -1,8 +1,9 @@
 """The keys that were seen while a log is read from its end on: a key's first row is its newest.
 
-Only keys are kept, no rows, in memory of a fixed size. When there is no more room, half of the
-shares of the keys are given up: their rows so far are told, and the keys of these shares are read
-once more, from the end of the log on (:attr:`SeenKeys.given_up`). So no key needs a file.
+Only keys are kept, no rows, in memory of a fixed size. When there is no more room, either no more
+keys are taken, and it is told which are not known (:meth:`SeenKeys.unknown`). Or half of the shares
+of the keys are given up: their rows so far are told, and the keys of these shares are read once
+more, newest first (:attr:`SeenKeys.given_up`).
 """
 
 from __future__ import annotations
@@ -45,16 +46,22 @@ class SeenKeys:
     """Tells which rows are the newest of their keys. Not shared between threads.
 
     ``given_up`` are the ranges of keys that have to be read again. ``len()`` is the number of keys.
+    ``left`` says how many of the rows of the last :meth:`add`, the first ones, were not looked at.
     """
 
-    def __init__(self, wanted: KeyRange, seed: int, memory: int) -> None:
+    def __init__(self, wanted: KeyRange, seed: int, memory: int, *, gives_up: bool = True) -> None:
         """Start without a key.
 
         Args:
             wanted: the keys and rows to look at.
             seed: of the hash, 62 bits.
             memory: bytes for keys and table at most; a single key may have more.
+            gives_up: whether shares of the keys are given up when there is no more room. If not,
+                no more keys are taken then.
         """
+        self._gives_up = gives_up
+        self._is_full = False
+        self.left = 0
         self._low, self._high, self._below = wanted
         self._seed = seed
         self._memory = memory
@@ -97,9 +104,9 @@ class SeenKeys:
         Returns:
             bool[n]
         """
-        newest = np.empty(len(offsets), np.uint8)
+        newest = np.zeros(len(offsets), np.uint8)
         left = len(offsets)
-        while left:
+        while left and not self._is_full:
             left = _check(
                 kernels.add_newest(
                     *(source, key_starts, key_lengths, hashes, offsets),
@@ -109,7 +116,27 @@ class SeenKeys:
             )
             if left:
                 self._make_room(int(key_lengths[left - 1]), int(offsets[left - 1]))
+        self.left = left
         return newest.view(np.bool_)
+
+    def unknown(
+        self, source: Bytes, key_starts: Integers, key_lengths: Integers, hashes: Integers
+    ) -> Integers:
+        """Return which of the first ``left`` rows have keys that were not seen, int64[m]."""
+        unknown = np.empty(self.left, np.uint8)
+        _check(
+            kernels.find_unknown(
+                *(source, key_starts, key_lengths, hashes, self._low, self._high, self.left),
+                *(self._table, self._arena, self._state, unknown),
+            )
+        )
+        return np.flatnonzero(unknown)
+
+    def forget(self) -> None:
+        """Give the memory back, at the end: no more rows can be added."""
+        self._is_full = True
+        self._table = np.zeros((1, kernels.SLOT_FIELDS), np.int64)
+        self._arena = np.empty(1, np.uint8)
 
     def _make_room(self, length: int, offset: int) -> None:
         """Make room for one more key, at the cost of others if there is too little memory."""
@@ -118,6 +145,9 @@ class SeenKeys:
         new = (slots * self._table.itemsize * kernels.SLOT_FIELDS) + room
         if old + new <= self._memory or not len(self) or self._high - self._low == 1:
             self._rebuild(slots, room)
+            return
+        if not self._gives_up:
+            self._is_full = True
             return
         middle = (self._low + self._high) // 2
         self.given_up.append(KeyRange(middle, self._high, min(self._below, offset + 1)))

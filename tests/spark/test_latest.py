@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import random
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
+from tests.support.compacting import compacted
 from tests.support.corpus import UnpackedCase
 
 import kafkalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -113,6 +116,43 @@ def test_filters_apply_to_the_newest_rows(pushing: SparkSession, log: str, where
     for pushdown in ("true", "false"):
         frame = load(pushing, log, "t", view="latest", filterPushdown=pushdown)
         assert rows_of(frame.where(where)) == expected
+
+
+def test_a_budget_so_small_that_keys_go_to_disk_changes_no_row(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    draw = random.Random(17)
+    numbers = [draw.randrange(2000) for _ in range(5000)]
+    times = [1_700_000_000_000 + draw.randrange(10_000) for _ in numbers]
+    rows = pa.table(
+        {
+            "key": [f"key {number:08d}" for number in numbers],
+            "value": [None if row % 7 == 0 else f"value {row}" for row in range(5000)],
+            "timestamp": pa.array(times, pa.timestamp("ms")),
+        }
+    )
+    settings = {"compression.type": "lz4", "cleanup.policy": "compact", "segment.bytes": "30000"}
+    for first in range(0, 5000, 500):
+        kafkalog.append(tmp_path, "t", rows.slice(first, 500), options=settings)
+    small = {"view": "latest", "table.memory": "64k"}  # which has room for 768 keys
+    for bound in (
+        {},
+        {"endingOffsets": f'{{"t":{{"0":{draw.randrange(2500, 5000)}}}}}'},
+        {"endingTimestamp": str(draw.choice(times))},
+    ):
+        expected = rows_of(by_group(load(spark, str(tmp_path), "t", **bound)))
+        assert rows_of(load(spark, str(tmp_path), "t", **small, **bound)) == expected
+        if not bound:
+            assert len(expected) > 1500
+            whole = expected
+    compacted(tmp_path)
+    assert rows_of(load(spark, str(tmp_path), "t", **small)) == whole
+
+
+def test_spark_tells_its_workers_where_keys_may_go(spark: SparkSession) -> None:
+    told = spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"])
+    (folders,) = told.collect()
+    assert all(Path(folder).is_dir() for folder in folders.split(","))
 
 
 def test_a_temporary_view_of_sql_and_a_schema_of_the_users(spark: SparkSession, log: str) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.streaming.log.intervals import EVERYTHING, Intervals
-from kafkalog.streaming.log.read.time_pruning import offset_behind_older
+from kafkalog.streaming.log.read.time_pruning import offset_behind_older, thin_slice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.plan.selection import Selection
 
-__all__ = ["join_splits", "prune_ranges"]
+__all__ = ["join_splits", "prune_ranges", "thin_split"]
 
 
 def prune_ranges(
@@ -65,6 +65,14 @@ def join_splits(splits: list[LogSplit], target: int) -> list[LogSplit]:
             joined.append(split)
             filled = split.size
     return joined
+
+
+def thin_split(split: LogSplit, times: Intervals) -> LogSplit:
+    """Leave out batches that cannot hold a record with one of the timestamps, in ms."""
+    if times == EVERYTHING:
+        return split
+    slices = [piece for entry in split.slices for piece in thin_slice(entry, times)]
+    return replace(split, slices=tuple(slices))
 
 
 def _may_hold(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import pickle
 import tempfile
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +31,11 @@ from tests.support.counted_reads import counted_reads
 from tests.support.indexed_logs import write_indexed_segment
 from tests.support.log_files import flip
 from tests.support.logs import Row, batch_bytes, write_segment
-from tests.support.newest import by_key, latest_of, newest_of
+from tests.support.newest import by_key, latest_of, newest_of, open_spills, spilling
 from tests.support.reading import read_batch
 
 import kafkalog
-from kafkalog.errors import CorruptRecordError, DataLossError, OptionError
+from kafkalog.errors import CorruptRecordError, DataLossError, OptionError, SpillError
 from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source import latest
@@ -41,6 +44,7 @@ from kafkalog.streaming.source.latest_reader import LatestPushdownReader
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.table import newest_rows
+from kafkalog.streaming.table.spilled_keys import SpilledKeys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +57,8 @@ SCHEMA = source_schema(include_headers=False)
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read pieces of few batches."""
-    monkeypatch.setattr(latest, "_PIECE", 300)
-    monkeypatch.setattr(latest, "_FIRST_PIECE", 300)
+    monkeypatch.setattr(latest, "PIECE", 300)
+    monkeypatch.setattr(latest, "FIRST_PIECE", 300)
 
 
 def both(**options: str) -> tuple[Any, Any]:
@@ -67,14 +71,18 @@ def both(**options: str) -> tuple[Any, Any]:
 def test_logs_of_brokers_give_the_newest_record_of_each_key(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest, "_PIECE", 10_000)
+    monkeypatch.setattr(latest, "PIECE", 10_000)
     case = UnpackedCase(name, tmp_path / "case")
     options = {"path": case.path, "subscribe": case.topics, "table.memory": "64k"}
     options["readUpTo"] = "logEnd" if name in CAPTURED_LIVE else "highWatermark"
     has_aborted = not pc.all(pq.read_table(CORPUS / name / "expected.parquet")["committed"]).as_py()
     for level in LEVELS if has_aborted else LEVELS[:1]:
-        found, expected = both(**options, **{"kafka.isolation.level": level})
+        options |= {"kafka.isolation.level": level}
+        found, expected = both(**options)
         assert found == expected
+        with monkeypatch.context() as patch:
+            spilling(patch)
+            assert latest_of(**options, tombstones="true") == expected
 
 
 KEYS = st.sampled_from([None, b"", *(b"key %d" % n for n in range(7))])
@@ -86,13 +94,19 @@ LOGS = st.lists(st.tuples(ROWS, st.just(0)), min_size=1, max_size=30)
 
 
 @settings(deadline=None, max_examples=40)
-@given(LOGS, st.integers(1, 400), st.integers(1, 3), st.data())
+@given(LOGS, st.integers(1, 400), st.integers(1, 3), st.booleans(), st.data())
 def test_any_log_as_of_any_offset_or_time_gives_the_newest_record_of_each_key(
-    batches: list[tuple[list[Row], int]], piece: int, tasks: int, data: st.DataObject
+    batches: list[tuple[list[Row], int]],
+    piece: int,
+    tasks: int,
+    spills: bool,
+    data: st.DataObject,
 ) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(latest, "_PIECE", piece)
+        patch.setattr(latest, "PIECE", piece)
         patch.setattr(newest_rows, "KEPT_BYTES", 600)
+        if spills:
+            spilling(patch)
         middle = len(batches) // 2
         path = Path(folder) / "t-0"
         end = write_indexed_segment(path, 0, batches[:middle] or batches, interval=100)
@@ -193,6 +207,104 @@ def test_a_piece_of_more_records_than_are_found_at_once_gives_the_newest(tmp_pat
     assert values(latest_of(**log)) == expected
 
 
+# More keys than memory
+
+
+@pytest.fixture
+def spills(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let tasks spill into a folder, which is given."""
+    spilling(monkeypatch)
+    folder = tmp_path_factory.mktemp("spills")
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", str(folder))
+    return folder
+
+
+def many_keys(folder: Path) -> dict[str, str]:
+    rows = [[(f"k{n * 37 % 701}", str(n)) for n in range(m, m + 20)] for m in range(0, 2000, 20)]
+    return simple_log(folder, *rows)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_spilled_keys_are_looked_for_by_name_and_deleted_ones_are_gone(
+    tmp_path: Path, spills: Path
+) -> None:
+    rows = [[(f"k{n % 40}", None if n % 3 else str(n)) for n in range(m, m + 9)] for m in range(90)]
+    log = simple_log(tmp_path, *rows)
+    expected = newest_of(read_batch(**log))
+    assert latest_of(**log) == expected
+    assert latest_of(**log, tombstones="true") == newest_of(read_batch(**log), tombstones=True)
+    names = tuple(f"k{n}".encode() for n in range(0, 40, 2))
+    reader, _ = pushed(In(("key",), names), **log)
+    assert found_by(reader) == {k: v for k, v in values(expected).items() if k in names}
+    assert open_spills(spills) == []
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_only_batches_with_rows_of_spilled_keys_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [([Row(b"x" * 500, b"k%d" % (n // 900))] * 3, 0) for n in range(1000)]
+    write_indexed_segment(tmp_path / "t-0", 0, rows, interval=600)
+    log = {"path": str(tmp_path), "subscribe": "t"}
+    log |= {"endingOffsets": '{"t":{"0":2999}}'}
+    with counted_reads() as once:
+        expected = latest_of(**log)
+    spilling(monkeypatch)
+    monkeypatch.setattr("kafkalog.streaming.table.seen_keys._FIRST_SLOTS", 2)
+    with counted_reads() as twice:
+        assert latest_of(**log) == expected
+    assert once[".log"] < twice[".log"] < 1.1 * once[".log"]
+
+
+def test_a_query_that_is_not_read_to_its_end_leaves_no_file_open(
+    tmp_path: Path, spills: Path
+) -> None:
+    many_keys(tmp_path)
+    options = ReadOptions.parse({"path": str(tmp_path), "subscribe": "t", "view": "latest"})
+    (split,) = plan_latest(options)
+    batches = read_latest(split, options, RowSchema.of(SCHEMA))
+    batches_of_the_other = read_latest(split, options, RowSchema.of(SCHEMA))
+    first = next(batches)
+    assert open_spills(spills)
+    batches.close()
+    assert open_spills(spills) == []
+    assert sum(batch.num_rows for batch in batches_of_the_other) == 701 >= first.num_rows
+    assert open_spills(spills) == []
+
+
+def test_two_queries_at_once_in_one_process_give_their_own_rows(
+    tmp_path: Path, spills: Path
+) -> None:
+    log = many_keys(tmp_path)
+    expected = values(newest_of(read_batch(**log)))
+    options = [
+        ReadOptions.parse(log | {"view": "latest"} | more)
+        for more in ({}, {"endingOffsets": '{"t":{"0":900}}'})
+    ]
+    readers = [read_latest(*plan_latest(each), each, RowSchema.of(SCHEMA)) for each in options]
+    rows: tuple[list[Any], list[Any]] = ([], [])
+    for pair in zip_longest(*readers):
+        assert list(spills.iterdir()) == []
+        for mine, batch in zip(rows, pair, strict=True):
+            mine.extend(batch.to_pylist() if batch is not None else [])
+    assert values(by_key(rows[0])) == expected
+    assert len(by_key(rows[1])) == 701
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_nothing(
+    tmp_path: Path, spills: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = many_keys(tmp_path)
+
+    def full(*_: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(SpillError, match="No space left on device; make room there"):
+        latest_of(**log)
+    assert open_spills(spills) == []
+
+
 # Compaction
 
 
@@ -240,6 +352,25 @@ def overtaken(tmp_path: Path) -> Read:
 def test_a_compaction_by_newer_records_than_the_views_is_an_error(overtaken: Read) -> None:
     with pytest.raises(DataLossError, match=r"compacted while they were read.*read again"):
         overtaken.rows()
+
+
+def test_a_spilled_row_that_a_compaction_takes_before_it_is_read_is_an_error(
+    tmp_path: Path, spills: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = writer(tmp_path)
+    updates(into, [{f"k{n % 9}": str(n), f"o{n % 9}": "x"} for n in range(18)])
+    view = Read(tmp_path, failOnDataLoss="true")
+    made = SpilledKeys.newest
+
+    def compact_first(*given: Any, **options: Any) -> Any:
+        updates(into, [{f"k{n}": "later", f"l{n}": "x"} for n in range(9)], first=18)
+        compacted(tmp_path)
+        return made(*given, **options)
+
+    monkeypatch.setattr(SpilledKeys, "newest", compact_first)
+    with pytest.raises(DataLossError, match=r"gone when they were read.*read again"):
+        view.rows()
+    assert open_spills(spills) == []
 
 
 def test_without_fail_on_data_loss_it_is_a_warning(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +22,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.source.lookup import partition_of_key
+from kafkalog.streaming.source.lookup import partition_to_search
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,6 +153,26 @@ def test_the_command_shows_the_newest_record_of_a_key(log: Path) -> None:
     assert "key 3 9" in text
 
 
+def test_the_command_says_what_the_cache_did(log: Path) -> None:
+    code, text = call(log, "--topic", "t", "--key", "no such key", "--stats")
+    assert code == 1
+    assert re.search(r"cache: \d+ hits, \d+ misses, 0 evictions, \d+ entries of \d+ bytes", text)
+
+
+def test_a_look_up_imports_neither_pyspark_nor_pandas(log: Path) -> None:
+    """They would take longer than the rest of the command."""
+    code = (
+        "import sys, kafkalog\n"
+        f"assert kafkalog.get({str(log)!r}, 't', 'key 3')['value'] == b'key 3 9'\n"
+        "from kafkalog.jobs.cli.app import app\n"
+        f"app(['get', {str(log)!r}, '--topic', 't', '--key', 'key 3'], standalone_mode=False)\n"
+        "print(sorted({'pyspark', 'pandas'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "key 3 9" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_command_shows_many_keys_in_their_order(log: Path) -> None:
     keys = [row["key"] for row in shown(log, "--prefix", "key 1")]
     assert keys == ["key 1", *(f"key 1{n}" for n in range(10))]
@@ -166,7 +189,7 @@ def test_a_key_in_a_partition_that_its_hash_does_not_choose_is_found_if_asked_fo
     rows = [shown(tmp_path, "--key", f"k{n}", "--all-partitions") for n in (0, 1)]
     assert [row["partition"] for (row,) in rows] == [0, 1]
     given = {"path": str(tmp_path)}
-    chosen = [partition_of_key(given, "t", key) for key in (b"k0", b"k1")]
+    chosen = [partition_to_search(given, "t", key) for key in (b"k0", b"k1")]
     alone = [call(tmp_path, "--topic", "t", "--key", f"k{n}")[0] for n in (0, 1)]
     assert alone == [int(chosen[n] != n) for n in (0, 1)]
     assert 1 in alone
