@@ -35,6 +35,7 @@ __all__ = [
     "DEFAULT_OFFSETS_PARTITIONS",
     "CommittedOffset",
     "GroupPositions",
+    "PositionsReplay",
     "ReplayRecord",
     "group_positions",
     "partition_for_group",
@@ -109,20 +110,46 @@ def group_positions(
     Raises:
         CorruptRecordError: a commit that counts cannot be decoded; names its offset in the log.
     """
-    prefixes = _key_prefixes(group)
-    committed: _Commits = {}
-    pending: dict[int, _Commits] = {}
+    replay = PositionsReplay(group=group, log_name=log_name)
     for record in records:
+        replay.feed(record)
+    return replay.positions()
+
+
+class PositionsReplay:
+    """The same, record by record; :meth:`positions` tells where the groups stand so far."""
+
+    def __init__(self, *, group: str | None = None, log_name: str = "__consumer_offsets") -> None:
+        self._group = group
+        self._log_name = log_name
+        self._prefixes = _key_prefixes(group)
+        self._committed: _Commits = {}
+        self._pending: dict[int, _Commits] = {}
+
+    def feed(self, record: ReplayRecord) -> None:
+        """Take the next record or marker.
+
+        Raises:
+            CorruptRecordError: it has no key; not where one group alone is looked at.
+        """
         if record.marker_type is not None:
-            _end_transaction(committed, pending, record)
-        elif record.key is not None and record.key.startswith(prefixes):
-            _replay_commit(committed, pending, record.key, record)
-        elif group is None and len(record.key or b"") < _KEY_PREFIX_BYTES:
+            _end_transaction(self._committed, self._pending, record)
+        elif record.key is not None and record.key.startswith(self._prefixes):
+            _replay_commit(self._committed, self._pending, record.key, record)
+        elif self._group is None and len(record.key or b"") < _KEY_PREFIX_BYTES:
             raise CorruptRecordError(
-                f"{log_name} offset {record.offset}: the record has no key that says what it is",
+                f"{self._log_name} offset {record.offset}: the record has no key that says what "
+                "it is",
                 offset=record.offset,
             )
-    return _decode_commits(committed.values(), log_name)
+
+    def positions(self) -> GroupPositions:
+        """Return the positions of every group that has any.
+
+        Raises:
+            CorruptRecordError: a commit that counts cannot be decoded; names its offset in the log.
+        """
+        return _decode_commits(self._committed.values(), self._log_name)
 
 
 def partition_for_group(group: str, partitions: int = DEFAULT_OFFSETS_PARTITIONS) -> int:

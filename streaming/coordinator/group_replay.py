@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["ReplayDecoder", "read_group_positions"]
+__all__ = ["ReplayDecoder", "read_group_positions", "replay_records"]
 
 
 def read_group_positions(
@@ -42,13 +42,19 @@ def read_group_positions(
         CorruptRecordError: the log cannot be read, or a commit that counts cannot be decoded.
         DataLossError: the log ends before ``end_offset``.
     """
-    records = _replay_records(log, end_offset)
+    records = replay_records(log, log.log_start_offset, end_offset)
     return group_positions(records, group=group, log_name=str(log.directory))
 
 
-def _replay_records(log: PartitionLog, end_offset: int) -> Iterator[ReplayRecord]:
+def replay_records(log: PartitionLog, start_offset: int, end_offset: int) -> Iterator[ReplayRecord]:
+    """Read the records and markers ``[start_offset, end_offset)``.
+
+    Raises:
+        CorruptRecordError: the log cannot be read.
+        DataLossError: the log ends before ``end_offset``.
+    """
     decoder = ReplayDecoder()
-    for planned in log.slices(log.log_start_offset, end_offset):
+    for planned in log.slices(start_offset, end_offset):
         for batch in log.read_slice(planned, decoder):
             columns = (column.to_pylist() for column in batch.columns)
             for key, value, offset, producer_id, is_control in zip(*columns, strict=True):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CONSUMER_ASSIGNMENT",
     "CONSUMER_SUBSCRIPTION",
+    "GROUP_METADATA_VALUE",
     "OFFSETS_RECORD_TYPES",
     "OFFSET_COMMIT_VALUE",
     "TRANSACTIONS_RECORD_TYPES",
@@ -96,7 +97,7 @@ _MEMBER = struct_of(
     Field("assignment", plain_bytes),
 )
 
-_GROUP_METADATA_VALUE = Schema(
+GROUP_METADATA_VALUE: Final = Schema(
     "GroupMetadataValue",
     struct_of(
         Field("protocolType", string),
@@ -247,7 +248,7 @@ OFFSETS_RECORD_TYPES: Final[Mapping[int, RecordType]] = MappingProxyType(
     {
         0: _OFFSET_COMMIT,  # the same key, as the first brokers wrote it
         1: _OFFSET_COMMIT,
-        2: RecordType("GroupMetadata", _GROUP_METADATA_KEY, _GROUP_METADATA_VALUE),
+        2: RecordType("GroupMetadata", _GROUP_METADATA_KEY, GROUP_METADATA_VALUE),
         **_modern_group_types(),
     }
 )

@@ -1,0 +1,237 @@
+"""A group's metadata as a broker's group coordinator keeps it: who is in it, and who has what.
+
+Key, type 2: int16 2, group (int16 length, UTF-8). Value, version 3, big-endian:
+
+=======  ======================  ===================================================
+size     field                   meaning
+=======  ======================  ===================================================
+2        version                 3
+2 + n    protocolType            ``consumer``; empty if the group never had members
+4        generation
+2 + n    protocol                the strategy of assignment; length -1 for none
+2 + n    leader                  a member id; length -1 for none
+8        currentStateTimestamp   in ms
+4        number of members       0: the group is empty
+=======  ======================  ===================================================
+
+and of each member:
+
+=======  ======================  ===================================================
+2 + n    memberId
+2 + n    groupInstanceId         of a static member; length -1 for others
+2 + n    clientId
+2 + n    clientHost
+4        rebalanceTimeout        in ms
+4        sessionTimeout          in ms
+4 + n    subscription            see :func:`encode_subscription`
+4 + n    assignment              see :func:`encode_assignment`
+=======  ======================  ===================================================
+
+Subscription and assignment are bytes of the consumer protocol, which brokers hand on as they are.
+They are written as version 3. A client that knows an earlier one reads what it knows of it.
+
+Source: Kafka ``GroupMetadataKey.json``, ``GroupMetadataValue.json``,
+``ConsumerProtocolSubscription.json``, ``ConsumerProtocolAssignment.json``. Brokers read version 3
+since 2.3.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import CorruptRecordError, OptionError
+from kafkalog.model import NO_TIMESTAMP, TopicPartition
+from kafkalog.streaming.coordinator.records import CONSUMER_PROTOCOL_TYPE, decode_value
+from kafkalog.streaming.coordinator.schemas import GROUP_METADATA_VALUE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kafkalog.streaming.coordinator.message_schema import Fields
+
+__all__ = [
+    "GroupMember",
+    "GroupMetadata",
+    "decode_group_metadata",
+    "encode_assignment",
+    "encode_group_key",
+    "encode_group_metadata",
+    "encode_subscription",
+    "listed_partitions",
+]
+
+_KEY_TYPE: Final = 2
+_VALUE_VERSION: Final = 3
+_PROTOCOL_VERSION: Final = 3
+_NO_GENERATION: Final = -1
+_LONGEST: Final = 2**15 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A member as the coordinator keeps it; times in ms."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A group as of one generation; without members it is empty."""
+
+    generation: int
+    protocol: str | None
+    leader: str | None
+    members: tuple[GroupMember, ...]
+    protocol_type: str = CONSUMER_PROTOCOL_TYPE
+    timestamp_ms: int = NO_TIMESTAMP
+
+
+def encode_group_key(group: str) -> bytes:
+    """Encode the key under which a group's metadata is kept.
+
+    Raises:
+        OptionError: the group's id is empty, or longer than 32767 bytes.
+    """
+    if not group:
+        raise OptionError("a group's id is empty, expected at least one character")
+    return struct.pack(">h", _KEY_TYPE) + _string(group)
+
+
+def encode_group_metadata(group: GroupMetadata) -> bytes:
+    """Encode a group.
+
+    Raises:
+        OptionError: a name is longer than 32767 bytes.
+    """
+    parts = [
+        struct.pack(">h", _VALUE_VERSION),
+        _string(group.protocol_type),
+        struct.pack(">i", group.generation),
+        _string(group.protocol),
+        _string(group.leader),
+        struct.pack(">qi", group.timestamp_ms, len(group.members)),
+        *(_member(member) for member in group.members),
+    ]
+    return b"".join(parts)
+
+
+def _member(member: GroupMember) -> bytes:
+    return b"".join(
+        (
+            _string(member.member_id),
+            _string(member.instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            struct.pack(">ii", member.rebalance_timeout_ms, member.session_timeout_ms),
+            _bytes(member.subscription),
+            _bytes(member.assignment),
+        )
+    )
+
+
+def decode_group_metadata(data: bytes) -> GroupMetadata:
+    """Decode a group from a value of any version.
+
+    Raises:
+        UnsupportedFormatError: a version that is not known.
+        CorruptRecordError: the bytes are not of the version they name; the message says where.
+    """
+    fields = decode_value(GROUP_METADATA_VALUE, data).fields
+    return GroupMetadata(
+        generation=fields["generation"],
+        protocol=fields["protocol"],
+        leader=fields["leader"],
+        members=tuple(_decoded_member(member) for member in fields["members"]),
+        protocol_type=fields["protocolType"],
+        timestamp_ms=fields["currentStateTimestamp"],
+    )
+
+
+def _decoded_member(fields: Fields) -> GroupMember:
+    session, rebalance = fields["sessionTimeout"], fields["rebalanceTimeout"]
+    return GroupMember(
+        member_id=fields["memberId"],
+        instance_id=fields["groupInstanceId"],
+        client_id=fields["clientId"],
+        client_host=fields["clientHost"],
+        # Version 0 had one time for both, as brokers take it.
+        rebalance_timeout_ms=session if rebalance is None else rebalance,
+        session_timeout_ms=session,
+        subscription=fields["subscription"],
+        assignment=fields["assignment"],
+    )
+
+
+def encode_subscription(
+    topics: Sequence[str],
+    *,
+    owned: Iterable[TopicPartition] = (),
+    generation: int = _NO_GENERATION,
+    user_data: bytes | None = None,
+) -> bytes:
+    """Encode what a member subscribes to, and which partitions it owned since which generation."""
+    return b"".join(
+        (
+            struct.pack(">hi", _PROTOCOL_VERSION, len(topics)),
+            *map(_string, topics),
+            _bytes(user_data),
+            _partitions(owned),
+            struct.pack(">i", generation),
+            _string(None),  # no rack
+        )
+    )
+
+
+def encode_assignment(
+    partitions: Iterable[TopicPartition], *, user_data: bytes | None = None
+) -> bytes:
+    """Encode the partitions that a member is assigned."""
+    version = struct.pack(">h", _PROTOCOL_VERSION)
+    return version + _partitions(partitions) + _bytes(user_data)
+
+
+def listed_partitions(topics: Iterable[Fields]) -> list[TopicPartition]:
+    """Return the partitions of a decoded subscription's or assignment's list.
+
+    Raises:
+        CorruptRecordError: a partition's number is negative.
+    """
+    found = [
+        TopicPartition(each["topic"], number) for each in topics for number in each["partitions"]
+    ]
+    for each in found:
+        if each.partition < 0:
+            raise CorruptRecordError(f"a group's member has the partition {each}")
+    return found
+
+
+def _partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    by_topic: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        by_topic.setdefault(topic, []).append(number)
+    parts = [struct.pack(">i", len(by_topic))]
+    for topic, numbers in by_topic.items():
+        parts += [_string(topic), struct.pack(f">i{len(numbers)}i", len(numbers), *numbers)]
+    return b"".join(parts)
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return struct.pack(">h", -1)
+    data = text.encode("utf-8", "replace")  # as in Java, for a lone surrogate
+    if len(data) > _LONGEST:
+        raise OptionError(f"{text[:40]!r}… has {len(data)} bytes in UTF-8, at most {_LONGEST} fit")
+    return struct.pack(">h", len(data)) + data
+
+
+def _bytes(data: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if data is None else struct.pack(">i", len(data)) + data

@@ -1,0 +1,1 @@
+"""Consumer groups over log directories: who reads which partition."""

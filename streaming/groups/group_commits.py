@@ -1,0 +1,229 @@
+"""Publish what is decided about a group, and where it stands: by commits, and by nothing else.
+
+What a commit says of a group is looked at under the locks of the set, before its intent and right
+before its rename (:class:`Unchanged`, :class:`Fence`). So of two that decide the same generation
+one does. And a member that the group went on without publishes nothing, however late it wakes up.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.errors import FencedMemberError
+from kafkalog.files.system import system
+from kafkalog.model import partition_counts
+from kafkalog.streaming.commit.commit_plan import CommitPlan
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.riders import Rider
+from kafkalog.streaming.coordinator.group_metadata import encode_group_key, encode_group_metadata
+from kafkalog.streaming.coordinator.group_positions import (
+    DEFAULT_OFFSETS_PARTITIONS,
+    partition_for_group,
+)
+from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
+from kafkalog.streaming.groups.group_log import OFFSETS_TOPIC, GroupLog, GroupState
+from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.open_set import look_at_set
+from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.groups.group_record import GroupRecord
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["OFFSETS_POLICY", "Fence", "GroupCommits", "Move", "Unchanged", "offsets_rider"]
+
+OFFSETS_POLICY: Final = TopicPolicy(
+    allows_internal=True,
+    partitions=DEFAULT_OFFSETS_PARTITIONS,
+    settings={"cleanup.policy": "compact", "segment.bytes": str(100 << 20)},
+)
+"""``__consumer_offsets`` as a broker makes it; one that exists keeps its partitions."""
+
+
+class Move(NamedTuple):
+    """What a member has read of a partition: ``[begin, end)``, having it ``since`` a generation."""
+
+    begin: int
+    end: int
+    since: int
+
+
+class _OvertakenError(FencedMemberError):
+    """Somebody else has decided meanwhile."""
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """A condition of a commit: a group is as it was when the decision was made."""
+
+    log: GroupLog
+    record: GroupRecord
+
+    def __call__(self, log_set: LogSet) -> None:
+        """Look.
+
+        Raises:
+            FencedMemberError: it is not.
+        """
+        if self.log.look(log_set).record != self.record:
+            raise _OvertakenError(
+                f"the group has gone on from generation {self.record.generation} meanwhile"
+            )
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A condition of a commit: a member has what it commits, and had it all the time.
+
+    That the generation has risen since does not matter.
+    """
+
+    log: GroupLog
+    group: str
+    member: str
+    moves: Mapping[TopicPartition, Move]
+
+    def __call__(self, log_set: LogSet) -> None:
+        """Look.
+
+        Raises:
+            FencedMemberError: the member has been replaced or lost, a partition was taken away, or
+                the group stands elsewhere than what the member read begins.
+        """
+        state = self.log.look(log_set)
+        member = state.record.members.get(self.member)
+        if member is None:
+            raise FencedMemberError(
+                f"group {self.group!r} has gone on without member {self.member!r}, and is in "
+                f"generation {state.record.generation}: nothing was written. Its partitions are "
+                "read by others, from where it has committed them; join again"
+            )
+        for partition, move in self.moves.items():
+            self._check(partition, move, member.held.get(partition), state)
+
+    def _check(
+        self, partition: TopicPartition, move: Move, since: int | None, state: GroupState
+    ) -> None:
+        if since != move.since:
+            raise FencedMemberError(
+                f"member {self.member!r} of group {self.group!r} had {partition} since generation "
+                f"{move.since}, and has it "
+                f"{'no more' if since is None else f'since {since} now'}: nothing was written. It "
+                "is read again from where the group stands"
+            )
+        stands = state.positions.get(partition)
+        if stands != move.begin:
+            raise FencedMemberError(
+                f"group {self.group!r} stands at {'no offset' if stands is None else stands} of "
+                f"{partition}, and what member {self.member!r} has read begins at {move.begin}: "
+                "nothing was written"
+            )
+
+
+class GroupCommits:
+    """Looks at a group in a set of log directories, and commits what follows. Not thread safe."""
+
+    def __init__(self, directories: Sequence[Path], group: str, policy: SetPolicy) -> None:
+        """Take the log directories of a set, and a group's id.
+
+        Raises:
+            OptionError: no record can hold the id.
+        """
+        self._directories = tuple(directories)
+        self.group = group
+        self._policy = policy
+        self._log = GroupLog(group)
+
+    def folder(self) -> Path:
+        """Return the directory of the set's first member id, where the files of members lie.
+
+        Raises:
+            KafkaLogError: the directories are no set that can be looked at.
+        """
+        return min(look_at_set(self._directories, self._policy).members.items())[1]
+
+    def partitions_of(self, topics: Collection[str]) -> dict[str, int]:
+        """Return the number of partitions of those of the topics that exist."""
+        there = look_at_set(self._directories, self._policy).partitions()
+        return partition_counts(key for key in there if key.topic in topics)
+
+    def look(self) -> GroupState:
+        """Return the group as it is committed now; nothing is locked.
+
+        Raises:
+            KafkaLogError: that cannot be read.
+        """
+        return self._log.look(look_at_set(self._directories, self._policy))
+
+    def decide(
+        self,
+        before: GroupRecord,
+        record: GroupRecord,
+        positions: Mapping[TopicPartition, int] | None = None,
+    ) -> bool:
+        """Publish a generation, and the positions that it begins with.
+
+        Returns:
+            whether it was; not if somebody else has decided since ``before`` was read.
+
+        Raises:
+            KafkaLogError: it is not published, for other reasons.
+        """
+        now_ms = system.time_ns() // 1_000_000
+        value = encode_group_metadata(record.metadata(now_ms))
+        records = [(encode_group_key(self.group), value)]
+        rider = offsets_rider(self.group, positions or {}, now_ms, records)
+        try:
+            self._commit(rider, Unchanged(self._log, before), now_ms)
+        except _OvertakenError:
+            return False
+        return True
+
+    def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
+        """Publish how far a member has come in its partitions.
+
+        Raises:
+            FencedMemberError: see :class:`Fence`; nothing is published.
+            KafkaLogError: likewise, for other reasons.
+        """
+        now_ms = system.time_ns() // 1_000_000
+        ends = {partition: move.end for partition, move in moves.items()}
+        self._commit(offsets_rider(self.group, ends, now_ms), self.fence(member, moves), now_ms)
+
+    def fence(self, member: str, moves: Mapping[TopicPartition, Move]) -> Fence:
+        """Return the condition under which a member may commit what it has read."""
+        return Fence(self._log, self.group, member, moves)
+
+    def _commit(self, rider: Rider, condition: Unchanged | Fence, now_ms: int) -> None:
+        plan = CommitPlan(directories=self._directories, planned_ms=now_ms, policy=self._policy)
+        identity = BatchIdentity(f"job:{system.random_id()}", 0)
+        committer = Committer(plan, identity, riders=[rider], conditions=[condition])
+        committer.commit_or_abort([])
+
+
+def offsets_rider(
+    group: str,
+    positions: Mapping[TopicPartition, int],
+    now_ms: int,
+    records: Sequence[tuple[bytes, bytes | None]] = (),
+) -> Rider:
+    """Let a group's positions, and other records of it, ride along with a commit."""
+    return Rider(
+        topic=OFFSETS_TOPIC,
+        partition_of=functools.partial(partition_for_group, group),
+        records=[
+            *records,
+            *(
+                (encode_position_key(group, key), encode_position(offset, timestamp_ms=now_ms))
+                for key, offset in positions.items()
+            ),
+        ],
+        timestamp_ms=now_ms,
+        policy=OFFSETS_POLICY,
+    )

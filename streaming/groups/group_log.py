@@ -1,0 +1,114 @@
+"""What is decided about one group, read from ``__consumer_offsets`` of a set as it grows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.errors import CorruptRecordError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata, encode_group_key
+from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
+from kafkalog.streaming.coordinator.group_replay import replay_records
+from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.ends.rule import committed_end
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["OFFSETS_TOPIC", "GroupLog", "GroupState"]
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """A group as it is committed: its record, and its position in each partition."""
+
+    record: GroupRecord = field(default_factory=GroupRecord)
+    positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+class GroupLog:
+    """Reads a group's records; what it has read, it does not read again. Not thread safe."""
+
+    def __init__(self, group: str) -> None:
+        """Take a group.
+
+        Raises:
+            OptionError: no record can hold its id.
+        """
+        self._group = group
+        self._key = encode_group_key(group)
+        self._begin_anew(None)
+
+    def look(self, log_set: LogSet) -> GroupState:
+        """Return the group as of the state of the set, whose locks need not be held.
+
+        Raises:
+            CorruptRecordError: its records cannot be read.
+            LogDirectoryError: there are no such folders any more.
+        """
+        found = self._find(log_set)
+        if found is None:
+            self._begin_anew(None)
+            return GroupState()
+        where, end = found
+        with PartitionLog(where.path, where.topic_partition) as log:
+            status = where.path.stat()
+            place = (where.path, status.st_dev, status.st_ino)
+            if place != self._place or not log.log_start_offset <= self._end <= end:
+                self._begin_anew(place)
+            self._read(log, end)
+        return self._state
+
+    def _find(self, log_set: LogSet) -> tuple[PartitionDirectory, int] | None:
+        """Find the partition with the group's records, and how far it is committed."""
+        partitions = {
+            key.partition: where
+            for key, where in log_set.partitions().items()
+            if key.topic == OFFSETS_TOPIC
+        }
+        if not partitions:
+            return None
+        number = partition_for_group(self._group, max(partitions) + 1)
+        where = partitions.get(number)
+        if where is None:
+            return None
+        topic_id = read_topic_id(where.path)
+        known = log_set.state.log_end(OFFSETS_TOPIC, topic_id, number)
+        said = BrokerMarks().said(where.path, TopicPartition(OFFSETS_TOPIC, number), known)
+        return where, committed_end(said) or 0
+
+    def _begin_anew(self, place: tuple[object, ...] | None) -> None:
+        self._place = place
+        self._end = 0
+        self._replay = PositionsReplay(group=self._group)
+        self._state = GroupState()
+
+    def _read(self, log: PartitionLog, end: int) -> None:
+        start = max(self._end, log.log_start_offset)
+        if start >= end:
+            return
+        record = self._state.record
+        try:
+            for each in replay_records(log, start, end):
+                self._replay.feed(each)
+                if each.marker_type is None and each.key == self._key:
+                    record = (
+                        GroupRecord.of(decode_group_metadata(each.value))
+                        if each.value is not None
+                        else GroupRecord()
+                    )
+        except CorruptRecordError as error:
+            self._begin_anew(None)
+            raise type(error)(f"group {self._group!r} in {log.directory}: {error}") from error
+        found = self._replay.positions().get(self._group, {})
+        self._state = GroupState(record, {key: each.offset for key, each in found.items()})
+        self._end = end

@@ -1,0 +1,223 @@
+"""The small files by which members say that they want to join, live, know a generation, or leave.
+
+One a member, written by it alone, in the directory of the set's first member id. Its name has
+hashes, since ids come from outside: ``.kafkalog.group.<group>.<member>``. All integers are
+big-endian:
+
+====  ====  ========  ====================================================================
+byte  size  field     meaning
+====  ====  ========  ====================================================================
+0     8     counter   goes up with each heartbeat
+8     4     size      of the text
+12    4     crc32c    of the text
+16    size  text      JSON: what the member says, see :class:`~.rebalance.Presence`
+====  ====  ========  ====================================================================
+
+The file is made once, whole. From then on it is written where it lies, and never made again: a
+member that wakes up late finds that others have removed it, and does not rise from the dead. So a
+reader may find a text that is half written. It takes that for no news, and looks again.
+
+Nothing here is durable or needs to be: after a loss of power no member lives.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+import os
+import struct
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from kafkalog.errors import FencedMemberError, LogDirectoryError
+from kafkalog.files.atomic import create_atomically
+from kafkalog.files.regular import open_regular, read_regular, replace_end, write_all
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.group_record import MemberSettings
+from kafkalog.streaming.groups.rebalance import Presence
+from kafkalog.streaming.store.identity import staging_hash
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["MEMBER_PREFIX", "MemberFile", "Sign", "read_members", "remove_member", "sign_name"]
+
+MEMBER_PREFIX: Final = ".kafkalog.group."
+
+_COUNTER: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">qII")
+_MOST_BYTES: Final = 64 << 20
+_FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
+    **dict.fromkeys(("group", "member", "client", "host", "strategy"), str),
+    **dict.fromkeys(("sessionTimeoutMs", "rebalanceTimeoutMs", "generation"), int),
+    **dict.fromkeys(("topics", "owned"), list),
+    "instance": (str, type(None)),
+    "leaving": bool,
+}
+
+
+class Sign(NamedTuple):
+    """What was found of a member: its counter, who it is and what it says.
+
+    The last two are None where the text is half written, or nothing of ours.
+    """
+
+    counter: int
+    member: str | None = None
+    presence: Presence | None = None
+
+
+class MemberFile:
+    """A member's own file."""
+
+    def __init__(self, folder: Path, group: str, member: str) -> None:
+        self._path = folder / sign_name(group, member)
+        self._group = group
+        self._member = member
+        self._counter = 0
+
+    def create(self, presence: Presence) -> None:
+        """Make the file: the member wants to join.
+
+        Raises:
+            FileExistsError: there is a member with this id.
+            OSError: it cannot be made.
+        """
+        text = _text(self._group, self._member, presence)
+        create_atomically(self._path, _HEAD.pack(0, len(text), crc32c(text)) + text)
+
+    def beat(self) -> None:
+        """Say that the member lives.
+
+        Raises:
+            FencedMemberError: others have removed the file: the group went on without the member.
+            OSError: it cannot be written.
+        """
+        self._counter += 1
+        descriptor = self._open()
+        try:
+            write_all(descriptor, _COUNTER.pack(self._counter), 0)
+        finally:
+            os.close(descriptor)
+
+    def say(self, presence: Presence) -> None:
+        """Say something else; that the member lives, too.
+
+        Raises:
+            FencedMemberError, OSError: as :meth:`beat`.
+        """
+        text = _text(self._group, self._member, presence)
+        self._counter += 1
+        descriptor = self._open()
+        try:
+            head = _HEAD.pack(self._counter, len(text), crc32c(text))
+            replace_end(descriptor, 0, head + text)
+        finally:
+            os.close(descriptor)
+
+    def remove(self) -> None:
+        """Take the file away: the member has left."""
+        self._path.unlink(missing_ok=True)
+
+    def _open(self) -> int:
+        try:
+            return open_regular(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            raise FencedMemberError(
+                f"group {self._group!r} has gone on without member {self._member!r}, which was "
+                "not heard of for its session time-out, or whose group.instance.id another "
+                "process has taken: join again"
+            ) from None
+
+
+def read_members(folder: Path, group: str) -> dict[str, Sign]:
+    """Read the files of a group's members, by :func:`sign_name`.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = {}
+    with os.scandir(folder) as entries:
+        names = [each.name for each in entries if each.name.startswith(_prefix(group))]
+    for name in sorted(names):
+        try:
+            data = read_regular(folder / name, limit=_MOST_BYTES)
+        except (FileNotFoundError, LogDirectoryError):
+            continue  # it has left meanwhile, or is nothing of ours
+        if len(data) < _HEAD.size:
+            continue
+        counter, size, checksum = _HEAD.unpack_from(data)
+        text = data[_HEAD.size : _HEAD.size + size]
+        whole = len(text) == size and crc32c(text) == checksum
+        said = _parsed(text, group) if whole else (None, None)
+        found[name] = Sign(counter, *said)
+    return found
+
+
+def remove_member(folder: Path, group: str, member: str) -> None:
+    """Take away the file of a member that the group goes on without."""
+    (folder / sign_name(group, member)).unlink(missing_ok=True)
+
+
+def sign_name(group: str, member: str) -> str:
+    """Return the name of a member's file."""
+    return f"{_prefix(group)}{staging_hash(member)}"
+
+
+def _prefix(group: str) -> str:
+    return f"{MEMBER_PREFIX}{staging_hash(group)}."
+
+
+def _text(group: str, member: str, presence: Presence) -> bytes:
+    settings = presence.settings
+    said = {
+        "group": group,
+        "member": member,
+        "topics": sorted(settings.topics),
+        "instance": settings.instance,
+        "client": settings.client_id,
+        "host": settings.host,
+        "sessionTimeoutMs": settings.session_timeout_ms,
+        "rebalanceTimeoutMs": settings.rebalance_timeout_ms,
+        "strategy": presence.strategy,
+        "generation": presence.generation,
+        "owned": sorted(presence.owned),
+        "leaving": presence.leaving,
+    }
+    return json.dumps(said, separators=(",", ":")).encode()
+
+
+def _parsed(text: bytes, group: str) -> tuple[str, Presence] | tuple[None, None]:
+    """Read what a member says; nothing of what only looks like a file of this group."""
+    try:
+        said: dict[str, Any] = json.loads(text)
+        if not all(isinstance(said[name], kind) for name, kind in _FIELDS.items()):
+            return None, None
+        settings = MemberSettings(
+            topics=frozenset(map(_name, said["topics"])),
+            instance=said["instance"],
+            client_id=said["client"],
+            host=said["host"],
+            session_timeout_ms=said["sessionTimeoutMs"],
+            rebalance_timeout_ms=said["rebalanceTimeoutMs"],
+        )
+        presence = Presence(
+            settings=settings,
+            strategy=said["strategy"],
+            generation=said["generation"],
+            owned=frozenset(
+                TopicPartition(_name(topic), operator.index(number))
+                for topic, number in said["owned"]
+            ),
+            leaving=said["leaving"],
+        )
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None, None
+    return (said["member"], presence) if said["group"] == group else (None, None)
+
+
+def _name(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError(f"{given!r} is no name")
+    return given

@@ -1,0 +1,193 @@
+"""The decision about a group: what is known of its members now, and what follows from that.
+
+Pure: it knows no files, no locks and no time. Whoever holds the group's lock asks it, and commits
+the answer.
+
+A partition moves in two generations. In the first it is revoked: its owner ends what it is doing,
+commits that, and says so. In the second it is assigned to somebody else. Until then nobody else has
+it, and the owner may still commit what it has read. Partitions that do not move are read on
+meanwhile, whatever the strategy. Owners that are gone, or say nothing for too long, are not waited
+for: what they commit late is refused, since the group's metadata no longer names them.
+
+Example: A has t-0, t-1 and t-2 in generation 4, and B joins.
+
+==========  ================  ======================  ======================================
+generation  A                 B                       why
+==========  ================  ======================  ======================================
+4           t-0 t-1 t-2
+5           t-0 t-1, not t-2  nothing yet             B has joined; A still works on t-2
+6           t-0 t-1           t-2                     A has said that it gave t-2 up
+==========  ================  ======================  ======================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.streaming.groups.assignors import assign
+from kafkalog.streaming.groups.group_record import GroupRecord, Member
+from kafkalog.streaming.groups.subscriptions import NO_GENERATION, Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.groups.group_record import MemberSettings
+
+__all__ = ["Presence", "next_record"]
+
+_TARGET_OF: Final = {"cooperative-sticky": "sticky"}
+"""Nobody gets here what others hold, so that the cooperative strategy aims where sticky does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a member says of itself now.
+
+    Attributes:
+        settings: as it joined, or wants to; its topics as it wants them now.
+        strategy: how it wants partitions to be assigned.
+        generation: the last one that it has taken note of; none yet if it wants to join.
+        owned: what it holds as of then.
+        leaving: whether it wants to be a member no more.
+    """
+
+    settings: MemberSettings
+    strategy: str
+    generation: int = NO_GENERATION
+    owned: frozenset[TopicPartition] = frozenset()
+    leaving: bool = False
+
+
+def next_record(
+    record: GroupRecord,
+    present: Mapping[str, Presence],
+    topics: Mapping[str, int],
+    *,
+    decider: str | None = None,
+) -> GroupRecord | None:
+    """Return the group's next generation, or None if nothing has changed.
+
+    Args:
+        record: what was decided last.
+        present: those that live, by member id. Who was lost, or did not give a partition up in
+            time, is not among them.
+        topics: the number of partitions of each topic that exists.
+        decider: who asks.
+    """
+    generation = record.generation + 1
+    live = {name: each for name, each in present.items() if not each.leaving}
+    members = _staying(record, live)
+    strategy = record.strategy if members else None
+    for name, inherited in _joining(record, live).items():
+        strategy = strategy or live[name].strategy
+        if live[name].strategy == strategy:
+            members = _without_instance(members, live[name].settings.instance)
+            members[name] = Member(live[name].settings, dict.fromkeys(inherited, generation))
+    held = {
+        name: _held(
+            member, is_told=_is_told(name, record, live), owned=live[name].owned, topics=topics
+        )
+        for name, member in members.items()
+    }
+    assigned = _assigned(strategy, members, held, topics)
+    following = {
+        name: _following(member, held[name], assigned[name], generation)
+        for name, member in members.items()
+    }
+    if following == record.members:
+        return None
+    leader = decider if decider in following else min(following, default=None)
+    return GroupRecord(generation, strategy if following else None, leader, following)
+
+
+def _staying(record: GroupRecord, live: Mapping[str, Presence]) -> dict[str, Member]:
+    return {
+        name: replace(member, settings=live[name].settings)
+        for name, member in record.members.items()
+        if name in live
+    }
+
+
+def _joining(
+    record: GroupRecord, live: Mapping[str, Presence]
+) -> dict[str, frozenset[TopicPartition]]:
+    """Return who joins, and what it takes over from a member of the same instance.
+
+    Who has been in a generation and is in the group no more was fenced: it does not come back under
+    the same id.
+    """
+    of_instance = {
+        member.settings.instance: frozenset(member.assigned) for member in record.members.values()
+    }
+    of_instance[None] = frozenset()
+    return {
+        name: of_instance.get(each.settings.instance, frozenset())
+        for name, each in sorted(live.items())
+        if name not in record.members and each.generation == NO_GENERATION
+    }
+
+
+def _without_instance(members: dict[str, Member], instance: str | None) -> dict[str, Member]:
+    if instance is None:
+        return members
+    return {
+        name: member for name, member in members.items() if member.settings.instance != instance
+    }
+
+
+def _is_told(name: str, record: GroupRecord, live: Mapping[str, Presence]) -> bool:
+    """Whether a member knows the present generation, so that it holds what it says."""
+    return name in record.members and live[name].generation == record.generation
+
+
+def _held(
+    member: Member,
+    *,
+    is_told: bool,
+    owned: frozenset[TopicPartition],
+    topics: Mapping[str, int],
+) -> dict[TopicPartition, int]:
+    """Return what a member may be working on, of what exists, and since when it has that."""
+    held = dict(member.assigned)
+    held |= {each: since for each, since in member.revoked.items() if not is_told or each in owned}
+    return {
+        each: since for each, since in held.items() if each.partition < topics.get(each.topic, 0)
+    }
+
+
+def _assigned(
+    strategy: str | None,
+    members: Mapping[str, Member],
+    held: Mapping[str, Mapping[TopicPartition, int]],
+    topics: Mapping[str, int],
+) -> dict[str, list[TopicPartition]]:
+    """Aim where the strategy says, without what somebody else holds."""
+    if strategy is None:
+        return {}
+    wishes = {
+        name: Subscription(
+            member.settings.topics, tuple(sorted(held[name])), 0, member.settings.instance
+        )
+        for name, member in members.items()
+    }
+    holder = {each: name for name, own in held.items() for each in own}
+    target = assign(_TARGET_OF.get(strategy, strategy), topics, wishes)
+    return {
+        name: [each for each in own if holder.get(each, name) == name]
+        for name, own in target.items()
+    }
+
+
+def _following(
+    member: Member,
+    held: Mapping[TopicPartition, int],
+    assigned: list[TopicPartition],
+    generation: int,
+) -> Member:
+    return Member(
+        member.settings,
+        {each: held.get(each, generation) for each in assigned},
+        {each: since for each, since in held.items() if each not in assigned},
+    )

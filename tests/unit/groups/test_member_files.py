@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+import pytest
+
+from kafkalog.errors import FencedMemberError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.group_record import MemberSettings
+from kafkalog.streaming.groups.member_files import (
+    MEMBER_PREFIX,
+    MemberFile,
+    Sign,
+    read_members,
+    remove_member,
+    sign_name,
+)
+from kafkalog.streaming.groups.rebalance import Presence
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WISH = Presence(MemberSettings(frozenset({"t", "u"}), "i", "c", "h", 1, 2), "range")
+LATER = Presence(
+    MemberSettings(frozenset({"t"}), None, "c", "h", 1, 2),
+    "sticky",
+    7,
+    frozenset({TopicPartition("t", 0), TopicPartition("t", 3)}),
+    leaving=True,
+)
+
+
+def signs(folder: Path, group: str = "g") -> dict[str, Sign]:
+    return {sign.member or name: sign for name, sign in read_members(folder, group).items()}
+
+
+def test_what_a_member_says_is_read_and_its_counter_moves_with_each_heartbeat(
+    tmp_path: Path,
+) -> None:
+    assert read_members(tmp_path, "g") == {}
+    file = MemberFile(tmp_path, "g", "A")
+    file.create(WISH)
+    assert signs(tmp_path) == {"A": Sign(0, "A", WISH)}
+    file.beat()
+    assert signs(tmp_path) == {"A": Sign(1, "A", WISH)}
+    file.say(LATER)
+    assert signs(tmp_path) == {"A": Sign(2, "A", LATER)}
+    file.say(WISH)
+    file.beat()
+    assert signs(tmp_path) == {"A": Sign(4, "A", WISH)}
+    file.remove()
+    file.remove()
+    assert read_members(tmp_path, "g") == {}
+
+
+def test_a_member_whose_file_was_taken_away_does_not_make_it_again(tmp_path: Path) -> None:
+    file = MemberFile(tmp_path, "g", "A")
+    file.create(WISH)
+    remove_member(tmp_path, "g", "A")
+    with pytest.raises(FencedMemberError, match="group 'g' has gone on without member 'A'"):
+        file.beat()
+    with pytest.raises(FencedMemberError, match="join again"):
+        file.say(LATER)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_member_id_is_taken_once(tmp_path: Path) -> None:
+    MemberFile(tmp_path, "g", "A").create(WISH)
+    with pytest.raises(FileExistsError):
+        MemberFile(tmp_path, "g", "A").create(LATER)
+    assert signs(tmp_path) == {"A": Sign(0, "A", WISH)}
+    assert [each.name for each in tmp_path.iterdir()] == [sign_name("g", "A")]
+
+
+def test_groups_in_one_folder_do_not_see_each_other_whatever_they_are_called(
+    tmp_path: Path,
+) -> None:
+    names = ["g", "g.h", "../g", "*", "é\ud800"]
+    for name in names:
+        MemberFile(tmp_path, name, "../A").create(WISH)
+    assert all(each.parent == tmp_path for each in tmp_path.rglob("*"))
+    for name in names:
+        assert signs(tmp_path, name) == {"../A": Sign(0, "../A", WISH)}
+
+
+@pytest.mark.parametrize("cut", [3, 16, 40])
+def test_a_text_that_is_half_written_says_nothing(tmp_path: Path, cut: int) -> None:
+    file = MemberFile(tmp_path, "g", "A")
+    file.create(WISH)
+    path = tmp_path / sign_name("g", "A")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    expected = {} if cut < 16 else {path.name: Sign(0)}
+    assert read_members(tmp_path, "g") == expected
+    path.write_bytes(whole[:50] + b"~" + whole[51:])
+    assert read_members(tmp_path, "g") == {path.name: Sign(0)}
+    file.say(LATER)
+    assert signs(tmp_path) == {"A": Sign(1, "A", LATER)}
+
+
+def test_files_that_only_look_like_a_members_say_nothing(tmp_path: Path) -> None:
+    MemberFile(tmp_path, "other", "A").create(WISH)
+    strange = sign_name("other", "A").split(".")
+    ours = sign_name("g", "A").rsplit(".", 1)[0]
+    (tmp_path / f"{ours}.{strange[-1]}").write_bytes(
+        (tmp_path / sign_name("other", "A")).read_bytes()
+    )
+    (tmp_path / f"{ours}.folder").mkdir()
+    (tmp_path / f"{ours}.link").symlink_to(tmp_path / sign_name("other", "A"))
+    (tmp_path / f"{ours}.text").write_bytes(struct.pack(">qII", 5, 2, 0xA8B0CAF9) + b"[]")
+    assert {sign.presence for sign in read_members(tmp_path, "g").values()} <= {None}
+    assert all(name.startswith(MEMBER_PREFIX) for name in read_members(tmp_path, "g"))
