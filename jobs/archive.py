@@ -1,4 +1,4 @@
-"""Stream topics into a Delta table: every record as it is, with its offset.
+r"""Stream topics into a Delta table: every record as it is, with its offset.
 
     kafkalog run archive LOG TABLE --topic T --checkpoint C [OPTIONS]
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 --py-files kafkalog.zip \
@@ -28,9 +28,11 @@ from kafkalog.jobs.arguments import (
     ISOLATION,
     LOG,
     SETTINGS,
+    TABLE,
     TABLE_FORMAT,
     TOPICS,
     Isolation,
+    help_text,
     milliseconds,
     pairs,
     split_names,
@@ -39,10 +41,9 @@ from kafkalog.jobs.attended import attend
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import session
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the table.")]
 LATEST = Annotated[
     str | None,
     typer.Option(
@@ -57,7 +58,7 @@ BY_DAY = Annotated[
 TEXT = Annotated[bool, typer.Option("--text", help="Keep keys and values as text, not bytes.")]
 
 
-@app.command(help=__doc__)
+@app.command(help=help_text(__doc__))
 def main(
     log: LOG,
     table: TABLE,

@@ -21,10 +21,12 @@ __all__ = [
     "LOG",
     "NOT_GIVEN",
     "SETTINGS",
+    "TABLE",
     "TABLE_FORMAT",
     "TOPIC",
     "TOPICS",
     "Isolation",
+    "help_text",
     "milliseconds",
     "pairs",
     "split_names",
@@ -45,6 +47,7 @@ TOPIC = Annotated[str, typer.Option(help="The topic.")]
 TOPICS = Annotated[
     list[str], typer.Option("--topic", help="The topic; several with commas, or repeated.")
 ]
+TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the table.")]
 TABLE_FORMAT = Annotated[
     str,
     typer.Option(
@@ -88,6 +91,15 @@ NOT_GIVEN = Annotated[
         "not given.",
     ),
 ]
+
+
+def help_text(doc: str | None) -> str:
+    """Return a module's text for ``--help``: what is indented, such as an example, stays as it is.
+
+    That goes for apps with ``rich_markup_mode=None``. Rich would break long lines.
+    """
+    blocks = (doc or "").strip().split("\n\n")
+    return "\n\n".join(f"\b\n{each}" if each.startswith("    ") else each for each in blocks)
 
 
 def pairs(words: Iterable[str] | None) -> dict[str, str]:

@@ -3,11 +3,14 @@
 Ctrl-C and SIGTERM ask it to end: it finishes the micro-batch that runs, if that takes no longer
 than it may. A second signal ends the process at once. Either way a restart continues, and nothing
 is there twice.
+
+Pieces of work that are no query are attended in the same way.
 """
 
 from __future__ import annotations
 
 import signal
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
@@ -17,11 +20,12 @@ from rich.console import Console
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Ended", "attend"]
+__all__ = ["Ended", "attend", "attend_pieces"]
 
 _LOOK_SECONDS: Final = 0.25
 
@@ -61,6 +65,87 @@ def attend(query: StreamingQuery, *, grace_ms: int) -> Ended:
                 break
             status.update(so_far)
     return Ended(128 + asked[0] if asked else 0, count.look())
+
+
+def attend_pieces(
+    spark: SparkSession,
+    name: str,
+    pieces: Iterator[Callable[[], int] | None],
+    *,
+    grace_ms: int,
+) -> Ended:
+    """Do one piece of work after the other, and show meanwhile how many rows they took.
+
+    Args:
+        spark: the session whose jobs are cancelled when the time is over.
+        name: what this is called.
+        pieces: each does a piece and returns its number of rows; None: there is nothing to do yet.
+        grace_ms: how long a piece may take once a signal has come.
+
+    Raises:
+        PySparkException, KafkaLogError: a piece has failed.
+    """
+    done = _Pieces(name)
+    with (
+        _signals() as asked,
+        _cancelling(spark, asked, grace_ms) as cancelled,
+        Console(stderr=True).status(f"{name}: starting") as status,
+    ):
+        for piece in pieces:
+            try:
+                done.do(piece)
+            except Exception:  # whatever Spark makes of a job that is cancelled
+                if not cancelled:
+                    raise
+                done.is_broken_off = True
+            status.update(done.told)
+            if asked:
+                break
+    return Ended(128 + asked[0] if asked else 0, done.told)
+
+
+class _Pieces:
+    """Counts the rows of pieces of work."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._rows = self._count = 0
+        self._began = system.monotonic()
+        self.is_broken_off = False
+
+    def do(self, piece: Callable[[], int] | None) -> None:
+        if piece is not None:
+            self._rows += piece()
+            self._count += 1
+
+    @property
+    def told(self) -> str:
+        """What was done, in one line."""
+        told = _told(self._name, self._rows, self._count, "pieces", self._began)
+        return f"{told}; the piece that ran was broken off" if self.is_broken_off else told
+
+
+@contextmanager
+def _cancelling(spark: SparkSession, asked: list[int], grace_ms: int) -> Iterator[list[bool]]:
+    """Cancel Spark's jobs from another thread, a time after a signal has come; note that it was."""
+    over: Future[None] = Future()
+    cancelled: list[bool] = []
+
+    def watch() -> None:
+        deadline = None
+        while not wait([over], _LOOK_SECONDS).done:
+            if asked and deadline is None:
+                deadline = system.monotonic() + grace_ms / 1000
+            if deadline is not None and system.monotonic() >= deadline:
+                cancelled.append(True)
+                spark.sparkContext.cancelAllJobs()
+
+    with system.pool(1, "grace") as pool:
+        pool.submit(watch)
+        try:
+            yield cancelled
+        finally:
+            over.set_result(None)
 
 
 @contextmanager
@@ -112,8 +197,9 @@ class _Count:
                     self._rows += progress["numInputRows"]
                     self._batches += 1
                 self._last = max(self._last, progress["batchId"])
-        seconds = max(system.monotonic() - self._began, 0.001)
-        return (
-            f"{self._query.name}: {self._rows:,} rows in {self._batches:,} micro-batches, "
-            f"{self._rows / seconds:,.0f} rows/s"
-        )
+        return _told(self._query.name, self._rows, self._batches, "micro-batches", self._began)
+
+
+def _told(name: str, rows: int, count: int, what: str, began: float) -> str:
+    seconds = max(system.monotonic() - began, 0.001)
+    return f"{name}: {rows:,} rows in {count:,} {what}, {rows / seconds:,.0f} rows/s"

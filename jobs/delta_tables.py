@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 
@@ -12,7 +12,7 @@ from kafkalog.jobs.hadoop import qualified
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 __all__ = ["DeltaTable"]
 
@@ -33,21 +33,21 @@ class DeltaTable:
         TABLE IF NOT EXISTS would take them for a table, so nothing is appended to it instead.
         """
         try:
-            self._detail("format")
+            _ = self._detail
         except AnalysisException:
             nothing = self._spark.createDataFrame([], columns)
             writer = nothing.write.format("delta").mode("append")
             writer.partitionBy(*partitioned_by).save(self.path)
 
-    @cached_property
+    @property
     def partition_columns(self) -> list[str]:
         """The columns that its files are divided by."""
-        return list(self._detail("partitionColumns"))
+        return list(self._detail["partitionColumns"])
 
     @cached_property
     def properties(self) -> dict[str, str]:
         """What is set as properties of the table, as of the first look and what was set here."""
-        return dict(self._detail("properties"))
+        return dict(self._detail["properties"])
 
     @property
     def version(self) -> int:
@@ -68,9 +68,10 @@ class DeltaTable:
         """Put small files together."""
         self._spark.sql(f"OPTIMIZE {self.name}")
 
-    def _detail(self, column: str) -> Any:  # noqa: ANN401 - whatever is in the column
-        (row,) = self._spark.sql(f"DESCRIBE DETAIL {self.name}").select(column).collect()
-        return row[0]
+    @cached_property
+    def _detail(self) -> Row:
+        (row,) = self._spark.sql(f"DESCRIBE DETAIL {self.name}").collect()
+        return row
 
 
 def _literal(text: str) -> str:

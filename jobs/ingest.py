@@ -31,6 +31,7 @@ from kafkalog.jobs.arguments import (
     SETTINGS,
     TOPIC,
     Isolation,
+    help_text,
     milliseconds,
     pairs,
 )
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
 __all__ = ["start_ingest", "to_records"]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def to_records(
@@ -160,7 +161,7 @@ _ISOLATION = Annotated[
 ]
 
 
-@app.command(help=__doc__)
+@app.command(help=help_text(__doc__))
 def main(
     source: _INPUT,
     log: LOG,

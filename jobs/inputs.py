@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["FILES", "Input", "read_files"]
+__all__ = ["FILES", "Input", "read_brokers", "read_files", "require_answer"]
 
 FILES: Final = ("csv", "json", "orc", "parquet", "text")
 """Formats of files that Spark reads by itself."""
@@ -105,12 +105,7 @@ class Input:
             raise typer.BadParameter(f"{_SERVERS} is what INPUT says")
         if sum(name in _SUBSCRIPTIONS for name in names) > 1:
             raise typer.BadParameter("give one of subscribe, subscribePattern and assign")
-        servers = [_SERVER.fullmatch(word.strip()) for word in self.place.split(",")]
-        if None in servers:
-            raise typer.BadParameter(
-                f"{self.place!r} is not of the form HOST:PORT,…", param_hint="INPUT"
-            )
-        _require_answer((found[1] or found[2], int(found[3])) for found in servers if found)
+        require_answer(read_brokers(self.place, "INPUT"))
 
     def _kafka_options(self) -> dict[str, str]:
         names = {name.lower() for name in self.options}
@@ -152,8 +147,24 @@ def read_files(
     return spark.readStream.format(input_format).options(**chosen or {}).schema(schema).load(path)
 
 
-def _require_answer(servers: Iterable[tuple[str, int]]) -> None:
-    """Refuse brokers none of which can be reached: Spark would try for minutes, and say less."""
+def read_brokers(place: str, argument: str) -> list[tuple[str, int]]:
+    """Read HOST:PORT of brokers, with commas between them.
+
+    Raises:
+        BadParameter: the text has another form.
+    """
+    servers = [_SERVER.fullmatch(word.strip()) for word in place.split(",")]
+    if None in servers:
+        raise typer.BadParameter(f"{place!r} is not of the form HOST:PORT,…", param_hint=argument)
+    return [(found[1] or found[2], int(found[3])) for found in servers if found]
+
+
+def require_answer(servers: Iterable[tuple[str, int]]) -> None:
+    """Refuse brokers none of which can be reached: Spark would try for minutes, and say less.
+
+    Raises:
+        KafkaLogError: none of them answers.
+    """
     failures = []
     for host, port in servers:
         try:

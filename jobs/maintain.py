@@ -18,7 +18,7 @@ import typer
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, milliseconds, pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, help_text, milliseconds, pairs
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Maintenance", "Scope"]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ class Maintenance:
                 self._say(line)
 
 
-@app.command(help=__doc__)
+@app.command(help=help_text(__doc__))
 def main(
     log: LOG,
     *,

@@ -26,6 +26,7 @@ from kafkalog.jobs.arguments import (
     ISOLATION,
     SETTINGS,
     Isolation,
+    help_text,
     milliseconds,
     pairs,
     split_names,
@@ -35,7 +36,7 @@ from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 FROM = Annotated[
@@ -55,7 +56,7 @@ CHECKPOINT = Annotated[
 ]
 
 
-@app.command(help=__doc__)
+@app.command(help=help_text(__doc__))
 def main(
     source: FROM,
     target: TO,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.local_paths import folder_in_both, split_paths
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.config import REMOTE_STORAGE, understood
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Mirror"]
 
-_COLUMNS: Final = (
-    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT, "
-    "key BINARY, value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
-)
 _KEEPS: Final = {"preserveOffsets": "true", "preserveEnds": "true", "maxNewTopics": "0"}
 
 
@@ -87,11 +83,9 @@ class Mirror:
         parsed = self._parsed()
         parsed.refuse_for_streaming()
         chosen = Subscription.of(parsed)
-        both = {str(Path(path).resolve()) for path in into.paths} & {
-            str(Path(path).resolve()) for path in parsed.paths if isinstance(path, str)
-        }
-        if both:
-            raise OptionError(f"{both.pop()} is in FROM and in TO: a log is no copy of itself")
+        local = [path for path in parsed.paths if isinstance(path, str)]
+        if (both := folder_in_both(into.paths, local)) is not None:
+            raise OptionError(f"{both} is in FROM and in TO: a log is no copy of itself")
         if self._is_new:
             chosen.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)
 
@@ -103,19 +97,19 @@ class Mirror:
             KafkaLogError: a log, or the set, is not as it should be.
         """
         said = []
-        there = self._in_target()
-        for topic, facts in self._facts().items():
+        there, topics = self._in_target(), self._facts()
+        for topic, facts in topics.items():
             present = {key.partition: end for key, end in there.items() if key.topic == topic}
             said += self._prepare(topic, facts, present)
-        self._move_starts()
+        self._move_starts(topics)
         return said
 
     def start(self, spark: SparkSession, *, follow: bool = False) -> StreamingQuery:
         """Start the query; ``follow`` lets it tail the source, else it ends where that ends now."""
         records = (
             spark.readStream.format("kafkalog")
-            .schema(_COLUMNS)
             .options(**{"startingOffsets": "earliest", **self.options, **self._chosen})
+            .option("includeHeaders", "true")
             .load(self.source)
         )
         writer = (
@@ -130,7 +124,7 @@ class Mirror:
 
     def finish(self) -> None:
         """Let the logs of the target start where those of the source do now."""
-        self._move_starts()
+        self._move_starts(self._facts())
 
     @property
     def _is_new(self) -> bool:
@@ -195,11 +189,11 @@ class Mirror:
                     "TO (`kafkalog delete`)"
                 )
 
-    def _move_starts(self) -> None:
+    def _move_starts(self, topics: Mapping[str, TopicFacts]) -> None:
         ends = self._in_target()
         starts = {
             key: min(bounds.start, ends[key])
-            for topic, facts in self._facts().items()
+            for topic, facts in topics.items()
             for number, bounds in facts.partitions.items()
             if (key := TopicPartition(topic, number)) in ends
         }

@@ -1,4 +1,4 @@
-"""Restore topics from a table: the same records at the same offsets, ready for a broker.
+r"""Restore topics from a table: the same records at the same offsets, ready for a broker.
 
     kafkalog run restore TABLE LOG --topic T [OPTIONS]
     spark-submit --packages io.delta:delta-spark_4.2_2.13:4.4.0 --py-files kafkalog.zip \
@@ -24,13 +24,22 @@ from rich.console import Console
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.archiving import DELTA_FORMAT
-from kafkalog.jobs.arguments import LOG, NOT_GIVEN, TABLE_FORMAT, TOPICS, pairs, split_names
+from kafkalog.jobs.arguments import (
+    LOG,
+    NOT_GIVEN,
+    TABLE,
+    TABLE_FORMAT,
+    TOPICS,
+    help_text,
+    pairs,
+    split_names,
+)
 from kafkalog.jobs.restore_plan import Until, check_target
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.running import check_input, run
 from kafkalog.jobs.session import session
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class SuppressAs(StrEnum):
@@ -40,7 +49,6 @@ class SuppressAs(StrEnum):
     TOMBSTONE = "tombstone"
 
 
-TABLE = Annotated[str, typer.Argument(metavar="TABLE", help="The folder of the table.")]
 UNTIL = Annotated[
     str | None,
     typer.Option(
@@ -71,7 +79,7 @@ PARTITIONS = Annotated[
 ]
 
 
-@app.command(help=__doc__)
+@app.command(help=help_text(__doc__))
 def main(
     table: TABLE,
     log: LOG,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
+from kafkalog.jobs.times import parse_iso_time
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.commit.row_digest import rows_of
 from kafkalog.streaming.log.config import LogConfig, understood
@@ -39,8 +39,8 @@ class Until(NamedTuple):
     time_ms: int | None = None
 
     @classmethod
-    def parse(cls, text: str | None) -> Until:
-        """Read what ``--until`` was given.
+    def parse(cls, text: str | None, option: str = "--until") -> Until:
+        """Read what ``--until``, or another option, was given.
 
         Raises:
             OptionError: neither offsets nor a time.
@@ -48,18 +48,16 @@ class Until(NamedTuple):
         if text is None:
             return NO_END
         if text.lstrip().startswith("{"):
-            return cls(parse_partition_longs("--until", text, 0))
+            return cls(parse_partition_longs(option, text, 0))
         if text.isdecimal():
             return cls({}, int(text))
         try:
-            when = datetime.fromisoformat(text)
+            return cls({}, parse_iso_time(text))
         except ValueError:
             raise OptionError(
-                f'--until is {text!r}, expected offsets as {{"T":{{"0":23}}}}, or a time such as '
+                f'{option} is {text!r}, expected offsets as {{"T":{{"0":23}}}}, or a time such as '
                 "2026-03-01T00:00:00Z or 1772323200000 (ms)"
             ) from None
-        when = when if when.tzinfo else when.replace(tzinfo=UTC)
-        return cls({}, (when - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1))
 
 
 NO_END: Final = Until({})

@@ -25,6 +25,23 @@ _WRONG_USE: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 _OURS: Final = re.compile(r"^kafkalog\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE)
 
 
+_SPARKS: Final = re.compile(
+    r"^: org\.apache\.spark\.Spark(?:ClassNotFound|IllegalArgument|UnsupportedOperation)Exception: "
+    r"(.+)$",
+    re.MULTILINE,
+)
+"""What Spark says of a format that it does not know, or that cannot do what was asked for."""
+
+_SPARKS_TYPES: Final = frozenset(
+    {
+        "AnalysisException",
+        "IllegalArgumentException",
+        "ParseException",
+        "UnsupportedOperationException",
+    }
+)
+
+
 def run(app: typer.Typer) -> NoReturn:
     """Run a command line and end the process."""
     try:
@@ -65,9 +82,10 @@ def sentence_in(error: Exception) -> str | None:
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
-    if type(error).__name__ in {"AnalysisException", "ParseException"}:
+    if type(error).__name__ in _SPARKS_TYPES:
         return text.strip().partition("\n")[0]
-    return None
+    told = _SPARKS.search(text)
+    return told and told[1]
 
 
 def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, str]) -> None:

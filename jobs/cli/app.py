@@ -8,30 +8,69 @@ Every command but ``run`` takes log directories, those that belong together as s
 from __future__ import annotations
 
 import logging
+from typing import Annotated, Final
 
 import typer
 
+from kafkalog import __version__
+from kafkalog.jobs.cli.append import append
 from kafkalog.jobs.cli.backup import backup
-from kafkalog.jobs.cli.batches import dump, verify
+from kafkalog.jobs.cli.batches import verify
 from kafkalog.jobs.cli.compaction import compact
+from kafkalog.jobs.cli.dump import dump
+from kafkalog.jobs.cli.find import find
 from kafkalog.jobs.cli.groups import groups, lag
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.pipelines import run_pipeline
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
+from kafkalog.jobs.cli.sql import sql
+from kafkalog.jobs.cli.stats import stats
 from kafkalog.jobs.cli.topics import describe, offsets, topics
 from kafkalog.jobs.cli.upkeep import handover, recover, takeover
 from kafkalog.jobs.running import run
 
-__all__ = ["app", "main"]
+__all__ = ["FIRST_PAGE", "app", "first_page", "main"]
+
+FIRST_PAGE: Final = """\
+kafkalog reads and writes Kafka's log directories, with no broker.
+
+Try it, in a folder of your own:
+  echo hello | kafkalog append first-log --topic greetings
+  kafkalog topics first-log
+  kafkalog dump first-log --topic greetings --records
+
+On the directories of a broker, running or not (none of these changes anything):
+  kafkalog topics LOG                                  what is in here
+  kafkalog dump LOG --topic T --records --count 10     records
+  kafkalog find LOG --text 4711                        records with a text, in all topics
+  kafkalog sql LOG "select count(*) from T"            SQL
+  kafkalog groups LOG                                  consumer groups, and how far they are
+  kafkalog verify LOG                                  is anything damaged?
+
+LOG is what log.dirs names in a broker's settings: a folder with folders such as T-0.
+All commands: kafkalog --help. One of them: kafkalog dump --help.
+Let the shell complete words: kafkalog --install-completion."""
 
 app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Kafka's log directories without a broker.",
 )
+
+
+@app.callback(invoke_without_command=True)
+def first_page(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    """Kafka's log directories without a broker."""
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(FIRST_PAGE)
+
 
 app.command(epilog="Example: kafkalog recover /logs --dry-run")(recover)
 app.command(epilog="Example: kafkalog handover /logs --cluster-id ID --node-id 1")(handover)
@@ -40,10 +79,14 @@ app.command(epilog="Example: kafkalog verify /logs")(verify)
 app.command(epilog="Example: kafkalog topics /logs")(topics)
 app.command(epilog="Example: kafkalog describe /logs --topic t")(describe)
 app.command(epilog="Example: kafkalog offsets /logs --json")(offsets)
-app.command(epilog="Example: kafkalog dump /logs --topic t --partition 0 --count 3")(dump)
+app.command(epilog=r"Example: kafkalog dump /logs --topic t --format '%p %o %k %s\n'")(dump)
+app.command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-01")(find)
 app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
+app.command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
+app.command(epilog="Example: kafkalog stats /logs --topic t")(stats)
 app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
+app.command(epilog="Example: kafkalog append /logs --topic t -K :")(append)
 app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
 app.command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
 app.command(epilog="Example: kafkalog create /logs --topic new --partitions 3")(create)

@@ -6,13 +6,12 @@ from typing import Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import ISOLATION, Isolation
+from kafkalog.jobs.arguments import ISOLATION, TOPIC, Isolation
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 
 __all__ = ["get"]
 
-Topic = Annotated[str, typer.Option(help="The topic.")]
 Key = Annotated[str | None, typer.Option(help="The key.")]
 Prefix = Annotated[str | None, typer.Option(help="All keys that begin with it.")]
 Low = Annotated[str | None, typer.Option("--from", help="All keys from this one on, by bytes.")]
@@ -30,18 +29,21 @@ Offset = Annotated[
     typer.Option("--as-of-offset", min=0, help="The newest below this offset of the partition."),
 ]
 Time = Annotated[
-    int | None,
+    str | None,
     typer.Option(
         "--as-of-timestamp",
-        min=0,
-        help="The newest before the first record with this timestamp (ms) or a later one.",
+        metavar="TIME",
+        help="The newest before the first record of this time (ISO 8601 or ms) or a later one.",
     ),
+]
+Stats = Annotated[
+    bool, typer.Option("--stats", help="Say on stderr what the cache of the process did.")
 ]
 
 
 def get(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: Topic,
+    topic: TOPIC,
     key: Key = None,
     prefix: Prefix = None,
     low: Low = None,
@@ -53,19 +55,28 @@ def get(  # noqa: PLR0917 - what the command line offers
     as_of_timestamp: Time = None,
     isolation: ISOLATION = Isolation.UNCOMMITTED,
     as_json: Json = False,
+    stats: Stats = False,
 ) -> None:
     """Show the newest record of a key, or of several; ends with 1 if there is none."""
     with one_line_errors():
         from kafkalog.jobs.cli.lookup_rows import Sought, find_rows  # noqa: PLC0415
+        from kafkalog.jobs.times import milliseconds_of  # noqa: PLC0415
         from kafkalog.streaming.source.lookup import AsOf  # noqa: PLC0415
 
+        time = None
+        if as_of_timestamp is not None:
+            time = milliseconds_of("--as-of-timestamp", as_of_timestamp)
         rows = find_rows(
             {"path": ",".join(paths), "kafka.isolation.level": isolation.value},
             topic,
             Sought(key, prefix, low, high, is_hex=is_hex),
             partition=partition,
             all_partitions=all_partitions,
-            as_of=AsOf(as_of_offset, as_of_timestamp),
+            as_of=AsOf(as_of_offset, time),
         )
     print_rows(rows, as_json=as_json)
+    if stats:
+        from kafkalog.files.block_cache import block_cache  # noqa: PLC0415
+
+        typer.echo(f"cache: {block_cache().stats()}", err=True)
     exit_if([not rows])

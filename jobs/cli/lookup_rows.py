@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.source.lookup import look_up, partition_of_key
+from kafkalog.jobs.cli.record_arguments import data_of
+from kafkalog.streaming.source.lookup import look_up, partition_to_search
 from kafkalog.streaming.table.wanted_keys import KeySpan
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.lookup import AsOf
     from kafkalog.streaming.table.wanted_keys import Keys
 
-__all__ = ["Sought", "find_rows"]
+__all__ = ["Sought", "find_rows", "shown_data", "shown_record"]
 
 Row = dict[str, Any]
 
@@ -41,19 +42,11 @@ class Sought:
         if (self.key is not None) + (self.prefix is not None) + spans != 1:
             raise OptionError("say which keys: --key, or --prefix, or --from and --to")
         if self.key is not None:
-            return frozenset({self._bytes(self.key)})
+            return frozenset({data_of(self.key, is_hex=self.is_hex)})
         if self.prefix is not None:
-            return KeySpan.with_prefix(self._bytes(self.prefix))
-        high = None if self.high is None else self._bytes(self.high)
-        return KeySpan(self._bytes(self.low or ""), high)
-
-    def _bytes(self, text: str) -> bytes:
-        if not self.is_hex:
-            return text.encode("utf-8", "surrogateescape")
-        try:
-            return bytes.fromhex(text)
-        except ValueError:
-            raise OptionError(f"{text!r} is no sequence of pairs of hexadecimal digits") from None
+            return KeySpan.with_prefix(data_of(self.prefix, is_hex=self.is_hex))
+        high = None if self.high is None else data_of(self.high, is_hex=self.is_hex)
+        return KeySpan(data_of(self.low or "", is_hex=self.is_hex), high)
 
 
 def find_rows(
@@ -75,21 +68,23 @@ def find_rows(
     if all_partitions and partition is not None:
         raise OptionError("give --partition or --all-partitions, not both")
     keys = sought.keys()
-    if partition is None and not all_partitions and isinstance(keys, frozenset):
-        (key,) = keys
-        partition = partition_of_key(given, topic, key)
-    show = bytes.hex if sought.is_hex else _text
+    if partition is not None or (isinstance(keys, frozenset) and not all_partitions):
+        key = next(iter(keys)) if isinstance(keys, frozenset) else b""
+        partition = partition_to_search(given, topic, key, partition)
+    show = shown_data(is_hex=sought.is_hex)
     found = look_up(given, topic, keys, partition=partition, as_of=as_of)
     records = [row for batch in found for row in batch.to_pylist()]
     records.sort(key=lambda row: (row["key"], row["partition"]))
-    return [_shown(row, show) for row in records]
+    return [shown_record(row, show) for row in records]
 
 
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "backslashreplace")
+def shown_data(*, is_hex: bool) -> Callable[[bytes], str]:
+    """Return what makes text of keys and values; bytes that are no UTF-8 become escapes."""
+    return bytes.hex if is_hex else lambda data: data.decode("utf-8", "backslashreplace")
 
 
-def _shown(row: Mapping[str, Any], show: Callable[[bytes], str]) -> Row:
+def shown_record(row: Mapping[str, Any], show: Callable[[bytes], str]) -> Row:
+    """Return a record as commands show it; ``timestamp`` in ms."""
     headers = [
         {"key": each["key"], "value": None if each["value"] is None else show(each["value"])}
         for each in row["headers"] or ()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import ALLOW_BROKER, pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, TOPIC, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
     DryRun,
     Json,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["alter", "create", "delete"]
 
-_Topic = Annotated[str, typer.Option("--topic", help="The topic.")]
 _Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,7 +31,7 @@ _Config = Annotated[
 
 def create(
     paths: Paths,
-    topic: _Topic,
+    topic: TOPIC,
     partitions: Annotated[int, typer.Option(min=1, help="How many partitions it gets.")] = 1,
     config: _Config = None,
     allow_broker: ALLOW_BROKER = False,
@@ -57,7 +56,7 @@ def create(
 
 def alter(
     paths: Paths,
-    topic: _Topic,
+    topic: TOPIC,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="How many partitions it has after that: no fewer.")
     ] = None,
@@ -89,7 +88,7 @@ def alter(
 
 def delete(
     paths: Paths,
-    topic: _Topic,
+    topic: TOPIC,
     allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["PROBLEM", "end_with", "exit_if", "one_line_errors", "print_rows", "tell_dry_run"]
+__all__ = [
+    "PROBLEM",
+    "end_with",
+    "exit_if",
+    "one_line_errors",
+    "print_rows",
+    "progress_bar",
+    "tell_dry_run",
+]
 
 PROBLEM: Final = 1
 _BAD_USE: Final = 2
@@ -34,6 +44,10 @@ def one_line_errors() -> Iterator[None]:
     except (CheckpointError, CommitError, CorruptRecordError, DataLossError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(PROBLEM) from error
+    except BrokenPipeError:
+        # whoever reads has had enough, as ``head`` has; the interpreter would complain at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit from None
     except (KafkaLogError, OSError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(_BAD_USE) from error
@@ -94,3 +108,20 @@ def _cell(value: object) -> str:
     if isinstance(value, dict):
         return " ".join(f"{name}={each}" for name, each in value.items())
     return str(value)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], object]]:
+    """Show a bar, on a terminal only; call what it gives with the bytes done and all bytes."""
+    from rich.console import Console  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _done, _size: None
+        return
+    from rich import progress  # noqa: PLC0415
+
+    columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn())
+    with progress.Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("")
+        yield lambda done, size: bar.update(task, completed=done, total=size)

@@ -14,6 +14,7 @@ PIPELINES: Final = {
     "ingest": "files, a Kafka topic or a table into a topic",
     "maintain": "delete what has expired, and compact",
     "mirror": "topics into another log, at the same offsets",
+    "replay": "a range of topics again, into a log, Kafka, or the terminal",
     "restore": "a table into topics, as they were",
 }
 """The modules of :mod:`kafkalog.jobs` that are pipelines, and what each one does."""

@@ -67,3 +67,12 @@ def test_the_newest_rows_are_measured_and_put_on_the_page(tmp_path: Path) -> Non
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert "|  | kafkalog, view=latest | " in page
     assert "kafkalog.get, " in page
+
+
+def test_look_ups_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
+    done = run("look_ups", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "| a key that is not there | " in page
+    assert "A tailing query over 10 partitions" in page

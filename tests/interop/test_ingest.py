@@ -17,6 +17,7 @@ from tests.support.spark import end_jvm, small_session
 from kafkalog.jobs.ingest import start_ingest, to_records
 from kafkalog.jobs.inputs import Input
 from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.running import sentence_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,6 +128,16 @@ def test_a_delta_table_becomes_records_by_expressions_and_what_is_appended_follo
         (n, str(n % 2).encode(), str(n).encode(), [("from", b"delta"), ("id", str(n).encode())])
         for n in range(4)
     ]
+
+
+@pytest.mark.parametrize("name", ["nothing", "jdbc"])
+def test_a_format_that_spark_does_not_stream_is_one_line(spark: SparkSession, name: str) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - each has a class of its own
+        Input("/nowhere", name).read(spark)
+    sentence = sentence_in(raised.value)
+    assert sentence is not None
+    assert "\n" not in sentence
+    assert name in sentence
 
 
 def test_a_table_by_name_and_another_format_by_name_become_json(

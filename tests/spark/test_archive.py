@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,12 +15,12 @@ from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 from tests.support.spark import delta_session
 
+import kafkalog
 from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.delta_tables import DeltaTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -182,3 +184,29 @@ def test_records_may_go_into_another_format(spark: SparkSession, log: Path) -> N
     assert archived(spark, one.table, "parquet") == records(
         read_batch(path=str(log), subscribe="t,u")
     )
+
+
+# The recipe of docs/latest.md
+
+
+def test_the_merge_of_the_docs_keeps_a_table_of_the_newest_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "latest.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```python\n(def merge.*?)```", page, re.DOTALL)
+    log, checkpoint = str(tmp_path / "log"), str(tmp_path / "checkpoint")
+    recipe = recipe.replace("/var/kafka-logs", log).replace("/var/checkpoints/now", checkpoint)
+    recipe = recipe.replace(".start()", ".trigger(availableNow=True).start().awaitTermination()")
+    table = tmp_path / "table"
+    spark.sql(f"CREATE TABLE flights_now (key BINARY, value BINARY) USING delta LOCATION '{table}'")
+    try:
+        for values in (["1", "2", None, "3"], [None, "4", "5", "6"]):
+            kafkalog.append(log, "flights", pa.table({"key": list("abca"), "value": values}))
+            exec(recipe, {"spark": spark})
+            found = {tuple(row) for row in spark.read.load(str(table), "delta").collect()}
+            reader = kafkalog.read(log, "flights", options={"view": "latest"})
+            rows_now = reader.read_all().select(["key", "value"]).to_pylist()
+            assert found == {(row["key"], row["value"]) for row in rows_now}
+        assert found == {(b"a", b"6"), (b"b", b"4"), (b"c", b"5")}
+    finally:
+        spark.sql("DROP TABLE flights_now")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
-from kafkalog.jobs.attended import Ended, attend
+from kafkalog.jobs.attended import Ended, attend, attend_pieces
 from kafkalog.jobs.cli.app import app
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 
 class Query:
@@ -91,3 +95,53 @@ def test_a_pipeline_is_told_what_is_wrong_before_spark_starts() -> None:
         done = CliRunner().invoke(app, ["run", *words])
         assert done.exit_code != 0
         assert said in done.output or said in str(done.exception)
+
+
+class CancelledError(Exception):
+    """What a piece of work raises when its jobs are cancelled."""
+
+
+class Context:
+    """Spark's context, which can cancel what runs."""
+
+    def __init__(self) -> None:
+        self.was_cancelled = threading.Event()
+
+    def cancelAllJobs(self) -> None:  # noqa: N802 - as Spark's
+        self.was_cancelled.set()
+
+
+class Session:
+    """A session with a context."""
+
+    def __init__(self) -> None:
+        self.sparkContext = Context()
+
+
+def pieces_of(session: Session) -> Iterator[Callable[[], int]]:
+    """Give a piece that ends, and one that runs until it is cancelled."""
+
+    def run() -> int:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert session.sparkContext.was_cancelled.wait(60)
+        raise CancelledError
+
+    yield lambda: 5
+    yield run
+    raise AssertionError("no other piece begins")
+
+
+def test_a_piece_that_outlasts_its_grace_is_broken_off_and_the_last_line_says_so() -> None:
+    session = Session()
+    ended = attend_pieces(session, "replay t", pieces_of(session), grace_ms=0)  # type: ignore[arg-type]
+    assert ended.code == 128 + signal.SIGTERM
+    assert ended.rows.startswith("replay t: 5 rows in 1 pieces")
+    assert ended.rows.endswith("; the piece that ran was broken off")
+
+
+def test_a_piece_that_fails_by_itself_is_an_error() -> None:
+    def fail() -> int:
+        raise CancelledError
+
+    with pytest.raises(CancelledError):
+        attend_pieces(Session(), "replay t", iter([fail]), grace_ms=0)  # type: ignore[arg-type]

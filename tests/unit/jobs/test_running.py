@@ -23,6 +23,7 @@ INGEST = ("kafkalog.jobs.ingest", "/", "/nowhere/log", "--topic=t", "--checkpoin
 ARCHIVE = ("kafkalog.jobs.archive", "/nowhere/log", "/nowhere/t", "--checkpoint=/nowhere/c")
 RESTORE = ("kafkalog.jobs.restore", "/", "/nowhere/log", "--topic=t")
 MAINTAIN = ("kafkalog.jobs.maintain", "/nowhere/log")
+REPLAY = ("kafkalog.jobs.replay", "/nowhere/log", "-", "--topic=t")
 MIRROR = ("kafkalog.jobs.mirror", "/nowhere/log", "/nowhere/copy", "--checkpoint=/nowhere/c")
 
 
@@ -55,6 +56,13 @@ MIRROR = ("kafkalog.jobs.mirror", "/nowhere/log", "/nowhere/copy", "--checkpoint
         ((*MIRROR, "--topic=t", "--set=endingOffsets=latest"), "'endingOffsets' cannot be used"),
         ((MIRROR[0], "/x", "/y/../x", MIRROR[3], "--topic=t"), "a log is no copy of itself"),
         ((MIRROR[0], "/x", "s3://b/y", MIRROR[3], "--topic=t"), "is not on a local file system"),
+        ((*REPLAY, "--speed=0"), "--speed is '0', expected a number above 0, or max"),
+        ((*REPLAY, "--from=soon"), "--from is 'soon', expected offsets as"),
+        ((*REPLAY, "--follow", "--until=5"), "--follow has no end: leave out --until"),
+        ((*REPLAY, "--as=u"), "--as and --target-set are not for the terminal"),
+        ((REPLAY[0], "/", "kafka:host", REPLAY[3]), "'host' is not of the form HOST:PORT"),
+        ((REPLAY[0], "/x", "/y/../x", REPLAY[3]), "a topic is not played into itself"),
+        ((REPLAY[0], "/x", "/y", REPLAY[3], "--as=a/b"), "a/b"),
         (("kafkalog.jobs.demo", "--flights=x"), "for '--flights'"),
         (("kafkalog.jobs.rebuild",), "Missing argument 'LOG'"),
         (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),
@@ -70,7 +78,7 @@ def test_wrong_arguments_are_one_line_and_exit_2_before_spark_starts(
     assert said in lines[0]
 
 
-@pytest.mark.parametrize("words", [(*ARCHIVE, "--topic=t"), MAINTAIN])
+@pytest.mark.parametrize("words", [(*ARCHIVE, "--topic=t"), MAINTAIN, REPLAY])
 def test_a_log_that_is_not_there_is_one_line_before_spark_starts(words: tuple[str, ...]) -> None:
     code, lines = run(*words)
     assert (code, len(lines)) == (1, 1), lines

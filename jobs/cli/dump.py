@@ -1,0 +1,175 @@
+"""The command that shows record batches and records: ``dump``."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kafkalog.errors import OptionError
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, TOPIC, Isolation, pairs
+from kafkalog.jobs.cli import record_arguments as given
+from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    import pyarrow as pa
+
+    from kafkalog.jobs.records.printing import Printer
+    from kafkalog.jobs.records.reading import RecordReader
+
+__all__ = ["dump"]
+
+Records = Annotated[
+    bool, typer.Option("--records", help="Show records. Any option for records implies it.")
+]
+Count = Annotated[
+    int | None,
+    typer.Option(min=1, help="How many batches or records at most. Default: 100 in a table."),
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue with what comes later.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
+]
+Parquet = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Write the records to a new Parquet file.")
+]
+
+_TABLE_ROWS: Final = 100
+_LINE: Final = r"%t-%p@%o %T %k: %s\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Output:
+    """How records are shown."""
+
+    template: str | None
+    parquet: str | None
+    follow: bool
+    is_hex: bool
+    as_json: bool
+
+    def check(self, words: given.Words) -> None:
+        chosen = {"--format": self.template, "--parquet": self.parquet, "--json": self.as_json}
+        named = [name for name, value in chosen.items() if value not in {None, False}]
+        if len(named) > 1:
+            raise OptionError(f"give one of {' and '.join(named)}, not both")
+        if self.follow and self.parquet is not None:
+            raise OptionError("--parquet writes a file that ends: leave --follow out")
+        if self.follow and (words.end is not None or words.until is not None):
+            raise OptionError("--follow has no end: leave --end and --until out, or use --count")
+
+    @property
+    def is_for_records(self) -> bool:
+        return self.template is not None or self.parquet is not None or self.follow
+
+    @property
+    def is_table(self) -> bool:
+        return not (self.is_for_records or self.as_json)
+
+    def open(self, reader: RecordReader) -> AbstractContextManager[Printer]:
+        from kafkalog.jobs.records import printing  # noqa: PLC0415
+        from kafkalog.jobs.records.format import RecordFormat  # noqa: PLC0415
+
+        if self.parquet is not None:
+            return printing.parquet_file(self.parquet, reader.rows.to_arrow())
+        if self.as_json:
+            return nullcontext(printing.JsonPrinter(is_hex=self.is_hex))
+        if self.is_table:
+            return nullcontext(printing.TablePrinter(is_hex=self.is_hex))
+        text = _LINE if self.template is None else self.template
+        return nullcontext(printing.FormatPrinter(RecordFormat(text)))
+
+
+def dump(  # noqa: PLR0917 - what the command line offers
+    paths: Paths,
+    topic: TOPIC,
+    partition: given.Partition = None,
+    start: given.Start = 0,
+    count: Count = None,
+    records: Records = False,
+    end: given.End = None,
+    since: given.Since = None,
+    until: given.Until = None,
+    key: given.Key = None,
+    header: given.Header = None,
+    producer: given.Producer = None,
+    transactional_id: given.Transaction = None,
+    group: given.Group = None,
+    follow: Follow = False,
+    template: Format = None,
+    parquet: Parquet = None,
+    is_hex: given.Hex = False,
+    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Show the headers of record batches or, with --records, the records themselves."""
+    words = given.Words(
+        *(partition, start, end, since, until, key, header, producer, transactional_id, is_hex)
+    )
+    output = _Output(template, parquet, follow, is_hex, as_json)
+    settings = [*(settings or ()), f"kafka.isolation.level={isolation.value}"]
+    with one_line_errors():
+        if records or group or output.is_for_records or words.are_for_records:
+            _dump_records(paths, topic, words, output, count, pairs(settings), group)
+        else:
+            _dump_batches(paths, topic, words, count or _TABLE_ROWS, as_json=as_json)
+
+
+def _dump_batches(
+    paths: list[str], topic: str, words: given.Words, count: int, *, as_json: bool
+) -> None:
+    from kafkalog.errors import KafkaLogError  # noqa: PLC0415
+    from kafkalog.jobs.cli.batch_rows import dump_batches  # noqa: PLC0415
+
+    rows: list[Mapping[str, Any]] = []
+    try:
+        for row in dump_batches(paths, topic, words.partition or 0, words.start, count):
+            rows.append(row)  # noqa: PERF402 - an error comes after what lies before it
+    except KafkaLogError:
+        print_rows(rows, as_json=as_json)
+        raise
+    print_rows(rows, as_json=as_json)
+    exit_if(row["error"] for row in rows)
+
+
+def _dump_records(
+    paths: list[str],
+    topic: str,
+    words: given.Words,
+    output: _Output,
+    count: int | None,
+    options: dict[str, str],
+    group: str | None,
+) -> None:
+    from kafkalog.jobs.records.printing import limited  # noqa: PLC0415
+    from kafkalog.jobs.records.reading import RecordReader  # noqa: PLC0415
+
+    output.check(words)
+    path = ",".join(paths)
+    wanted = words.wanted(path)
+    start = wanted.starting(group, follow=output.follow)
+    reader = RecordReader.of({"path": path, **start, **options}, [topic], wanted)
+    most = _TABLE_ROWS if count is None and output.is_table else count
+    shown = 0
+    with output.open(reader) as printer:
+        try:
+            for batch in limited(_batches(reader, follow=output.follow), most):
+                printer.add(batch)
+                shown += batch.num_rows
+        finally:
+            printer.end()
+    if count is None and shown == most:
+        typer.echo(f"the first {shown} records; --count shows more", err=True)
+
+
+def _batches(reader: RecordReader, *, follow: bool) -> Iterator[pa.RecordBatch]:
+    for split in reader.new_splits() if follow else reader.splits():
+        yield from reader.read(split)

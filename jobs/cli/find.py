@@ -1,0 +1,118 @@
+"""The command that looks for records in all partitions: ``find``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kafkalog.errors import OptionError
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, pairs, split_names
+from kafkalog.jobs.cli import record_arguments as given
+from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, progress_bar
+
+if TYPE_CHECKING:
+    from kafkalog.jobs.records.reading import RecordReader
+
+__all__ = ["find"]
+
+
+class _Where(StrEnum):
+    """What an expression is looked for in."""
+
+    KEY = "key"
+    VALUE = "value"
+    BOTH = "both"
+
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option("--topic", help="These topics only; with commas, or repeated. Default: all."),
+]
+Regex = Annotated[
+    str | None,
+    typer.Option("--regex", "-e", help="A regular expression (RE2) that is in key or value."),
+]
+Text = Annotated[str | None, typer.Option("--text", "-F", help="A text that is in key or value.")]
+In = Annotated[_Where, typer.Option("--in", help="Where to look for --regex and --text.")]
+IgnoreCase = Annotated[bool, typer.Option("--ignore-case", "-i", help="A is a.")]
+Count = Annotated[int | None, typer.Option(min=1, help="End after so many records.")]
+
+
+def find(  # noqa: PLR0917 - what the command line offers
+    paths: Paths,
+    topic: Topics = None,
+    regex: Regex = None,
+    text: Text = None,
+    where: In = _Where.BOTH,
+    ignore_case: IgnoreCase = False,
+    key: given.Key = None,
+    partition: given.Partition = None,
+    since: given.Since = None,
+    until: given.Until = None,
+    header: given.Header = None,
+    producer: given.Producer = None,
+    transactional_id: given.Transaction = None,
+    count: Count = None,
+    is_hex: given.Hex = False,
+    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Look for records by key or text in all partitions; ends with 1 if there is none."""
+    words = given.Words(
+        *(partition, 0, None, since, until, key, header, producer, transactional_id, is_hex)
+    )
+    with one_line_errors():
+        columns = ("key", "value") if where is _Where.BOTH else (where.value,)
+        search = _search(regex, text, columns, ignore_case=ignore_case)
+        if search is None and not words.are_for_records:
+            raise OptionError("say what to look for: --key, --regex, --text or --header")
+        from kafkalog.jobs.records.reading import RecordReader  # noqa: PLC0415
+
+        path = ",".join(paths)
+        options = {"path": path, "kafka.isolation.level": isolation.value, **pairs(settings)}
+        topics = split_names(topic) if topic else _all_topics(paths)
+        reader = RecordReader.of(options, topics, words.wanted(path, search))
+        found = _show(reader, count, is_hex=is_hex, as_json=as_json)
+    exit_if([not found])
+
+
+def _search(
+    regex: str | None, text: str | None, columns: tuple[str, ...], *, ignore_case: bool
+) -> Any:  # noqa: ANN401 - a Search, whose module is only loaded when it is needed
+    from kafkalog.jobs.records.wanted import Search  # noqa: PLC0415
+
+    if regex is not None and text is not None:
+        raise OptionError("give --regex or --text, not both")
+    wanted = text if regex is None else regex
+    if wanted is None:
+        return None
+    search = Search(wanted, columns, is_fixed=regex is None, ignore_case=ignore_case)
+    search.check()
+    return search
+
+
+def _all_topics(paths: list[str]) -> list[str]:
+    """Name all topics but Kafka's own."""
+    from kafkalog.jobs.cli.log_dirs import partitions_of  # noqa: PLC0415
+
+    topics = {key.topic for key in partitions_of(paths, None)}
+    return sorted(topic for topic in topics if not topic.startswith("__"))
+
+
+def _show(reader: RecordReader, count: int | None, *, is_hex: bool, as_json: bool) -> int:
+    from kafkalog.jobs.records.printing import JsonPrinter, TablePrinter, limited  # noqa: PLC0415
+
+    printer = (JsonPrinter if as_json else TablePrinter)(is_hex=is_hex)
+    found = 0
+    try:
+        with progress_bar() as told:
+            for batch in limited(reader.read_all(told), count):
+                printer.add(batch)
+                found += batch.num_rows
+    finally:
+        printer.end()
+    return found

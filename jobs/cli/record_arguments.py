@@ -1,0 +1,119 @@
+"""Options that say which records a command takes; ``dump`` and ``find`` share them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkalog.errors import OptionError
+
+if TYPE_CHECKING:
+    from kafkalog.jobs.records.wanted import RecordsWanted, Search
+
+__all__ = [
+    "End",
+    "Group",
+    "Header",
+    "Hex",
+    "Key",
+    "Partition",
+    "Producer",
+    "Since",
+    "Start",
+    "Transaction",
+    "Until",
+    "Words",
+    "data_of",
+]
+
+Partition = Annotated[int | None, typer.Option(min=0, help="This partition only.")]
+Start = Annotated[int, typer.Option(min=0, help="The first offset.")]
+End = Annotated[int | None, typer.Option(min=0, help="The offset before which to end.")]
+Since = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="Records of this time or later: 2026-11-22T10:15:00Z or ms."),
+]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Records before this time.")]
+Key = Annotated[str | None, typer.Option(help="Records with this key.")]
+Header = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME[=VALUE]", help="Records with this header; may be repeated."),
+]
+Producer = Annotated[
+    list[int] | None, typer.Option(help="Records of the producer with this id; may be repeated.")
+]
+Transaction = Annotated[
+    str | None,
+    typer.Option("--transactional-id", help="Records of the producers that had this id."),
+]
+Group = Annotated[str | None, typer.Option(help="Records that this consumer group has not read.")]
+Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The options as they were given."""
+
+    partition: int | None = None
+    start: int = 0
+    end: int | None = None
+    since: str | None = None
+    until: str | None = None
+    key: str | None = None
+    header: list[str] | None = None
+    producer: list[int] | None = None
+    transactional_id: str | None = None
+    is_hex: bool = False
+
+    @property
+    def are_for_records(self) -> bool:
+        """Whether there is an option that has no meaning for batches."""
+        words = (self.end, self.since, self.until, self.key, self.transactional_id)
+        return any(word is not None for word in words) or bool(self.header or self.producer)
+
+    def wanted(self, path: str, search: Search | None = None) -> RecordsWanted:
+        """Return what the options ask for; ``path`` is where transactional ids are looked up.
+
+        Raises:
+            OptionError: words that mean nothing.
+            UnknownTopicOrPartitionError: nothing is known of the transactional id.
+        """
+        from kafkalog.jobs.records.wanted import HeaderWanted, RecordsWanted  # noqa: PLC0415
+        from kafkalog.jobs.times import milliseconds_of  # noqa: PLC0415
+
+        return RecordsWanted(
+            partition=self.partition,
+            start=self.start,
+            end=self.end,
+            since=None if self.since is None else milliseconds_of("--since", self.since),
+            until=None if self.until is None else milliseconds_of("--until", self.until),
+            key=None if self.key is None else data_of(self.key, is_hex=self.is_hex),
+            headers=tuple(HeaderWanted.of(word) for word in self.header or ()),
+            producers=self._producers(path),
+            search=search,
+        )
+
+    def _producers(self, path: str) -> frozenset[int] | None:
+        named = frozenset(self.producer) if self.producer else None
+        if self.transactional_id is None:
+            return named
+        from kafkalog.jobs.records.reading import producers_of_transaction  # noqa: PLC0415
+
+        known = producers_of_transaction(path, self.transactional_id)
+        return known if named is None else known & named
+
+
+def data_of(text: str, *, is_hex: bool) -> bytes:
+    """Read a key or value: its UTF-8, or hexadecimal digits.
+
+    Raises:
+        OptionError: digits that are not hexadecimal.
+    """
+    if not is_hex:
+        return text.encode("utf-8", "surrogateescape")
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise OptionError(f"{text!r} is no sequence of pairs of hexadecimal digits") from None

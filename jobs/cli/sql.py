@@ -1,0 +1,97 @@
+"""The command that answers questions in SQL: ``sql``."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, pairs
+from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.output import one_line_errors, print_rows
+
+if TYPE_CHECKING:
+    from kafkalog.jobs.sql.session import SqlSession
+
+__all__ = ["sql"]
+
+Words = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH… [QUERY]", help="The log directories that belong together; a statement."
+    ),
+]
+
+_TABLE_ROWS: Final = 1000
+
+
+def sql(
+    words: Words,
+    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    settings: SETTINGS = None,
+    as_json: Json = False,
+) -> None:
+    """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
+    *paths, last = words
+    if not paths or not any(map(str.isspace, last)):
+        paths, last = words, ""
+    with one_line_errors():
+        from kafkalog.jobs.sql.session import SqlSession  # noqa: PLC0415
+
+        options = {"kafka.isolation.level": isolation.value, **pairs(settings)}
+        with SqlSession(paths, options) as session:
+            if last:
+                _answer(session, last, as_json=as_json)
+            elif sys.stdin.isatty():
+                _prompt(session, as_json=as_json)
+            else:
+                _answer(session, sys.stdin.read(), as_json=as_json)
+
+
+def _prompt(session: SqlSession, *, as_json: bool) -> None:
+    from kafkalog.jobs.sql.prompt import SqlPrompt  # noqa: PLC0415
+
+    prompt = SqlPrompt(lambda text: _answer(session, text, as_json=as_json), session.tables)
+    while True:
+        try:
+            prompt.cmdloop()
+        except KeyboardInterrupt:  # gives up what is typed, or the answer
+            prompt.intro = None
+            continue
+        return
+
+
+def _answer(session: SqlSession, statement: str, *, as_json: bool) -> None:
+    """Print the rows of a statement: all as JSON, the first ones as a table."""
+    shown: list[dict[str, Any]] = []
+    more = False
+    for batch in session.run(statement):
+        rows = [_plain(row) for row in batch.to_pylist()]
+        if as_json:
+            print_rows(rows, as_json=True)
+            continue
+        shown += rows
+        more = len(shown) > _TABLE_ROWS
+        if more:
+            break
+    print_rows(shown[:_TABLE_ROWS], as_json=False)
+    if more:
+        typer.echo(f"the first {_TABLE_ROWS} rows; --json shows all", err=True)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has
+    """Return a value as JSON has it."""
+    match value:
+        case dict():
+            return {str(name): _plain(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_plain(each) for each in value]
+        case bytes():
+            return value.decode("utf-8", "backslashreplace")
+        case datetime():
+            return value.isoformat()
+        case None | bool() | int() | float() | str():
+            return value
+    return str(value)

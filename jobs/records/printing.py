@@ -1,0 +1,129 @@
+"""Print records: as a table, one object a line, by a format, or into a Parquet file."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow.parquet as pq
+import typer
+
+from kafkalog.errors import OptionError
+from kafkalog.jobs.cli.lookup_rows import shown_data, shown_record
+from kafkalog.jobs.cli.output import print_rows
+from kafkalog.streaming.source.lookup import with_ms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+
+    from kafkalog.jobs.records.format import RecordFormat
+
+__all__ = ["FormatPrinter", "JsonPrinter", "Printer", "TablePrinter", "limited", "parquet_file"]
+
+
+class Printer(Protocol):
+    """What takes records, batch by batch."""
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take records with all columns of the source."""
+        ...
+
+    def end(self) -> None:
+        """Print what was kept: there are no more records, or the next ones cannot be read."""
+        ...
+
+
+class JsonPrinter:
+    """Prints one object a line, at once."""
+
+    def __init__(self, *, is_hex: bool) -> None:
+        self._show = shown_data(is_hex=is_hex)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Print them."""
+        for row in with_ms(batch).to_pylist():
+            typer.echo(json.dumps(shown_record(row, self._show), ensure_ascii=False))
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class FormatPrinter:
+    """Prints the bytes of a format, at once."""
+
+    def __init__(self, record_format: RecordFormat) -> None:
+        self._format = record_format
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Print them."""
+        rows = with_ms(batch).to_pylist()
+        typer.echo(b"".join(map(self._format.line, rows)), nl=False)
+
+    def end(self) -> None:
+        """Do nothing."""
+
+
+class TablePrinter:
+    """Prints a table when all records are there."""
+
+    def __init__(self, *, is_hex: bool) -> None:
+        self._show = shown_data(is_hex=is_hex)
+        self._rows: list[dict[str, Any]] = []
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Keep them."""
+        self._rows += [shown_record(row, self._show) for row in with_ms(batch).to_pylist()]
+
+    def end(self) -> None:
+        """Print the table."""
+        print_rows(self._rows, as_json=False)
+
+
+class _ParquetPrinter:
+    def __init__(self, writer: pq.ParquetWriter) -> None:
+        self._writer = writer
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def end(self) -> None:
+        pass
+
+
+@contextmanager
+def parquet_file(target: str, schema: pa.Schema) -> Iterator[Printer]:
+    """Write records to a file that has its name only when all of them are in it.
+
+    Raises:
+        OptionError: there is such a file already, or no folder for it.
+    """
+    path = Path(target)
+    if not path.parent.is_dir():
+        raise OptionError(f"--parquet names {path}, but {path.parent} is no folder")
+    if path.exists():
+        raise OptionError(f"{path} is there already: name another file, or remove it")
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with pq.ParquetWriter(partial, schema, compression="zstd") as writer:
+            yield _ParquetPrinter(writer)
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def limited(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.RecordBatch]:
+    """Return the first records, if there are more than ``most``."""
+    left = most
+    for batch in batches:
+        if left is None:
+            yield batch
+            continue
+        yield batch.slice(0, left)
+        left -= min(left, batch.num_rows)
+        if not left:
+            return

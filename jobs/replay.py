@@ -1,0 +1,139 @@
+r"""Play a range of topics again: into a log, into Kafka, or onto the terminal.
+
+    kafkalog run replay LOG TARGET --topic T [OPTIONS]
+    spark-submit --py-files kafkalog.zip replay.py LOG TARGET --topic T [OPTIONS]
+
+TARGET is a log directory, kafka:HOST:PORT, or - for the terminal. For example, an hour twice as
+fast as it was, into another topic of the same log:
+
+    kafkalog run replay /var/log /var/log --as again --topic flights --speed 2 \
+        --from 2026-03-01T10:00:00Z --until 2026-03-01T11:00:00Z
+
+Keys, values, headers, partitions and, in a log, timestamps stay; offsets are new. A topic that a
+log does not have is created with as many partitions. The job ends where LOG ends now; with --follow
+it tails. With --checkpoint a job that was killed continues, and each record is in a log once, in
+Kafka and on the terminal at least once. After Ctrl-C or SIGTERM the job ends with the piece that
+runs.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkalog.jobs.arguments import (
+    GRACE,
+    ISOLATION,
+    LOG,
+    SETTINGS,
+    TOPICS,
+    Isolation,
+    help_text,
+    milliseconds,
+    pairs,
+    split_names,
+)
+from kafkalog.jobs.attended import attend_pieces
+from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.replay_targets import target_of
+from kafkalog.jobs.replaying import Replay, parse_speed
+from kafkalog.jobs.restore_plan import Until
+from kafkalog.jobs.running import run
+from kafkalog.jobs.session import session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from kafkalog.jobs.replay_checkpoint import Piece
+    from kafkalog.jobs.replay_targets import Target
+
+__all__ = ["work_of"]
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+_PLACE = 'a time such as 2026-03-01T10:00:00Z, ms, or offsets as {"T":{"0":23}}'
+TARGET = Annotated[str, typer.Argument(metavar="TARGET", help="Where the records go.")]
+FROM = Annotated[
+    str | None, typer.Option("--from", help=f"Where to begin: {_PLACE}. Default: log starts.")
+]
+UNTIL = Annotated[
+    str | None, typer.Option(help=f"Where to end: {_PLACE}. Default: where logs end now.")
+]
+SPEED = Annotated[
+    str, typer.Option(help="How fast time passes: 1 as it did, 2 twice as fast, or max.")
+]
+AS = Annotated[str | None, typer.Option("--as", help="The topic that gets all records.")]
+FOLLOW = Annotated[bool, typer.Option("--follow", help="Play what comes later, too.")]
+CHECKPOINT = Annotated[
+    str | None,
+    typer.Option(help="A folder of its own, local or mounted: another run continues from there."),
+]
+TARGET_SETTINGS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target-set",
+        metavar="NAME=VALUE",
+        help="Any option of what writes: kafka.security.protocol, or compression.type for a log.",
+    ),
+]
+
+
+@app.command(help=help_text(__doc__))
+def main(
+    log: LOG,
+    target: TARGET,
+    *,
+    topic: TOPICS,
+    since: FROM = None,
+    until: UNTIL = None,
+    speed: SPEED = "max",
+    name: AS = None,
+    checkpoint: CHECKPOINT = None,
+    isolation: ISOLATION = Isolation.COMMITTED,
+    setting: SETTINGS = None,
+    target_setting: TARGET_SETTINGS = None,
+    follow: FOLLOW = False,
+    grace: GRACE = "60s",
+) -> None:
+    """Run the pipeline."""
+    grace_ms = milliseconds("--grace", grace)
+    replay = Replay(
+        log=log,
+        topics=split_names(topic),
+        since=Until.parse(since, "--from"),
+        until=Until.parse(until),
+        follow=follow,
+        speed=parse_speed(speed),
+        options={"kafka.isolation.level": isolation.value, **pairs(setting)},
+    )
+    into = target_of(target, replay, name, pairs(target_setting))
+    replay.check()
+    what = {"LOG": log, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
+    reached = ReplayCheckpoint.open(checkpoint, what)
+    into.prepare()
+    with session(f"kafkalog {replay.name}", kafka=into.needs_kafka) as spark:
+        work = work_of(spark, replay, reached, into)
+        ended = attend_pieces(spark, replay.name, work, grace_ms=grace_ms)
+    ended.tell()
+
+
+def work_of(
+    spark: SparkSession, replay: Replay, reached: ReplayCheckpoint, into: Target
+) -> Iterator[Callable[[], int] | None]:
+    """Yield what plays each piece that is due; None while none is."""
+
+    def play(piece: Piece) -> int:
+        taken = into.take(replay.rows(spark, piece), (reached.id, piece.number))
+        reached.note_end()
+        return taken
+
+    for piece in replay.pieces(reached):
+        yield None if piece is None else partial(play, piece)
+
+
+if __name__ == "__main__":
+    run(app)

@@ -1,0 +1,124 @@
+"""How far a replay has come: a file that is replaced before and after each piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+from kafkalog.checkpoints.sealed_file import natural, read_sealed, seal, text
+from kafkalog.errors import CheckpointError, OptionError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.local_paths import split_paths
+from kafkalog.files.system import system
+from kafkalog.streaming.source.offsets import from_json, to_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+
+__all__ = ["FILE", "Piece", "ReplayCheckpoint"]
+
+FILE: Final = "kafkalog.replay"
+_VERSION: Final = 1
+_REMEDY: Final = "Give another folder, and --from the offsets to continue from"
+
+
+class Piece(NamedTuple):
+    """A part of a range: its number, and from which to which offsets (exclusive) it goes."""
+
+    number: int
+    start: PartitionOffsets
+    end: PartitionOffsets
+
+
+@dataclass
+class ReplayCheckpoint:
+    """What one replay has begun and ended. Without a folder it is forgotten with the process."""
+
+    folder: Path | None
+    what: Mapping[str, str]
+    """What is played where: a checkpoint is of that replay and no other."""
+    id: str
+    """The name under which its pieces are written."""
+    piece: Piece | None = None
+    """The last one."""
+    ended: bool = True
+
+    @classmethod
+    def open(cls, folder: str | None, what: Mapping[str, str]) -> Self:
+        """Read what is in a folder; a new one has nothing.
+
+        Raises:
+            OptionError: the folder is not local, or is the checkpoint of something else.
+            CheckpointError: its file is damaged.
+        """
+        if folder is None:
+            return cls(None, what, str(system.random_id()))
+        (found,) = split_paths(folder)
+        path = Path(found)
+        sealed = read_sealed(path / FILE, FILE, _VERSION, remedy=_REMEDY)
+        if sealed is None:
+            if path.is_dir() and any(path.iterdir()):
+                raise OptionError(
+                    f"--checkpoint {folder} has files, and none of them is a replay's"
+                )
+            return cls(path, what, str(system.random_id()))
+        try:
+            (line,) = sealed.lines
+            start, end = (from_json(line[name]) for name in ("from", "to"))
+            piece = Piece(natural(line["number"]), start, end)
+            read = cls(path, line["what"], text(line["id"]), piece, bool(line["ended"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{path / FILE} is no checkpoint of a replay: {error!r}"
+            ) from None
+        for name, value in what.items():
+            if read.what.get(name) != value:
+                raise OptionError(
+                    f"--checkpoint {folder} is of another replay: its {name} is "
+                    f"{read.what.get(name)!r}, and {value!r} was given"
+                )
+        return read
+
+    @property
+    def begun(self) -> Piece | None:
+        """The piece that was begun and may not have ended."""
+        return None if self.ended else self.piece
+
+    @property
+    def reached(self) -> PartitionOffsets:
+        """Up to where all was played; empty at the beginning."""
+        return {} if self.piece is None else self.piece.end
+
+    def note_begin(self, start: PartitionOffsets, end: PartitionOffsets) -> Piece:
+        """Note, before it is played, what the next piece is."""
+        self.piece = Piece(0 if self.piece is None else self.piece.number + 1, start, end)
+        self.ended = False
+        self._write(self.piece)
+        return self.piece
+
+    def note_end(self) -> None:
+        """Note that the piece was played."""
+        self.ended = True
+        if self.piece is not None:
+            self._write(self.piece)
+
+    def _write(self, piece: Piece) -> None:
+        if self.folder is None:
+            return
+        line = {
+            "what": dict(self.what),
+            "id": self.id,
+            "number": piece.number,
+            "from": to_json(piece.start),
+            "to": to_json(piece.end),
+            "ended": self.ended,
+        }
+        path = self.folder / FILE
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, seal(FILE, _VERSION, [line]))
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be written: {error}") from error

@@ -1,0 +1,235 @@
+"""Play a range of topics again, at the pace of its timestamps or another one.
+
+**Pieces.** The range is cut by time. What lies before a time, in each partition's order, is due
+then. What is due is one batch job of Spark, from offsets to offsets. So nothing is held back in
+memory, and partitions keep their order: a record with a later time than those after it holds them
+up.
+
+**Exactly once into a log.** With a checkpoint a piece is written down before it is played, with its
+number. One that comes again has the same offsets and number, and the sink skips it if it was
+committed (``txnAppId``, ``txnVersion``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import kafkalog
+from kafkalog.errors import OptionError
+from kafkalog.files.system import system
+from kafkalog.jobs.restore_plan import NO_END, Until
+from kafkalog.model import partition_counts
+from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.offsets import to_json
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from kafkalog.jobs.replay_checkpoint import Piece, ReplayCheckpoint
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+
+__all__ = ["Replay", "parse_speed"]
+
+_COLUMNS: Final = (
+    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+_LOOK_SECONDS: Final = 0.2
+_OFFSETS_PER_PIECE: Final = 2_000_000
+"""What is played again at most after a kill, and waited for when the job is asked to end."""
+
+
+def parse_speed(text: str) -> float | None:
+    """Read how fast time passes in a range: 2 is twice as fast as it did; None is ``max``.
+
+    Raises:
+        OptionError: neither a number above 0 nor ``max``.
+    """
+    if text == "max":
+        return None
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0 < speed < float("inf"):
+        raise OptionError(f"--speed is {text!r}, expected a number above 0, or max")
+    return speed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What is played.
+
+    Args:
+        log: the log directory, or several with commas between them; also remote ones.
+        topics: which topics.
+        since: where to begin; each partition at its log start, unless it is given.
+        until: where to end; each partition where its log ends now, unless it is given.
+        follow: play what comes later, too.
+        speed: how fast time passes, see :func:`parse_speed`.
+        options: of the source.
+        most: how many offsets a piece has at most.
+    """
+
+    log: str
+    topics: tuple[str, ...]
+    since: Until = NO_END
+    until: Until = NO_END
+    follow: bool = False
+    speed: float | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    most: int = _OFFSETS_PER_PIECE
+
+    @property
+    def name(self) -> str:
+        """What this is called."""
+        return f"replay {','.join(self.topics)}"
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The log directories that are on this machine."""
+        return tuple(path for path in self._parsed().paths if isinstance(path, str))
+
+    def check(self) -> None:
+        """Check what was given, before Spark starts.
+
+        Raises:
+            OptionError, InvalidTopicError, UnknownTopicOrPartitionError: it cannot be used.
+        """
+        if self.follow and self.until != NO_END:
+            raise OptionError("--follow has no end: leave out --until")
+        parsed = self._parsed()
+        parsed.refuse_for_streaming()
+        logs = self._logs
+        ends = logs.look()
+        Subscription.of(parsed).require_topics(logs.existing(), parsed.paths)
+        for option, place in (("--from", self.since), ("--until", self.until)):
+            if unknown := place.offsets.keys() - ends.keys():
+                raise OptionError(f"{option} names {min(unknown)}, which is not in what is played")
+
+    def partition_counts(self) -> dict[str, int]:
+        """Return how many partitions each topic has."""
+        return partition_counts(self._logs.look())
+
+    def pieces(self, checkpoint: ReplayCheckpoint) -> Iterator[Piece | None]:
+        """Yield each piece when it is due; None after a look, a moment later, at which none was.
+
+        What a checkpoint has begun comes first. A piece is noted as begun before it is yielded. Who
+        plays it notes that it has ended.
+        """
+        if checkpoint.begun is not None:
+            yield checkpoint.begun
+        logs = self._logs
+        pace = _Pace(self)
+        at = checkpoint.reached
+        while True:
+            end = self._ends(logs)
+            at = {key: at[key] if key in at else self._start(logs, key, end[key]) for key in end}
+            due = self._cut(at, pace.due(logs, at, end))
+            if due != at:
+                yield checkpoint.note_begin(at, due)
+                at = due
+            elif not self.follow and at == end:
+                return
+            else:
+                yield None
+                system.sleep(_LOOK_SECONDS)
+
+    def rows(self, spark: SparkSession, piece: Piece) -> DataFrame:
+        """Read the records of a piece."""
+        reader = spark.read.format("kafkalog").schema(_COLUMNS)
+        return reader.options(**self.options, **_between(piece.start, piece.end)).load(self.log)
+
+    def first_time(self, at: PartitionOffsets, end: PartitionOffsets) -> int | None:
+        """Return the earliest of the times (ms) of the partitions' next records; None: no records.
+
+        What comes first in a partition counts, not what is the earliest in it.
+        """
+        found = []
+        for key in at:
+            alone = {**end, key: at[key]}
+            options = {**self.options, **_between(alone, end)}
+            options.pop("subscribe")
+            rows = kafkalog.read(self.log, self.topics, columns=["timestamp"], options=options)
+            for batch in rows:
+                if batch.num_rows:
+                    found.append(batch.column(0)[0].value // 1000)
+                    break
+        return min(found, default=None)
+
+    @cached_property
+    def _logs(self) -> FollowedLogs:
+        parsed = self._parsed()
+        return FollowedLogs.of(parsed, Subscription.of(parsed).selects)
+
+    def _start(self, logs: FollowedLogs, key: TopicPartition, end: int) -> int:
+        if self.since.time_ms is not None:
+            return _offset_at(logs, key, self.since.time_ms, end)
+        return min(self.since.offsets.get(key, logs.log_start(key)), end)
+
+    def _ends(self, logs: FollowedLogs) -> dict[TopicPartition, int]:
+        """Look where the range ends now."""
+        ends = {}
+        for key, end in logs.look().items():
+            ends[key] = min(self.until.offsets.get(key, end), end)
+            if self.until.time_ms is not None:
+                ends[key] = _offset_at(logs, key, self.until.time_ms, end)
+        return ends
+
+    def _cut(self, at: PartitionOffsets, due: PartitionOffsets) -> dict[TopicPartition, int]:
+        """Bound what is due to a piece."""
+        share = max(1, self.most // max(1, sum(due[key] > at[key] for key in due)))
+        return {key: max(at[key], min(end, at[key] + share)) for key, end in due.items()}
+
+    def _parsed(self) -> ReadOptions:
+        chosen = {"path": self.log, "subscribe": ",".join(self.topics)}
+        return ReadOptions.parse({**self.options, **chosen})
+
+
+class _Pace:
+    """Tells what is due: time passes from the first record on, when it is first looked at."""
+
+    def __init__(self, replay: Replay) -> None:
+        self._replay = replay
+        self._first_ms: int | None = None
+        self._began = 0.0
+
+    def due(
+        self, logs: FollowedLogs, at: PartitionOffsets, end: PartitionOffsets
+    ) -> PartitionOffsets:
+        """Return up to where records are due now; up to ``end`` at most."""
+        speed = self._replay.speed
+        if speed is None or not any(end[key] > at[key] for key in end):
+            return end
+        if self._first_ms is None:
+            self._first_ms = self._replay.first_time(at, end)
+            self._began = system.monotonic()
+        if self._first_ms is None:  # nothing but gaps
+            return end
+        passed_ms = int((system.monotonic() - self._began) * 1000 * speed)
+        now = self._first_ms + passed_ms + 1
+        return {key: max(at[key], _offset_at(logs, key, now, end[key])) for key in end}
+
+
+def _offset_at(logs: FollowedLogs, key: TopicPartition, time_ms: int, end: int) -> int:
+    """Return the offset of a partition's first record of a time or a later one; else ``end``."""
+    with logs.open(key) as log:
+        found = log.offset_for_timestamp(time_ms, end_offset=end)
+    return end if found is None else min(found.offset, end)
+
+
+def _between(start: PartitionOffsets, end: PartitionOffsets) -> dict[str, str]:
+    """Return the options of the source that read from offsets to offsets (exclusive)."""
+    return {
+        "subscribe": ",".join(sorted({key.topic for key in start})),
+        "startingOffsets": json.dumps(to_json(start)),
+        "endingOffsets": json.dumps(to_json(end)),
+    }

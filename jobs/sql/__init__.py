@@ -1,0 +1,1 @@
+"""SQL over log directories by DuckDB, without a JVM: topics are tables."""

@@ -1,0 +1,75 @@
+"""A prompt for SQL, with a history that outlives it."""
+
+from __future__ import annotations
+
+import cmd
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from kafkalog.errors import KafkaLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["SqlPrompt", "history_file"]
+
+_KEPT: Final = 1000
+
+
+def history_file() -> Path:
+    """Return where statements are kept: in the user's folder for such things."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "kafkalog" / "sql_history"
+
+
+class SqlPrompt(cmd.Cmd):
+    """Reads statements, each up to its semicolon; an error ends none but its own."""
+
+    prompt = "kafkalog> "
+
+    def __init__(self, run: Callable[[str], None], tables: Sequence[str]) -> None:
+        super().__init__()
+        self.intro = f"Tables: {', '.join(tables)}. A statement ends with ';', Ctrl-D ends."
+        self._run = run
+        self._begun: list[str] = []
+
+    def onecmd(self, line: str) -> bool:
+        """Take a line."""
+        if line == "EOF" or (not self._begun and line.strip() in {"exit", "quit"}):
+            return True
+        if not self._begun and not line.strip():
+            return False
+        self._begun.append(line)
+        if line.rstrip().endswith(";"):
+            statement = "\n".join(self._begun)
+            self._begun.clear()
+            try:
+                self._run(statement)
+            except KafkaLogError as error:
+                typer.echo(str(error), err=True)
+        self.prompt = "      ...> " if self._begun else SqlPrompt.prompt
+        return False
+
+    def emptyline(self) -> bool:
+        """Do nothing: repeating the last statement is not what anybody expects."""
+        return False
+
+    def preloop(self) -> None:
+        """Load the history."""
+        with contextlib.suppress(ImportError, OSError):
+            import readline  # noqa: PLC0415 - not everywhere
+
+            readline.read_history_file(history_file())
+
+    def postloop(self) -> None:
+        """Keep the history."""
+        with contextlib.suppress(ImportError, OSError):
+            import readline  # noqa: PLC0415
+
+            readline.set_history_length(_KEPT)
+            history_file().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            readline.write_history_file(history_file())

@@ -1,0 +1,109 @@
+"""A DuckDB connection with the topics of log directories as tables."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from kafkalog.errors import KafkaLogError, OptionError
+from kafkalog.files.closing import Closing
+from kafkalog.jobs.cli.log_dirs import partitions_of
+from kafkalog.jobs.sql.tables import LogTable, Scans
+from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.source.read_options import ReadOptions
+
+try:
+    import duckdb
+except ImportError as error:  # pragma: no cover - the test environment has it
+    raise OptionError("SQL needs DuckDB: pip install 'kafkalog[sql]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+__all__ = ["SqlError", "SqlSession"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+_DECODED: Final = {"__consumer_offsets": "offsets", "__transaction_state": "transactions"}
+_ROWS: Final = 10_000
+_BATCHES: Final = "batches"
+_OFFSET: Final = re.compile(r"\boffset\b", re.IGNORECASE)
+
+
+class SqlError(KafkaLogError):
+    """What DuckDB says of a statement, in one line."""
+
+
+class SqlSession(Closing):
+    """Runs statements; not for several threads."""
+
+    def __init__(self, paths: Sequence[str], options: Mapping[str, str]) -> None:
+        """Find the topics, and make a table of each.
+
+        Raises:
+            OptionError: options that cannot be used.
+            LogDirectoryError: no log directory is there.
+        """
+        self.scans = Scans()
+        numbers: dict[str, set[int]] = defaultdict(set)
+        for key in partitions_of(paths, None):
+            numbers[key.topic].add(key.partition)
+        self._given = {"path": ",".join(paths), "onTimestampOverflow": "null", **options}
+        self._connection = duckdb.connect()
+        self._connection.execute(
+            "set timezone='UTC'; set autoinstall_known_extensions=false; "
+            "set enable_progress_bar=false"
+        )
+        self.tables: list[str] = []
+        for topic in sorted(numbers):
+            view = _DECODED.get(topic, "records")
+            self._register(topic, {"subscribe": topic, "view": view}, numbers[topic])
+        every = {"subscribe": ",".join(numbers), "view": _BATCHES}
+        self._register(_BATCHES, every, set().union(*numbers.values()))
+
+    def _register(self, name: str, given: Mapping[str, str], partitions: set[int]) -> None:
+        if name.lower() in {other.lower() for other in self.tables}:
+            _LOGGER.warning(
+                "%s is no table: SQL takes its name for that of another one",
+                name,
+            )
+            return
+        options = ReadOptions.parse({**self._given, **given})
+        warn_ignored(options.ignored)
+        self._connection.register(name, LogTable(options, partitions, self.scans))
+        self.tables.append(name)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def run(self, statement: str) -> Iterator[pa.RecordBatch]:
+        """Run a statement, and return its rows as they come.
+
+        Raises:
+            SqlError: what is wrong with it.
+            KafkaLogError: a log that cannot be read.
+        """
+        self.scans.error = None
+        try:
+            relation = self._connection.sql(statement)
+            if relation is not None:  # as of a statement without rows
+                yield from relation.to_arrow_reader(_ROWS)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self._reason(error, statement) from None
+
+    def _reason(self, error: Exception, statement: str) -> KafkaLogError:
+        """Return what is behind an error of DuckDB, or Arrow's of it."""
+        if self.scans.error is not None:
+            return self.scans.error
+        text, _, rest = str(error).partition("\n")
+        candidates = re.search(r"^(Candidate bindings: .+|Did you mean .+)$", rest, re.MULTILINE)
+        if candidates is not None:
+            text += " " + candidates[0]
+        if isinstance(error, duckdb.ParserException) and _OFFSET.search(statement):
+            text += ' (offset is a word of SQL: write "offset" in double quotes, or record_offset)'
+        return SqlError(" ".join(text.split()))

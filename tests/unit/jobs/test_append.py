@@ -1,0 +1,156 @@
+"""``kafkalog append`` makes records of standard input."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner
+
+import kafkalog
+from kafkalog.files.system import system
+from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.records.line_input import line_batches, pieces_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUMMARY = {"topic": "t", "lines": 3, "records": 3, "commits": 1, "ends": {"t-0": 3}}
+
+
+def append(log: Path, data: str | bytes, *words: object) -> tuple[int, str]:
+    given = ["append", str(log), "--topic", "t", *map(str, words)]
+    done = CliRunner().invoke(app, given, input=data)
+    return done.exit_code, done.output
+
+
+def records(log: Path) -> list[tuple[Any, Any]]:
+    table = kafkalog.read(log, "t", columns=["key", "value"]).read_all()
+    return [(row["key"], row["value"]) for row in table.to_pylist()]
+
+
+def test_each_line_is_a_record_and_the_last_one_needs_no_end(tmp_path: Path) -> None:
+    code, text = append(tmp_path, b"one\n\n\xffthree", "--json")
+    assert (code, json.loads(text)) == (0, SUMMARY)
+    assert records(tmp_path) == [(None, b"one"), (None, b""), (None, b"\xffthree")]
+    code, text = append(tmp_path, "four\n")
+    assert (code, text.split()[-5:]) == (0, ["t", "1", "1", "1", "t-0=4"])
+
+
+def test_keys_nulls_and_headers_are_given_as_to_kcat(tmp_path: Path) -> None:
+    words = ("-K", "::", "-Z", "-H", "h=1", "--partition", 0)
+    assert append(tmp_path, "k::v\nno key\nk::\n::v\n", *words)[0] == 0
+    assert records(tmp_path) == [(b"k", b"v"), (None, b"no key"), (b"k", None), (None, b"v")]
+    (headers, *_) = kafkalog.read(tmp_path, "t", columns=["headers"]).read_all()["headers"]
+    assert headers.as_py() == [{"key": "h", "value": b"1"}]
+
+
+@pytest.mark.parametrize("is_hex", [False, True])
+def test_what_dump_prints_is_appended_as_it_was(tmp_path: Path, is_hex: bool) -> None:
+    data = b"\x00\xff" if is_hex else "é".encode()
+    line = {
+        "key": data.hex() if is_hex else "é",
+        "value": None,
+        "headers": [{"key": "h", "value": None}, {"key": "g", "value": "61" if is_hex else "a"}],
+        "timestamp": 1_700_000_000_000,
+        "partition": 1,
+    }
+    words = ["--input", "json", *(["--hex"] if is_hex else [])]
+    code, text = append(tmp_path / "a", json.dumps(line), *words, "--set", "numPartitions=2")
+    assert code == 0, text
+    shown = ["dump", str(tmp_path / "a"), "--topic", "t", "--records", "--json", *words[2:]]
+    printed = CliRunner().invoke(app, shown).output
+    assert json.loads(printed) == {"topic": "t", "offset": 0, **line}
+    assert append(tmp_path / "b", printed, *words, "--set", "numPartitions=2")[0] == 0
+    first, second = (
+        kafkalog.read(tmp_path / name, "t", options={"includeHeaders": True}).read_all()
+        for name in "ab"
+    )
+    assert first.equals(second)
+
+
+def test_values_of_json_may_be_json_and_headers_an_object(tmp_path: Path) -> None:
+    line = '{"key": 7, "value": {"a": [1, "é"]}, "headers": {"h": "x"}}\n'
+    assert append(tmp_path, line, "--input", "json")[0] == 0
+    assert records(tmp_path) == [(b"7", '{"a": [1, "é"]}'.encode())]
+
+
+def test_there_is_a_commit_for_so_many_lines(tmp_path: Path) -> None:
+    code, text = append(tmp_path, "a\nb\nc\nd\ne\n", "--commit-lines", 2, "--json")
+    assert (code, json.loads(text)["commits"]) == (0, 3)
+    batches = CliRunner().invoke(app, ["dump", str(tmp_path), "--topic", "t", "--json"]).output
+    assert [json.loads(line)["count"] for line in batches.splitlines()] == [2, 2, 1]
+
+
+def test_a_line_that_waits_is_committed_when_its_time_has_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr(system, "monotonic", lambda: clock[0])
+    asked: list[float | None] = []
+    script = iter([(0, b"a\nb"), (0.4, b"c\n"), (0.6, None), (50, b"d\n"), (2, b"e\nf"), (0, b"")])
+
+    def pieces(timeout: float | None) -> bytes | None:
+        asked.append(timeout)
+        passed, piece = next(script)
+        clock[0] += passed
+        return piece
+
+    assert list(line_batches(pieces, 99, 1.0)) == [[b"a", b"bc"], [b"d", b"e"], [b"f"]]
+    assert asked == [None, 1.0, pytest.approx(0.6), None, 1.0, None]
+
+
+def test_a_pipe_gives_what_is_there_and_none_when_nothing_comes() -> None:
+    reading, writing = os.pipe()
+    with os.fdopen(reading, "rb") as stream:
+        read = pieces_of(stream)
+        assert read(0.0) is None
+        os.write(writing, b"x\n")
+        assert read(None) == b"x\n"
+        os.close(writing)
+        assert read(None) == b""
+
+
+def test_a_line_that_is_no_record_is_named_and_what_is_committed_stays(tmp_path: Path) -> None:
+    for bad, reason in [
+        ("{", "is no record"),
+        ("[]", "no JSON object"),
+        ('{"valuex": 1}', "'valuex' is none of"),
+        ('{"partition": "0"}', "'partition' is '0'"),
+    ]:
+        log = tmp_path / str(len(bad))
+        lines = '{"value": "a"}\n{"value": "b"}\n{"value": "c"}\n' + bad
+        code, text = append(log, lines, "--input", "json", "--commit-lines", 2, "--json")
+        assert code == 2
+        assert "line 4" in text.splitlines()[-1]
+        assert reason in text.splitlines()[-1]
+        assert json.loads(text.splitlines()[0])["lines"] == 2
+        assert [value for _, value in records(log)] == [b"a", b"b"]
+
+
+def test_an_interrupt_leaves_what_was_committed_and_the_same_again_adds_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kafkalog.streaming import library
+
+    once = ("--transactional-id", "load", "--commit-lines", 2, "--json")
+    real = library.append
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["version"] == 1:
+            raise KeyboardInterrupt
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "append", interrupted)
+        code, text = append(tmp_path, "a\nb\nc\nd\ne\n", *once)
+    assert code != 0
+    assert json.loads(text.splitlines()[0])["lines"] == 2
+    assert "interrupted amid a commit: lines 3 to 4 are there, or none of them" in text
+    assert [value for _, value in records(tmp_path)] == [b"a", b"b"]
+    code, text = append(tmp_path, "a\nb\nc\nd\ne\n", *once)
+    summary = json.loads(text)
+    assert (code, summary["lines"], summary["records"], summary["commits"]) == (0, 5, 3, 2)
+    assert [value for _, value in records(tmp_path)] == [b"a", b"b", b"c", b"d", b"e"]

@@ -1,0 +1,44 @@
+"""What pipelines say of themselves: examples stand as they are typed, and each can be run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kafkalog.jobs.cli.pipelines import PIPELINES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+INDENT = "      "
+
+
+def examples(help_text: str) -> Iterator[str]:
+    """Give the commands of a help text, each of one line."""
+    for line in re.sub(r"\\\n\s*", "", help_text).splitlines():
+        if line.startswith((f"{INDENT}kafkalog run", f"{INDENT}spark-submit")):
+            yield line.strip()
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_examples_stand_in_the_help_as_they_are_written_and_can_be_parsed(name: str) -> None:
+    module: Any = import_module(f"kafkalog.jobs.{name}")
+    shown = CliRunner().invoke(module.app, ["--help"], terminal_width=60).output
+    written = [line for line in module.__doc__.splitlines() if line.startswith("    ")]
+    assert written
+    for line in written:
+        assert f"  {line}\n" in shown
+    command: Any = typer.main.get_command(module.app)
+    found = list(examples(shown))
+    assert len(found) >= 2, shown
+    for example in found:
+        words = [word.strip("[]") for word in shlex.split(example) if word != "[OPTIONS]"]
+        start = 3 if words[0] == "kafkalog" else words.index(f"{name}.py") + 1
+        assert words[:3] == ["kafkalog", "run", name] or words[0] == "spark-submit"
+        command.make_context(name, words[start:])

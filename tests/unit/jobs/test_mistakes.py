@@ -1,0 +1,93 @@
+"""Common mistakes at the command line: each is answered by one sentence, and by nothing else."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+
+import kafkalog
+from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.running import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MISTAKES = [
+    # a command or an option that there is not, or lacks something
+    ("topcs LOG", "No such command 'topcs'"),
+    ("topics", "Missing argument 'PATH"),
+    ("topics LOG --jsn", "No such option: --jsn"),
+    ("dump LOG", "Missing option '--topic'"),
+    ("dump LOG --topic", "requires an argument"),
+    ("dump LOG --topic t --count none", "a valid integer"),
+    ("dump LOG --topic t --start -1", "greater than or equal to 0"),
+    ("get LOG --topic t", "say which keys"),
+    ("find LOG", "say what to look for"),
+    ("lag LOG", "Missing option '--offsets'"),
+    # folders
+    ("topics nowhere", "nowhere"),
+    ("topics LOG/t-0/00000000000000000000.log", "00000000000000000000.log"),
+    ("topics EMPTY", "is empty: no sink and no broker has written there"),
+    ("topics ABOVE", "Log directories in it: "),
+    ("get LOG --topic t --key k --prefix p", "say which keys"),
+    ("verify OTHER", "is no log directory"),
+    # topics, partitions, offsets, times
+    ("dump LOG --topic T", "T"),
+    ("describe LOG --topic u", "Topics there: t"),
+    ("dump LOG --topic t --partition 3", "t-3 is not in"),
+    ("dump LOG --topic t --since 1700000000", "looks like seconds since 1970"),
+    ("dump LOG --topic t --since yesterday", "expected a time such as"),
+    ("dump LOG --topic t --format %q", "--format has %q"),
+    ("dump LOG --topic t --follow --end 3", "--follow has no end"),
+    ("dump LOG --topic t --set startingOffset=earliest --records", "startingOffset"),
+    ("dump LOG --topic t --json --format %s", "--format and --json"),
+    ("lag LOG --offsets t:5", "t:5"),
+    ("append LOG --topic a/b", "a/b"),
+    ("append LOG --topic t --set compression.type=zip", "compression.type"),
+    ("append LOG --topic t --header h", "NAME=VALUE"),
+    ("alter LOG --topic t --config retention=5", "retention"),
+    ("create LOG --topic t --partitions 1", "t"),
+    # SQL
+    ('sql LOG "select offset from t"', "record_offset"),
+    ('sql LOG "select * from flights"', "flights"),
+    ("sql nowhere", "nowhere"),
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Give a log directory with a topic ``t``, an empty folder, the one above, one of others."""
+    above = tmp_path_factory.mktemp("above")
+    kafkalog.append(above / "log", "t", pa.table({"value": ["a", "b"]}))
+    empty, other = tmp_path_factory.mktemp("empty"), tmp_path_factory.mktemp("other")
+    (other / "photo.png").touch()
+    return {"LOG": above / "log", "ABOVE": above, "EMPTY": empty, "OTHER": other}
+
+
+@pytest.mark.parametrize(("line", "expected"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_answered_by_one_sentence(
+    places: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    line: str,
+    expected: str,
+) -> None:
+    for name, path in places.items():
+        line = line.replace(name, str(path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["kafkalog", *shlex.split(line)])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x\n")))
+    with pytest.raises(SystemExit) as ended:
+        run(app)
+    out, err = capfd.readouterr()
+    assert ended.value.code == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert expected in err
+    assert list(tmp_path.iterdir()) == []

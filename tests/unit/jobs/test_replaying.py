@@ -1,0 +1,162 @@
+"""Which part of a range is due when it is played again, by a clock that nobody waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.sinking import Writer, rows
+
+from kafkalog.errors import CheckpointError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
+from kafkalog.jobs.replay_checkpoint import FILE, Piece, ReplayCheckpoint
+from kafkalog.jobs.replaying import Replay, parse_speed
+from kafkalog.jobs.restore_plan import Until
+from kafkalog.model import TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+START_MS = 1_700_000_000_000
+
+
+class Clock:
+    """Passes only while somebody sleeps."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        patch.setattr(system, "monotonic", lambda: self.now)
+        patch.setattr(system, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> str:
+    """Give records of 0, 10 and 60 s in one partition, and of 5, 3 and 7 s in the other."""
+    seconds = {0: [0, 10, 60], 1: [5, 3, 7]}
+    writer = Writer(tmp_path / "log", topic="t", numPartitions="2")
+    for number, each in seconds.items():
+        stamps = [START_MS + 1000 * second for second in each]
+        writer.write(number, rows(["v"] * 3, partitions=[number] * 3, timestamps=stamps))
+    return str(tmp_path / "log")
+
+
+def played(clock: Clock, log: str, **given: Any) -> list[tuple[float, int, int]]:
+    """Give when each piece was due, s, and up to which offsets."""
+    replay = Replay(log=log, topics=("t",), **given)
+    replay.check()
+    return [
+        (round(clock.now, 1), piece.end[T0], piece.end[T1])
+        for piece in replay.pieces(opened(None))
+        if piece is not None
+    ]
+
+
+def opened(folder: Path | None, **what: str) -> ReplayCheckpoint:
+    return ReplayCheckpoint.open(None if folder is None else str(folder), what)
+
+
+def next_piece(pieces: Iterator[Piece | None]) -> Piece:
+    return next(piece for piece in pieces if piece is not None)
+
+
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_records_are_due_when_as_much_time_has_passed_as_in_the_log(
+    clock: Clock, log: str, speed: float
+) -> None:
+    due = played(clock, log, speed=speed)
+    assert [ends for _, *ends in due] == [[1, 0], [1, 2], [1, 3], [2, 3], [3, 3]]
+    for (at, *_), second in zip(due, (0, 5, 7, 10, 60), strict=True):
+        assert 0 <= at - second / speed <= 0.5
+
+
+def test_as_fast_as_it_goes_all_is_due_at_once(clock: Clock, log: str) -> None:
+    assert played(clock, log) == [(0.0, 3, 3)]
+
+
+def test_a_range_begins_and_ends_at_offsets_or_times(clock: Clock, log: str) -> None:
+    since = Until.parse('{"t":{"0":1}}', "--from")
+    assert played(clock, log, since=since, until=Until({}, START_MS + 7000)) == [(0.0, 1, 2)]
+    late = Replay(log=log, topics=("t",), since=Until({}, START_MS + 6000))
+    assert next_piece(late.pieces(opened(None))).start == {T0: 1, T1: 2}
+    assert played(clock, log, since=Until({}, START_MS + 8000), speed=1.0)[-1][1:] == (3, 3)
+
+
+def test_a_range_without_records_is_played_at_once(clock: Clock, log: str) -> None:
+    since = Until({}, START_MS + 70_000)
+    assert played(clock, log, since=since, speed=1.0) == []
+
+
+def test_a_piece_has_so_many_offsets_at_most(clock: Clock, log: str) -> None:
+    assert [ends for _, *ends in played(clock, log, most=2)] == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_what_comes_later_is_played_when_it_is_followed(clock: Clock, log: str) -> None:
+    pieces = Replay(log=log, topics=("t",), speed=1.0, follow=True).pieces(opened(None))
+    while next_piece(pieces).end != {T0: 3, T1: 3}:
+        pass
+    for looks in range(3):
+        assert next(pieces) is None, looks
+    assert 60 <= clock.now < 62
+    late = rows(["w"], partitions=[1], timestamps=[START_MS + 90_000])
+    Writer(Path(log), topic="t").write(2, late)
+    assert next_piece(pieces).end == {T0: 3, T1: 4}
+    assert 90 <= clock.now < 91
+
+
+def test_a_piece_that_was_begun_comes_again_with_its_number_and_what_has_ended_does_not(
+    log: str, tmp_path: Path
+) -> None:
+    replay, folder = Replay(log=log, topics=("t",), most=2), tmp_path / "c" / "d"
+    checkpoint = opened(folder, TARGET="x")
+    first = next_piece(replay.pieces(checkpoint))
+    again = opened(folder, TARGET="x")
+    assert (again.id, again.begun) == (checkpoint.id, first)
+    pieces = replay.pieces(again)
+    assert next_piece(pieces) == first
+    again.note_end()
+    second = next_piece(pieces)
+    assert second == Piece(1, first.end, {T0: 2, T1: 2})
+    again.note_end()
+
+    ended = opened(folder, TARGET="x")
+    assert (ended.begun, ended.reached) == (None, second.end)
+    assert next_piece(replay.pieces(ended)) == Piece(2, second.end, {T0: 3, T1: 3})
+
+
+def test_a_checkpoint_of_something_else_or_a_damaged_one_is_refused(
+    log: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "c"
+    next_piece(Replay(log=log, topics=("t",)).pieces(opened(folder, TARGET="x")))
+    with pytest.raises(OptionError, match="is of another replay: its TARGET is 'x', and 'y' was"):
+        opened(folder, TARGET="y")
+    with pytest.raises(OptionError, match="has files, and none of them is a replay's"):
+        opened(tmp_path)
+    (folder / FILE).write_bytes((folder / FILE).read_bytes()[:-9])
+    with pytest.raises(CheckpointError, match="Give another folder, and --from"):
+        opened(folder, TARGET="x")
+
+
+@pytest.mark.parametrize("text", ["fast", "0", "-1", "nan", "inf"])
+def test_a_speed_is_a_number_above_0_or_max(text: str) -> None:
+    with pytest.raises(OptionError, match=r"--speed is .*, expected a number above 0, or max"):
+        parse_speed(text)
+
+
+def test_what_is_not_there_is_refused(log: str) -> None:
+    with pytest.raises(UnknownTopicOrPartitionError):
+        Replay(log=log, topics=("u",)).check()
+    with pytest.raises(OptionError, match="--follow has no end: leave out --until"):
+        Replay(log=log, topics=("t",), follow=True, until=Until({}, 1)).check()
+    with pytest.raises(OptionError, match="--until names t-7, which is not in what is played"):
+        Replay(log=log, topics=("t",), until=Until({TopicPartition("t", 7): 3})).check()

@@ -1,0 +1,218 @@
+"""``kafkalog sql``: topics are tables of DuckDB, and what a query asks for decides what is read."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.corpus import UnpackedCase
+from tests.support.counted_reads import counted_reads
+from tests.support.distributions import ROOT
+from typer.testing import CliRunner
+
+import kafkalog
+from kafkalog.errors import CorruptRecordError
+from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.sql.filters import hull_of, offset_value
+from kafkalog.jobs.sql.prompt import SqlPrompt, history_file
+from kafkalog.jobs.sql.session import SqlError, SqlSession
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STAMP = 1_700_000_000_000  # 2023-11-14T22:13:20Z
+
+
+def call(*words: object, data: str | None = None) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["sql", *map(str, words)], input=data)
+    return done.exit_code, done.output
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a topic ``t`` of two partitions with 40 batches of a record, and a topic ``a.b``."""
+    folder = tmp_path_factory.mktemp("log")
+    for number in range(20):
+        table = pa.table(
+            {
+                "key": pa.array([b"\xff", f"k{number}".encode()]),
+                "value": pa.array([bytes([65 + number]) * 20_000, b"v"]),
+                "partition": pa.array([0, 1], pa.int32()),
+                "timestamp": pa.array([STAMP + 1000 * number] * 2, pa.timestamp("ms")),
+            }
+        )
+        kafkalog.append(folder, "t", table, options={"numPartitions": "2"})
+    kafkalog.append(folder, "a.b", pa.table({"value": ["x"]}))
+    return folder
+
+
+@pytest.fixture
+def session(log: Path) -> Iterator[SqlSession]:
+    with SqlSession([str(log)], {}) as session:
+        yield session
+
+
+def rows(session: SqlSession, statement: str) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in session.run(statement) for row in batch.to_pylist()]
+
+
+def test_a_table_on_a_terminal_and_an_object_a_line_with_json(log: Path) -> None:
+    query = 'select partition, count(*) n, max("offset") last from t group by 1 order by 1'
+    code, text = call(log, query)
+    assert (code, text.split()) == (0, ["partition", "n", "last", "0", "20", "19", "1", "20", "19"])
+    code, text = call(log, query, "--json")
+    assert (code, [json.loads(line) for line in text.splitlines()]) == (
+        0,
+        [{"partition": n, "n": 20, "last": 19} for n in (0, 1)],
+    )
+    code, text = call(log, "--json", data='select value, timestamp from "a.b"; select 1 one')
+    assert (code, json.loads(text)) == (0, {"one": 1})
+
+
+def test_bytes_that_are_no_text_have_no_text(session: SqlSession) -> None:
+    query = "select key, key_text, value_text from t where record_offset = 0 order by partition"
+    assert rows(session, query) == [(b"\xff", None, "A" * 20_000), (b"k0", "k0", "v")]
+
+
+@pytest.mark.parametrize(
+    ("condition", "read", "left"),
+    [
+        ("partition = 1", 20, 20),
+        ("partition in (1, 7)", 20, 20),
+        ("record_offset >= 18", 4, 4),
+        ('"offset" between 5 and 6 or "offset" = 8', 8, 6),
+        ("partition = 0 and record_offset < 3", 3, 3),
+        ("timestamp >= '2023-11-14 22:13:38Z'", 4, 4),
+        ("timestamp > now() - interval 1 hour", 0, 0),
+        ("key_text = 'k3'", 40, 1),
+        ("timestamp is null", None, 0),
+        ("topic = 't' and value_text = 'v' and record_offset = 7", 2, 1),
+    ],
+)
+def test_filters_decide_what_is_read(
+    session: SqlSession, condition: str, read: int | None, left: int
+) -> None:
+    session.scans.rows = 0
+    assert rows(session, f"select count(*) from t where {condition}") == [(left,)]
+    assert read is None or session.scans.rows == read
+
+
+def test_a_filter_saves_bytes(session: SqlSession) -> None:
+    fetched = []
+    for condition in ("true", "record_offset = 19 and partition = 0"):
+        with counted_reads() as counted:
+            rows(session, f"select max(value) from t where {condition}")
+        fetched.append(counted[".log"])
+    assert fetched[1] < fetched[0] / 5
+
+
+def test_a_table_is_read_anew_by_each_query_and_may_be_joined_with_itself(log: Path) -> None:
+    folder = log.parent / "growing"
+    kafkalog.append(folder, "t", pa.table({"value": ["x"]}))
+    with SqlSession([str(folder)], {}) as session:
+        assert rows(session, "select count(*) from t a join t b using (record_offset)") == [(1,)]
+        kafkalog.append(folder, "t", pa.table({"value": ["y"]}))
+        assert rows(session, "select count(*) from t a join t b using (record_offset)") == [(2,)]
+
+
+def test_batches_and_internal_topics_are_views(tmp_path: Path, session: SqlSession) -> None:
+    query = "select topic, sum(count) from batches where partition = 1 group by 1"
+    assert rows(session, query) == [("t", 20)]
+    path = UnpackedCase("p09-groups", tmp_path).path
+    with SqlSession([path], {}) as other:
+        query = 'select distinct "group" from __consumer_offsets where committedOffset is not null'
+        assert ("simple-0",) in rows(other, query)
+        assert rows(other, "select count(*) from __transaction_state")[0][0] > 0
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("select offset from t", 'write "offset" in double quotes, or record_offset'),
+        ("select nothing from t", '"nothing" not found'),
+        ("choose 1", "syntax error"),
+        ("select * from none", "none"),
+        ("select 1/", "syntax error"),
+    ],
+)
+def test_an_error_is_one_line(log: Path, statement: str, expected: str) -> None:
+    code, text = call(log, statement)
+    assert code == 2
+    assert expected in text
+    assert len(text.splitlines()) == 1
+
+
+def test_damage_is_named_as_everywhere(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["x" * 100]}))
+    segment = tmp_path / "t-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    with SqlSession([str(tmp_path)], {}) as session, pytest.raises(CorruptRecordError):
+        rows(session, "select * from t")
+    code, text = call(tmp_path, "select * from t")
+    assert (code, len(text.splitlines())) == (1, 1)
+
+
+def test_a_statement_that_fails_leaves_the_session_as_it_was(session: SqlSession) -> None:
+    with pytest.raises(SqlError):
+        rows(session, "select nope from t")
+    assert rows(session, 'select count(*) from "a.b"') == [(1,)]
+
+
+def test_the_prompt_takes_statements_up_to_their_semicolons_and_keeps_a_history(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run: list[str] = []
+
+    def take(statement: str) -> None:
+        run.append(statement)
+        if "bad" in statement:
+            raise SqlError("no good")
+
+    prompt = SqlPrompt(take, ["t"])
+    prompt.use_rawinput = False
+    prompt.stdin = io.StringIO("select 1,\n  2;\n\nbad;\nselect 3;\nquit\n")
+    prompt.cmdloop()
+    assert run == ["select 1,\n  2;", "bad;", "select 3;"]
+    assert capsys.readouterr().err == "no good\n"
+    assert history_file() == tmp_path / "kafkalog" / "sql_history"
+    assert history_file().exists()
+
+
+def test_a_column_has_the_same_bounds_as_the_filter() -> None:
+    schema = pa.schema({"offset": pa.int64()})
+
+    @settings(max_examples=25, deadline=None)
+    @given(st.integers(0, 99), st.integers(0, 99), st.booleans())
+    def check(low: int, high: int, either: bool) -> None:
+        field = pc.field("offset")
+        above, below = field >= low, field < high
+        expression = (above & below) if not either else ((field == low) | (field == high))
+        hull = hull_of(expression, "offset", offset_value, 1000, schema)
+        passing = {low, high} if either else set(range(low, high))
+        assert all(number in hull for number in passing)
+        if passing:
+            assert (max(0, hull.first), hull.last) == (min(passing), max(passing))
+
+    check()
+
+
+def test_the_recipes_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = {"key": ["UA", "AA", "UA"], "value": ["EWR-IAH", "JFK-MIA", "LGA-IAH"]}
+    kafkalog.append(tmp_path, "flights", pa.table(rows))
+    page = (ROOT / "docs" / "sql.md").read_text()
+    recipes = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(recipes) == 2
+    for recipe in recipes:
+        exec(recipe.replace("/logs/a", str(tmp_path)), {})
+        assert re.search(r"UA\W+2", capsys.readouterr().out)

@@ -1,0 +1,98 @@
+"""``kafkalog stats`` counts what is in topics."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from tests.support.corpus import UnpackedCase
+from typer.testing import CliRunner
+
+import kafkalog
+from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.units import shown_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STAMP = 1_700_000_000_000
+
+
+def call(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.output
+
+
+def counted(*words: object) -> list[dict[str, Any]]:
+    code, text = call("stats", *words, "--json")
+    assert code == 0, text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_each_partition_is_counted(tmp_path: Path) -> None:
+    for number in range(2):
+        table = pa.table(
+            {
+                "value": ["x" * 2000] * 3,
+                "timestamp": pa.array([STAMP, STAMP + 7, STAMP + number], pa.timestamp("ms")),
+            }
+        )
+        kafkalog.append(tmp_path, "t", table, options={"compression.type": "zstd"})
+    size = (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size
+    assert counted(tmp_path, "--topic", "t") == [
+        {
+            "topic": "t",
+            "partition": 0,
+            "records": 6,
+            "batches": 2,
+            "bytes": size,
+            "recordsPerBatch": 3.0,
+            "bytesPerBatch": size // 2,
+            "firstTimestamp": STAMP,
+            "lastTimestamp": STAMP + 7,
+            "codecs": {"zstd": 2},
+            "producers": 0,
+            "markers": 0,
+        }
+    ]
+    code, text = call("stats", tmp_path)
+    assert code == 0
+    assert "2023-11-14T22:13:20.007Z" in text
+    assert "zstd=2" in text
+    assert shown_size(size) in text
+
+
+def test_markers_and_producers_of_transactions_are_counted_apart(tmp_path: Path) -> None:
+    path = UnpackedCase("p06-transactions", tmp_path).path
+    rows = {row["partition"]: row for row in counted(path, "--topic", "txn")}
+    for partition, row in rows.items():
+        words = ("--topic", "txn", "--partition", partition, "--count", 9999, "--json")
+        batches = [json.loads(line) for line in call("dump", path, *words)[1].splitlines()]
+        data = [each for each in batches if not each["control"]]
+        assert row["batches"] == len(batches)
+        assert row["markers"] == len(batches) - len(data) > 0
+        assert row["records"] == sum(each["count"] for each in data)
+        assert row["producers"] == len({each["producerId"] for each in data} - {-1}) > 0
+
+
+def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["x"]}))
+    code, text = call("stats", tmp_path, "--topic", "u")
+    assert (code, len(text.splitlines()), "Topics there: t" in text) == (2, 1, True)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1_048_575, "1.0 MiB"),
+        (1_288_490_189, "1.2 GiB"),
+        (2**70, "1048576.0 PiB"),
+    ],
+)
+def test_sizes_are_shown_in_the_unit_that_suits_them(size: int, expected: str) -> None:
+    assert shown_size(size) == expected
