@@ -3,15 +3,15 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# How many processes run tests side by side; a file stays with one of them. Unit tests wait for
-# the disk, so one more of them runs.
-WORKERS ?= 2
+# How many processes run tests side by side; a file stays with one of them. Tests wait for the disk
+# and for other processes: three of them keep two cores busy.
+WORKERS ?= 3
 PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 # The Java that `make env` found; a shell of your own needs it only if its `java` is another.
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit differential stress kills model powerloss simulate mutations day fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test unit assignors differential stress kills model powerloss simulate mutations day fuzz live bench lint types fmt build zip clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -25,7 +25,7 @@ test: env ## Run all tests, with real Spark, real brokers and real kills
 	$(RUN) $(PYTEST)
 
 unit: env ## Run the tests that need neither a JVM nor a server, but for those that take seconds
-	$(RUN) $(PYTEST) -n $$(( $(WORKERS) + 1 )) --dist worksteal -m "not long" tests/unit
+	$(RUN) $(PYTEST) --dist worksteal -m "not long" tests/unit
 
 kills: env ## Kill writers at every call that changes a file, at random a thousand times, and Spark
 	$(RUN) env KAFKALOG_KILL_STRIDE=1 KAFKALOG_KILLS=1000 KAFKALOG_SPARK_KILLS=20 \
@@ -65,6 +65,9 @@ fuzz: env ## Fuzz every parser and kernel, and odd state files, led by coverage,
 live: env ## Read for two minutes under a broker that writes, rolls, compacts and deletes
 	KAFKALOG_LIVE_SECONDS=120 $(RUN) python -m pytest -q tests/interop/test_live_broker.py
 
+assignors: env ## Hold the assignors of consumer groups against Kafka's (half an hour)
+	KAFKALOG_ASSIGNOR_GROUPS=2000 $(RUN) python -m pytest -q --timeout 7200 tests/interop/test_assignors.py
+
 differential: env ## Hold all pairs of options against Spark's Kafka source (10 minutes)
 	KAFKALOG_DIFFERENTIAL=all $(RUN) python -m pytest -q tests/interop/test_differential.py
 
@@ -82,6 +85,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.worker_memory
 	$(RUN) python -m benchmarks.compaction --docs docs
 	$(RUN) python -m benchmarks.latest --docs docs
+	$(RUN) python -m benchmarks.look_ups --docs docs
 
 lint: env ## Check style, import layers and spelling
 	$(RUN) ruff check .

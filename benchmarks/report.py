@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Goal, Measured, Samples, Workload
 
-__all__ = ["COMPACTION", "LATEST", "section_table", "table", "write", "write_section"]
+__all__ = ["COMPACTION", "LATEST", "LOOK_UPS", "section_table", "table", "write", "write_section"]
 
 COMPACTION: Final = "Compaction"
 LATEST: Final = "The newest row of each key"
+LOOK_UPS: Final = "Look-ups"
 """Sections of the page that other benchmarks write."""
 
 _HEADINGS: Final = (
@@ -74,7 +75,7 @@ def write(
         if _plot(directory / name, title, chosen(measured))
     ]
     path = directory / "benchmarks.md"
-    others = "".join(_section_of(path, title) for title in (COMPACTION, LATEST))
+    others = "".join(_section_of(path, title) for title in (COMPACTION, LATEST, LOOK_UPS))
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 
 

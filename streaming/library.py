@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, RowError
+from kafkalog.files.block_cache import CacheStats, block_cache
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
+from kafkalog.streaming.groups.assignors import assign_partitions
 from kafkalog.streaming.operate.periodic_retention import retain_if_due
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.task_writer import TaskWriter
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["Outcome", "Paths", "append", "get", "read", "tail"]
+__all__ = ["Outcome", "Paths", "append", "assign_partitions", "cache_stats", "get", "read", "tail"]
 
 
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
@@ -201,16 +203,20 @@ def get(
             topic's partitions is not known.
         KafkaLogError: directories or logs that cannot be read.
     """
-    from kafkalog.streaming.source.lookup import AsOf, look_up, partition_of_key  # noqa: PLC0415
+    from kafkalog.streaming.source import lookup  # noqa: PLC0415
 
     given = {"path": _joined(path), **_texts(options or {}, _OF_GET)}
     sought = key.encode() if isinstance(key, str) else bytes(key)
-    if partition is None:
-        partition = partition_of_key(given, topic, sought)
-    as_of = AsOf(as_of_offset, as_of_timestamp)
-    found = look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
+    partition = lookup.partition_to_search(given, topic, sought, partition)
+    as_of = lookup.AsOf(as_of_offset, as_of_timestamp)
+    found = lookup.look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
     rows = [row for batch in found for row in batch.to_pylist()]
     return rows[0] if rows else None
+
+
+def cache_stats() -> CacheStats:
+    """Return what the cache of this process did for look-ups, and what it holds now."""
+    return block_cache().stats()
 
 
 @crosses_border
@@ -239,31 +245,12 @@ def tail(
     Raises:
         OptionError, KafkaLogError: as in :func:`read`; raised when the first batch is asked for.
     """
+    from kafkalog.streaming.source.new_splits import new_splits  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
-    for split in _new_splits(parsed, idle_timeout):
+    for split in new_splits(parsed, idle_timeout):
         yield from read_split(split, parsed, rows)
-
-
-def _new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[LogSplit]:
-    """Plan what is committed, as it comes; each split has been read when the next is asked for."""
-    from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
-    from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
-
-    control = StreamControl(options)
-    with naming_way_out(options):
-        position = control.initial()
-    last_seen = system.monotonic()
-    while True:
-        with naming_way_out(options):
-            end = control.next_end(position, take_all=True)
-            splits = control.plan(position, end) if end != position else ()
-        if end != position:
-            yield from splits
-            position, last_seen = end, system.monotonic()
-        elif idle_timeout is not None and system.monotonic() - last_seen >= idle_timeout:
-            return
 
 
 @crosses_border
@@ -287,9 +274,7 @@ def _reading(
     strings: Sequence[str],
     options: OptionValues | None,
 ) -> tuple[ReadOptions, RowSchema]:
-    from pyspark.sql.types import StringType, StructType  # noqa: PLC0415
-
-    from kafkalog.streaming.schema import RowSchema, source_schema  # noqa: PLC0415
+    from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
     topics = [topic] if isinstance(topic, str) else list(topic)
@@ -300,15 +285,8 @@ def _reading(
         raise OptionError(f"view={parsed.view} is for Spark: rows here are records")
     if parsed.commit_group_offsets:
         raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
-    offered = source_schema(include_headers=parsed.include_headers or "headers" in columns)
-    unknown = [name for name in (*columns, *strings) if name not in offered.names]
-    if unknown:
-        raise OptionError(f"no column {unknown[0]!r}, expected some of {', '.join(offered.names)}")
-    schema = StructType()
-    for name in columns or offered.names:
-        field = offered[name]
-        schema.add(name, StringType() if name in strings else field.dataType, field.nullable)
-    return parsed, RowSchema.of(schema)
+    rows = RowSchema.named(columns, strings=strings, include_headers=parsed.include_headers)
+    return parsed, rows
 
 
 def _joined(path: Paths) -> str:

@@ -13,49 +13,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
-
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     import pyarrow as pa
+    from pyspark.sql.types import DataType, StructField, StructType
 
 __all__ = ["RowSchema", "source_schema"]
 
-_HEADERS: Final = ArrayType(
-    StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_NAMES: Final = (
+    *("key", "value", "topic", "partition"),
+    *("offset", "timestamp", "timestampType", "headers"),
 )
-
-_COLUMNS: Final[dict[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "timestampType": IntegerType(),
-    "headers": _HEADERS,
-}
 _READABLE_AS_STRING: Final = frozenset({"key", "value"})
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 
 
+def _columns() -> dict[str, DataType]:
+    """Return the columns as Spark knows them."""
+    from pyspark.sql import types  # noqa: PLC0415 - not at import: a look-up does without
+
+    text, data, number = types.StringType(), types.BinaryType(), types.IntegerType()
+    header = [types.StructField("key", text), types.StructField("value", data)]
+    headers = types.ArrayType(types.StructType(header))
+    kinds = (data, data, text, number, types.LongType(), types.TimestampType(), number, headers)
+    return dict(zip(_NAMES, kinds, strict=True))
+
+
 def source_schema(*, include_headers: bool) -> StructType:
     """Return the schema of Spark's Kafka source; ``headers`` only on request, as there."""
+    from pyspark.sql.types import StructField, StructType  # noqa: PLC0415
+
     return StructType(
         [
             StructField(name, kind)
-            for name, kind in _COLUMNS.items()
+            for name, kind in _columns().items()
             if include_headers or name != "headers"
         ]
     )
@@ -73,6 +67,28 @@ class RowSchema:
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
     strings: frozenset[str]
+
+    @classmethod
+    def named(
+        cls,
+        columns: Sequence[str] = (),
+        *,
+        strings: Collection[str] = (),
+        include_headers: bool = False,
+    ) -> RowSchema:
+        """Choose columns by their exact names; default: all, ``headers`` only if included.
+
+        Raises:
+            OptionError: a column that the source does not have.
+        """
+        with_headers = include_headers or "headers" in columns
+        offered = [name for name in _NAMES if with_headers or name != "headers"]
+        for name in (*columns, *strings):
+            if name not in offered:
+                raise OptionError(f"no column {name!r}, expected some of {', '.join(offered)}")
+        chosen = tuple(columns or offered)
+        nullable = (True,) * len(chosen)
+        return cls(chosen, chosen, nullable, frozenset(strings) & _READABLE_AS_STRING)
 
     @classmethod
     def of(cls, schema: StructType) -> RowSchema:
@@ -95,7 +111,7 @@ class RowSchema:
             strings=frozenset(
                 column
                 for column, field in zip(columns, schema.fields, strict=True)
-                if column in _READABLE_AS_STRING and isinstance(field.dataType, StringType)
+                if column in _READABLE_AS_STRING and field.dataType.typeName() == "string"
             ),
         )
 
@@ -125,7 +141,7 @@ class RowSchema:
 
 
 def _column_of(field: StructField) -> str:
-    by_key = {name.lower(): name for name in _COLUMNS}
+    by_key = {name.lower(): name for name in _NAMES}
     column = by_key.get(field.name.lower())
     if column is None:
         raise OptionError(
@@ -133,7 +149,7 @@ def _column_of(field: StructField) -> str:
             f"choose some of: {_offered()}"
         )
     if not _accepts(column, field.dataType):
-        if field.dataType.simpleString() == _COLUMNS[column].simpleString():
+        if field.dataType.simpleString() == _columns()[column].simpleString():
             raise OptionError(
                 f"the schema declares parts of column {field.name!r} NOT NULL; leave NOT NULL out"
             )
@@ -150,15 +166,17 @@ def _column_of(field: StructField) -> str:
 
 
 def _accepts(column: str, kind: DataType) -> bool:
+    from pyspark.sql.types import StringType  # noqa: PLC0415
+
     if column in _READABLE_AS_STRING and kind == StringType():
         return True
-    return kind == _COLUMNS[column]
+    return kind == _columns()[column]
 
 
 def _kinds_of(column: str) -> str:
-    kind = _COLUMNS[column].simpleString()
+    kind = _columns()[column].simpleString()
     return f"{kind} or string" if column in _READABLE_AS_STRING else kind
 
 
 def _offered() -> str:
-    return ", ".join(f"{name} {_kinds_of(name)}" for name in _COLUMNS)
+    return ", ".join(f"{name} {_kinds_of(name)}" for name in _NAMES)

@@ -1,7 +1,9 @@
 """Kafka's log without the broker: read and write Kafka's log directories from Spark and Python.
 
-:func:`append`, :func:`read`, :func:`tail` and :func:`get`
+:func:`append`, :func:`read`, :func:`tail`, :func:`get` and :func:`cache_stats`
     Arrow tables in and out, and look-ups of keys, without Spark.
+:func:`assign_partitions`
+    who reads which partitions in a consumer group.
 
 ``kafkalog.streaming``
     the log itself (``records`` for bytes, ``log`` for files), the Spark ``source`` and ``sink``.
@@ -19,16 +21,20 @@ imports pyspark, pyarrow, numba or a codec; the functions are imported when firs
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kafkalog.streaming.library import append, get, read, tail
+    from kafkalog.streaming.library import append, assign_partitions, cache_stats, get, read, tail
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "append", "get", "read", "tail"]
+__all__ = ["__version__", "append", "assign_partitions", "cache_stats", "get", "read", "tail"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in {"append", "get", "read", "tail"}:
+    if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from kafkalog.streaming import library  # noqa: PLC0415
 
     return getattr(library, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

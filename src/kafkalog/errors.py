@@ -18,11 +18,13 @@
     ├── RecordTooLargeError              a record that does not fit ``max.message.bytes``
     ├── TimestampOutOfRangeError         a timestamp that no Spark timestamp can hold
     ├── RowError (ValueError)            a row that cannot become a record
+    ├── SpillError                       what does not fit in memory cannot be written to disk
     ├── CheckpointError                  a state or checkpoint file that cannot be read or trusted
     ├── DurabilityError                  committed, visible, and may not survive a loss of power
     └── CommitError                      a micro-batch was not committed; nothing of it is visible
         ├── LockTimeoutError             another writer holds the directory
         ├── FencedWriterError            a newer run of the same query has taken over
+        ├── FencedMemberError            a member of a group no longer has what it commits
         └── BatchIdentityError           cannot be proved to be the same, or the next, batch
 
 Spark hands the driver nothing but the text of an exception, so the message alone locates the fault:
@@ -46,6 +48,7 @@ __all__ = [
     "DataLossError",
     "DecompressedTooLargeError",
     "DurabilityError",
+    "FencedMemberError",
     "FencedWriterError",
     "InvalidTopicError",
     "KafkaLogError",
@@ -55,6 +58,7 @@ __all__ = [
     "OptionError",
     "RecordTooLargeError",
     "RowError",
+    "SpillError",
     "TimestampOutOfRangeError",
     "UnknownTopicOrPartitionError",
     "UnsupportedCodecError",
@@ -160,6 +164,10 @@ class RowError(KafkaLogError, ValueError):
     """A row that cannot become a record: its topic, partition, headers or timestamp."""
 
 
+class SpillError(KafkaLogError):
+    """What a task cannot keep in memory cannot be written to a local directory, or read again."""
+
+
 class CheckpointError(KafkaLogError):
     """A checkpoint or state file that cannot be read or must not be trusted."""
 
@@ -184,6 +192,16 @@ class LockTimeoutError(CommitError):
 
 class FencedWriterError(CommitError):
     """A newer run of the same query has taken over; this one must stop."""
+
+    retriable: ClassVar[bool] = False
+
+
+class FencedMemberError(CommitError):
+    """A member of a consumer group does not have, or did not keep, the partitions it commits.
+
+    The group went on without it, or the group stands elsewhere than what it read begins. Nothing of
+    what it commits is written; it has to join again.
+    """
 
     retriable: ClassVar[bool] = False
 

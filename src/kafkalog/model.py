@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import InvalidTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = [
     "CLUSTER_METADATA_TOPIC",
@@ -20,6 +23,7 @@ __all__ = [
     "OffsetRange",
     "TimestampType",
     "TopicPartition",
+    "partition_counts",
     "partition_directory_name",
     "validate_topic_name",
 ]
@@ -73,6 +77,14 @@ class OffsetRange(NamedTuple):
     topic_partition: TopicPartition
     start: int
     end: int
+
+
+def partition_counts(partitions: Iterable[TopicPartition]) -> dict[str, int]:
+    """Return how many partitions each topic has, by the highest number there is."""
+    counts: dict[str, int] = {}
+    for topic, number in partitions:
+        counts[topic] = max(counts.get(topic, 0), number + 1)
+    return counts
 
 
 def partition_directory_name(topic: str, partition: int) -> str:

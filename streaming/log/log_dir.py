@@ -256,9 +256,9 @@ def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not isinstance(path, RemotePath):
             raise LogDirectoryError(
-                f"log directory {path} does not exist: a first write makes it; a stream with "
-                "subscribePattern waits for topics in an empty one. Where several machines work, "
-                "it must be mounted on each"
+                f"log directory {path} does not exist; check its name, and where several machines "
+                "work, that it is mounted on each. If nothing was written yet: a first write makes "
+                "it, and a stream with subscribePattern waits for topics in an empty one"
             ) from error
         raise LogDirectoryError(
             f"log directory {path} cannot be listed: {error.strerror or error}; where several "

@@ -8,7 +8,6 @@ that is written twice says the same.
 
 from __future__ import annotations
 
-import functools
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,14 +18,9 @@ from kafkalog.files.local_paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.commit.riders import Rider
-from kafkalog.streaming.coordinator.group_positions import (
-    DEFAULT_OFFSETS_PARTITIONS,
-    partition_for_group,
-)
-from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
+from kafkalog.streaming.groups.group_commits import offsets_rider
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
@@ -37,15 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["GroupWriter"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
-
-_OFFSETS_TOPIC: Final = "__consumer_offsets"
-
-_TOPIC: Final = TopicPolicy(
-    allows_internal=True,
-    partitions=DEFAULT_OFFSETS_PARTITIONS,
-    settings={"cleanup.policy": "compact", "segment.bytes": str(100 << 20)},
-)
-"""As a broker makes the topic; one that exists keeps its partitions."""
 
 
 class GroupWriter:
@@ -82,8 +67,9 @@ class GroupWriter:
             return False
         now_ms = system.time_ns() // 1_000_000
         plan = CommitPlan(directories=self._directories, planned_ms=now_ms)
+        rider = offsets_rider(self._group, changed, now_ms)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
-        committer = Committer(plan, identity, riders=[self._rider(changed, now_ms)])
+        committer = Committer(plan, identity, riders=[rider])
         committer.commit_or_abort([])
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
@@ -95,16 +81,3 @@ class GroupWriter:
             self.commit(positions)
         except (KafkaLogError, OSError) as error:
             _LOGGER.warning("positions of group %r were not committed: %s", self._group, error)
-
-    def _rider(self, positions: Mapping[TopicPartition, int], now_ms: int) -> Rider:
-        records = [
-            (encode_position_key(self._group, key), encode_position(offset, timestamp_ms=now_ms))
-            for key, offset in positions.items()
-        ]
-        return Rider(
-            topic=_OFFSETS_TOPIC,
-            partition_of=functools.partial(partition_for_group, self._group),
-            records=records,
-            timestamp_ms=now_ms,
-            policy=_TOPIC,
-        )

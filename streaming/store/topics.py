@@ -20,7 +20,12 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.system import once_per_process
-from kafkalog.model import CLUSTER_METADATA_TOPIC, INTERNAL_TOPICS, validate_topic_name
+from kafkalog.model import (
+    CLUSTER_METADATA_TOPIC,
+    INTERNAL_TOPICS,
+    partition_counts,
+    validate_topic_name,
+)
 from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.deleted import without_deleted
@@ -160,7 +165,6 @@ class TopicCatalog:
         self._read_id = read_id
         self._committed = committed
         self._policy = policy
-        self._counts: dict[str, int] = {}
         self._new: set[str] = set()
         self._owners = TopicOwners(committed.state)
         being_made = {
@@ -168,8 +172,7 @@ class TopicCatalog:
             for intended in (committed.unfinished.partitions if committed.unfinished else ())
             if intended.created
         }
-        for topic, number in partitions.keys() - being_made:
-            self._counts[topic] = max(self._counts.get(topic, 0), number + 1)
+        self._counts = partition_counts(partitions.keys() - being_made)
 
     @classmethod
     def load(cls, directories: Iterable[Path], policy: TopicPolicy) -> Self:

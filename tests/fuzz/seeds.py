@@ -17,6 +17,9 @@ from tests.support.states import in_format_1, up_to
 from kafkalog.checkpoints.commit_state import CommitState, TopicState, WriterState
 from kafkalog.checkpoints.intent import IntendedPartition, Intent
 from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.group_metadata import encode_group_metadata
+from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
 from kafkalog.streaming.records.compression import Codec, compress
 
 if TYPE_CHECKING:
@@ -74,6 +77,19 @@ def _lz4_frames() -> Iterator[bytes]:
     body = record_seeds()[0][61:]
     for times in (1, 3, 40):
         yield compress(Codec.LZ4, (body + bytes(times)) * times)[7:]
+
+
+def _memtables() -> Iterator[bytes]:
+    """Give keys in the order of their numbers, with some twice, and some that begin alike."""
+    yield b"\x03" + b"\xff".join(b"key %d" % (n * 7 % 19) for n in range(40))
+    yield b"\x00" + b"\xff".join(b"a" * (n % 5) for n in range(60))
+
+
+def _spilled_entries() -> Iterator[bytes]:
+    """Give entries without and with values."""
+    tag = (1 << 8 | 1).to_bytes(8, "little")
+    yield (b"\x0bkey" + tag + b"\0") * 3
+    yield b"\x08" + tag + b"\x03abc" + b"\x88\x01" + b"k" * 128 + tag + b"\0"
 
 
 def _message_sets() -> Iterator[bytes]:
@@ -138,6 +154,23 @@ def _coordinator_records() -> Iterator[bytes]:
                 yield bytes([len(row["key"])]) + row["key"] + (row["value"] or b"")
 
 
+def _groups() -> Iterator[bytes]:
+    """Give a record of ours, what members say in their files, and records of a broker's."""
+    settings = MemberSettings(frozenset({"t", "u"}), "i", "c", "h")
+    one, two = TopicPartition("t", 0), TopicPartition("u", 3)
+    member = Member(settings, {one: 3}, {two: 2})
+    record = GroupRecord(4, "range", "A", {"A": member, "B": Member(settings)})
+    yield encode_group_metadata(record.metadata(1_700_000_000_000))
+    yield (
+        b'{"group":"g","member":"A","topics":["t"],"instance":null,"client":"c","host":"h",'
+        b'"sessionTimeoutMs":45000,"rebalanceTimeoutMs":300000,"strategy":"range",'
+        b'"generation":3,"owned":[["t",0],["u",3]],"leaving":false}'
+    )
+    for seed in _coordinator_records():
+        if seed[1:3] == b"\x00\x02":
+            yield seed[1 + seed[0] :]
+
+
 def _cluster_metadata() -> Iterator[bytes]:
     """Give a topic and a setting of it; a setting that goes, and the topic that goes."""
     created = b"\x01\x02\x00\x02t" + bytes(range(16)) + b"\x00"
@@ -164,6 +197,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "compressed_batches": _streams,
     "message_sets": _message_sets,
     "coordinator_records": _coordinator_records,
+    "groups": _groups,
     "cluster_metadata": _cluster_metadata,
     "markers": _markers,
     "newest_keys": lambda: [
@@ -171,6 +205,8 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
         b"\x03a\xffb\xffa\xff\xffa\0\xff",
         b"\x10" + b"key 1\xffkey 2\xff" * 40,
     ],
+    "memtables": _memtables,
+    "spilled_entries": _spilled_entries,
     "options": lambda: _TEXTS,
     "states": _states,
     "odd_state_files": lambda: odd_files.seeds(sets_folder()),

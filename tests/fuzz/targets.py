@@ -35,10 +35,17 @@ from kafkalog.checkpoints import broker, intent, state_file
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.cluster_metadata import MetadataReplay
+from kafkalog.streaming.coordinator.group_metadata import (
+    decode_group_metadata,
+    encode_group_metadata,
+)
 from kafkalog.streaming.coordinator.views import (
     decode_offsets_batch,
     decode_transactions_batch,
 )
+from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.member_files import read_members, sign_name
+from kafkalog.streaming.groups.watch import Watch
 from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.index.time import TimeIndex
 from kafkalog.streaming.log.index.txn import TxnIndex
@@ -57,7 +64,10 @@ from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2 import murmur2
 from kafkalog.streaming.source import offsets
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.table.entry_kernels import SMALLEST_ENTRY, find_entries
+from kafkalog.streaming.table.memtable import Entries, MemTable
 from kafkalog.streaming.table.seen_keys import KeyRange, SeenKeys
+from kafkalog.streaming.table.wanted_keys import KeySpan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -301,6 +311,60 @@ def newest_keys(data: bytes) -> str:
     return repr(found)
 
 
+def memtables(data: bytes) -> str:
+    """Keys that end with a byte 255, of which the first byte is their values, in blocks.
+
+    Then what is listed from the first key to the last one, and looked up as of each entry.
+    """
+    block = 1 + data[0] % 16 if data else 1
+    keys = data[1:].split(b"\xff")
+    starts = np.cumsum([0, *(len(key) + 1 for key in keys)], dtype=np.int64)[:-1]
+    lengths = np.array([len(key) for key in keys], np.int64)
+    values = np.array([key[0] % 3 - 1 if key else -1 for key in keys], np.int64)
+    table = MemTable(_LIMIT)
+    for first in range(0, len(keys), block):
+        rows = slice(first, first + block)
+        sequences = np.arange(len(keys), dtype=np.int64)[rows]
+        where = (starts[rows], lengths[rows], sequences, starts[rows], values[rows])
+        assert table.add(Entries(array(data[1:]), *where)) == len(sequences)
+    expected = [
+        (key, row, None if value < 0 else key[:value])
+        for row, (key, value) in enumerate(zip(keys, values.tolist(), strict=True))
+    ]
+    assert all(table.get(key, row) == (row, value) for key, row, value in expected)
+    assert len(table) == len(keys)
+    expected.sort(key=lambda entry: (entry[0], -entry[1]))
+    assert _listed(table, KeySpan()) == expected
+    span = KeySpan(min(keys), max(keys))
+    assert _listed(table, span) == [entry for entry in expected if entry[0] < max(keys)]
+    return repr(expected)
+
+
+def _listed(table: MemTable, span: KeySpan) -> list[tuple[bytes, int, bytes | None]]:
+    found = []
+    for entries in table.scan(span):
+        view = entries.source.data
+        for key, length, sequence, value, size in zip(
+            *(column.tolist() for column in entries[1:]), strict=True
+        ):
+            kept = None if size < 0 else bytes(view[value : value + size])
+            found.append((bytes(view[key : key + length]), sequence, kept))
+    return found
+
+
+def spilled_entries(data: bytes) -> str:
+    """Bytes of a file of spilled keys, in which any number may be wrong."""
+    room = len(data) // SMALLEST_ENTRY
+    starts, lengths, offsets = np.zeros((3, room), np.int64)
+    kinds = np.zeros(room, np.uint8)
+    count = find_entries(array(data), starts, lengths, offsets, kinds)
+    first = room - max(count, 0)
+    keys = zip(starts[first:].tolist(), lengths[first:].tolist(), strict=True)
+    found = [data[start : start + length] for start, length in keys]
+    assert [len(key) for key in found] == lengths[first:].tolist()
+    return repr((count, found, offsets[first:].tolist(), kinds[first:].tolist()))
+
+
 # Small files, records and texts
 
 
@@ -358,6 +422,27 @@ def coordinator_records(data: bytes) -> str:
     return "\n".join(column.to_string() for one in found for column in one.columns)
 
 
+def groups(data: bytes) -> str:
+    """A group's record, and the file of a member: as it is, and with a head that is right."""
+    told = [_each(lambda: _written_again(data))]
+    head = b"\0" * 8 + len(data).to_bytes(4, "big") + crc32c(data).to_bytes(4, "big")
+    for content in (data, head + data):
+        path = _file(sign_name("g", "A"), content)
+        signs = read_members(path.parent, "g")
+        path.unlink()
+        for name, said in Watch("g", longest_step_s=1).look(0, signs, GroupRecord()).items():
+            known = said.settings.instance, said.strategy, said.generation, said.leaving
+            told.append(repr((name, sorted(said.settings.topics), sorted(said.owned), known)))
+    return "\n".join(told)
+
+
+def _written_again(data: bytes) -> bytes:
+    group = GroupRecord.of(decode_group_metadata(data))
+    again = encode_group_metadata(group.metadata(0))
+    assert GroupRecord.of(decode_group_metadata(again)) == group
+    return again
+
+
 def cluster_metadata(data: bytes) -> str:
     """Records of a cluster's metadata; the first byte says how long the first one is."""
     split = 1 + data[0] if data else 0
@@ -413,9 +498,12 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         snapshots,
         logs,
         newest_keys,
+        memtables,
+        spilled_entries,
         checkpoints,
         states,
         coordinator_records,
+        groups,
         cluster_metadata,
         options,
         odd_state_files,

@@ -95,9 +95,11 @@ class Cluster:
         pids = {worker.pid for worker in self._workers}
         return [each for pid in pids for each in processes_of(pid) if each.pid not in pids]
 
-    def worker_of(self, executor: psutil.Process) -> psutil.Process:
-        """Return the process of the worker that has started an executor."""
-        return psutil.Process(os.getsid(executor.pid))
+    def worker_of(self, executor: psutil.Process) -> psutil.Process | None:
+        """Return the process of the worker that has started an executor; None if that is gone."""
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            return psutil.Process(os.getsid(executor.pid))
+        return None
 
     def told(self) -> str:
         """The last of what executors have said."""
@@ -150,14 +152,15 @@ class Submitted:
             )
 
     @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return self._driver is not None and self._driver.poll() is None
+    def code(self) -> int | None:
+        """How it ended; None while it runs."""
+        assert self._driver is not None
+        return self._driver.poll()
 
     def kill(self) -> None:
         """Kill the driver: its JVM, and its Python processes."""
         assert self._driver is not None
-        while self.running or processes_of(self._driver.pid):
+        while self.code is None or processes_of(self._driver.pid):
             kill(processes_of(self._driver.pid))
             self._driver.poll()
 

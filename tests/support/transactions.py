@@ -41,10 +41,16 @@ _NO_OFFSET: Final = -1
 
 
 def producer_batch(
-    offset: int, count: int, producer: int, *, transactional: bool = True, attributes: int = 0
+    offset: int,
+    count: int,
+    producer: int,
+    *,
+    transactional: bool = True,
+    attributes: int = 0,
+    key: bytes | None = None,
 ) -> bytes:
     """Encode a batch of a producer whose values are its offsets."""
-    rows = [Row(str(offset + n).encode()) for n in range(count)]
+    rows = [Row(str(offset + n).encode(), key) for n in range(count)]
     attributes |= _TRANSACTIONAL if transactional else 0
     return _of_producer(batch_bytes(offset, rows, attributes=attributes), producer)
 

@@ -101,7 +101,7 @@ def test_an_error_about_a_missing_topic_names_those_that_are_there(tmp_path: Pat
     log = _damaged(tmp_path)
     with pytest.raises(KafkaLogError, match=r"topic u is in .*, which holds t; .*subscribePattern"):
         kafkalog.read(log, "u")
-    with pytest.raises(KafkaLogError, match=r"none does not exist: a first write makes it"):
+    with pytest.raises(KafkaLogError, match=r"none does not exist; check its .*a first write"):
         kafkalog.read(str(tmp_path / "none"), "u")
     (tmp_path / "empty").mkdir()
     with pytest.raises(KafkaLogError, match="which holds no topic"):

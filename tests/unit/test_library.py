@@ -255,12 +255,13 @@ def test_an_unknown_column_is_refused_by_name(tmp_path: Path) -> None:
         kafkalog.read(tmp_path, "t", columns=["worth"])
 
 
-def test_appending_needs_no_spark_and_importing_nothing_at_all(tmp_path: Path) -> None:
+def test_appending_and_reading_need_no_spark_and_importing_nothing_at_all(tmp_path: Path) -> None:
     program = (
         "import sys, kafkalog\n"
         "print(*({'numba', 'numpy', 'pyarrow', 'pyspark'} & set(sys.modules)))\n"
         "import pyarrow as pa\n"
         f"kafkalog.append({str(tmp_path)!r}, 't', pa.table({{'value': ['a']}}))\n"
+        f"kafkalog.read({str(tmp_path)!r}, 't').read_all()\n"
         "print(*({'pyspark', 'py4j'} & set(sys.modules)))\n"
     )
     done = subprocess.run(

@@ -10,9 +10,9 @@ from urllib.parse import unquote, urlsplit
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["SCHEME", "local_path", "split_paths"]
+__all__ = ["SCHEME", "folder_in_both", "local_path", "split_paths"]
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -48,3 +48,9 @@ def split_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
     if repeated:
         raise OptionError(f"log directory {repeated[0]} is listed twice")
     return paths
+
+
+def folder_in_both(some: Iterable[str], others: Iterable[str]) -> str | None:
+    """Return a folder that is among both, whatever links lead to it; None if there is none."""
+    known = {os.path.realpath(path) for path in some}
+    return min(known & {os.path.realpath(path) for path in others}, default=None)

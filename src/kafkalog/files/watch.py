@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Stamp", "Watch", "Watched", "stamp_of", "watchable"]
+__all__ = ["Stamp", "Watch", "Watched", "is_settled", "stamp_of", "watchable"]
 
 T = TypeVar("T")
 
@@ -72,11 +72,12 @@ class Watch:
         if stamp == self._stamp and self._settled:
             return False
         self._stamp = stamp
-        self._settled = stamp is None or _lies_behind(stamp)
+        self._settled = stamp is None or is_settled(stamp)
         return True
 
 
-def _lies_behind(stamp: Stamp) -> bool:
+def is_settled(stamp: Stamp) -> bool:
+    """Return whether a file's last change lies so far back that the next one would show."""
     change_time = stamp[4]
     step = _COARSE_NS if change_time % 1_000_000_000 == 0 else _TICK_NS
     return abs(system.time_ns() - change_time) > step

@@ -28,7 +28,7 @@ from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["Decoder", "read_slice"]
+__all__ = ["Decoder", "NarrowedDecoder", "read_slice"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
@@ -63,6 +63,40 @@ class Decoder(Protocol):
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Return the rows that were kept."""
         ...
+
+
+class NarrowedDecoder:
+    """Hands a decoder the batches that are chosen of those it is fed, and no others."""
+
+    def __init__(self, decoder: Decoder, choose: Callable[[BatchTable], BatchTable]) -> None:
+        self._decoder = decoder
+        self._choose = choose
+
+    def feed(
+        self,
+        data: Bytes,
+        table: BatchTable,
+        *,
+        file_position: int,
+        path: str,
+        start_offset: int,
+        end_offset: int,
+    ) -> Iterator[pa.RecordBatch]:
+        """Decode as the decoder does, without the others."""
+        chosen = self._choose(table)
+        if len(chosen):
+            yield from self._decoder.feed(
+                data,
+                chosen,
+                file_position=file_position,
+                path=path,
+                start_offset=start_offset,
+                end_offset=end_offset,
+            )
+
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Return the rows that the decoder has kept."""
+        return self._decoder.flush()
 
 
 def read_slice(

@@ -8,7 +8,7 @@ and inode. Everything here comes from listings and offset indexes: no log is sca
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,25 @@ from kafkalog.streaming.log.segment import LogSegment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["SegmentSlice", "cut_slice", "open_planned", "slice_segment", "split_slice"]
+__all__ = [
+    "FIRST_PIECE",
+    "PIECE",
+    "SegmentSlice",
+    "cut_slice",
+    "open_planned",
+    "pieces_backwards",
+    "slice_segment",
+    "split_slice",
+]
+
+_BEFORE_CUT: Final = 1 << 20
+"""How far before the first cut entries of an index are looked at: a batch is rarely larger."""
+PIECE: Final = 1 << 20
+"""Bytes of a piece: what is worth a look at a file, and is decompressed within a core's reach."""
+FIRST_PIECE: Final = 64 << 10
+"""Bytes of the piece at the end, where what is looked for often lies."""
+_WINDOW: Final = 8 << 20
+"""The bytes for which an index is looked at in one go, from the end backwards."""
 
 
 class SegmentSlice(NamedTuple):
@@ -113,8 +131,9 @@ def cut_slice(whole: SegmentSlice, after: Sequence[float]) -> list[SegmentSlice]
         index = segment.offset_index()
         if index is None:
             return [whole]
+        first = whole.start_position + int(after[0]) - _BEFORE_CUT
         try:
-            entries = index.between(whole.start_position, whole.end_position)
+            entries = index.between(max(whole.start_position, first), whole.end_position)
         except CorruptIndexError:  # a hint that does not help; whoever seeks by it says so
             return [whole]
     # An entry's offset is the last one of its batch: the boundary lies after it.
@@ -145,3 +164,26 @@ def _pieces(
         )
         start_offset, start_position = end_offset, int(entries[cut, 1])
     yield whole._replace(start_offset=start_offset, start_position=start_position)
+
+
+def pieces_backwards(whole: SegmentSlice, smallest: int, largest: int) -> Iterator[SegmentSlice]:
+    """Cut a slice as its index allows, the last piece first: of ``smallest`` bytes, then doubling.
+
+    Pieces end near multiples of their size in the file, so that they are the same when the file has
+    grown.
+    """
+    rest, size = whole, smallest
+    while True:
+        places: list[int] = []
+        place = rest.end_position
+        while rest.end_position - place < _WINDOW:
+            place = (place - 1) // size * size
+            if place <= rest.start_position:
+                break
+            places.append(place - rest.start_position)
+            size = min(2 * size, largest)
+        rest, *pieces = cut_slice(rest, places[::-1])
+        yield from reversed(pieces)
+        if not pieces:
+            yield rest
+            return
