@@ -337,7 +337,10 @@ def _read_some(
     segment: LogSegment, position: int, end: int, max_bytes: int, min_one_message: bool
 ) -> Chunk | None:
     """Read the batches from ``position`` on that start below ``end``, within ``max_bytes``."""
-    first = next(segment.headers(position))
+    first = segment.header_at(position)
+    if first is None:  # a writer took back what it had not committed, after it was found
+        segment.refuse_rest(position)
+        return None
     length = max(max_bytes, first.size) if min_one_message else max_bytes
     if length < first.size:
         return None

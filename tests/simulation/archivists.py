@@ -92,9 +92,13 @@ class _Copy:
         self._check("after a salvage")
 
     def write(self) -> None:
-        """See that it can be written: a record comes after all others."""
+        """See that it can be written: a record comes after all others.
+
+        The copy has the topic's settings. Without its limit no round of retention follows.
+        """
         partition, value = 0, f"{self._name}.0"
         options = {"flush": "commit", "max.block.ms": "60000", "allowBrokerDirectory": "true"}
+        options["retention.bytes"] = "-1"
         paths, self.paths = self.paths, []
         with self._scene.at_work(self._actor):
             rows = self._scene.rows({value: partition})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from kafkalog.errors import (
 )
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import LogEnd, PartitionLog
+from kafkalog.streaming.log.segment import LogSegment
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -271,6 +273,24 @@ def test_a_fetch_of_a_batch_that_cannot_be_one_says_so(directory: Path) -> None:
     flip(_logs(directory)[0], 57, bits=0x80)  # a negative count of records
     with PartitionLog(directory, FLIGHTS) as log, pytest.raises(CorruptRecordError, match="claims"):
         log.read(0, 200, 0)
+
+
+def test_a_fetch_of_a_batch_that_is_taken_back_meanwhile_gives_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond what is committed a writer may cut its file between two looks of a reader."""
+    directory = tmp_path / "flights-0"
+    append(directory, make_batches(0, [5]), SMALL)
+    found = LogSegment.translate_offset
+
+    def cut_when_found(segment: LogSegment, offset: int) -> int | None:
+        position = found(segment, offset)
+        os.truncate(_logs(directory)[0], 0)
+        return position
+
+    monkeypatch.setattr(LogSegment, "translate_offset", cut_when_found)
+    with PartitionLog(directory, FLIGHTS) as log:
+        assert log.read(0, 5, 10_000) is None
 
 
 def test_a_fetch_in_a_gap_goes_on_in_the_next_segment(tmp_path: Path) -> None:
