@@ -64,7 +64,8 @@ fuzz: env ## Fuzz every parser and kernel, and odd state files, led by coverage,
 	$(RUN) python -m tests.fuzz.run
 
 live: env ## Read for two minutes under a broker that writes, rolls, compacts and deletes
-	KAFKALOG_LIVE_SECONDS=120 $(RUN) python -m pytest -q tests/interop/test_live_broker.py
+	KAFKALOG_LIVE_SECONDS=120 $(RUN) python -m pytest -q \
+	    tests/interop/test_live_broker.py tests/interop/test_latest_broker.py
 
 assignors: env ## Hold the assignors of consumer groups against Kafka's (half an hour)
 	KAFKALOG_ASSIGNOR_GROUPS=2000 $(RUN) python -m pytest -q --timeout 7200 tests/interop/test_assignors.py
