@@ -11,8 +11,10 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import FencedMemberError
 from kafkalog.files.system import system
+from kafkalog.files.watch import Watched
 from kafkalog.model import partition_counts
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
@@ -139,6 +141,21 @@ class GroupCommits:
         self.group = group
         self._policy = policy
         self._log = GroupLog(group)
+        self._set = Watched(
+            [path for each in directories for path in (each, each / STATE_FILE)],
+            lambda: look_at_set(self._directories, self._policy),
+        )
+        self._state: GroupState | None = None
+        self._counts: dict[str, int] | None = None
+
+    def another(self) -> GroupCommits:
+        """Return one more, for another thread."""
+        return GroupCommits(self._directories, self.group, self._policy)
+
+    @property
+    def directories(self) -> tuple[Path, ...]:
+        """The log directories."""
+        return self._directories
 
     def folder(self) -> Path:
         """Return the directory of the set's first member id, where the files of members lie.
@@ -150,16 +167,34 @@ class GroupCommits:
 
     def partitions_of(self, topics: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of those of the topics that exist."""
-        there = look_at_set(self._directories, self._policy).partitions()
-        return partition_counts(key for key in there if key.topic in topics)
+        log_set = self._look_at_set()
+        if self._counts is None:
+            self._counts = partition_counts(log_set.partitions())
+        return {topic: self._counts[topic] for topic in topics if topic in self._counts}
 
     def look(self) -> GroupState:
         """Return the group as it is committed now; nothing is locked.
 
+        What is committed shows in the directories themselves: a file is renamed there. As long as
+        they do not change, a look is two ``stat`` a directory.
+
         Raises:
             KafkaLogError: that cannot be read.
         """
-        return self._log.look(look_at_set(self._directories, self._policy))
+        log_set = self._look_at_set()
+        if self._state is None:
+            self._state = self._log.look(log_set)
+        return self._state
+
+    def _look_at_set(self) -> LogSet:
+        try:
+            is_new = self._set.refresh()
+        except BaseException:
+            self._state = self._counts = None
+            raise
+        if is_new:
+            self._state = self._counts = None
+        return self._set.value
 
     def decide(
         self,

@@ -33,6 +33,8 @@ from crc32c import crc32c
 from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.files.atomic import create_atomically
 from kafkalog.files.regular import open_regular, read_regular, replace_end, write_all
+from kafkalog.files.system import system
+from kafkalog.files.watch import Watched
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.rebalance import Presence
@@ -41,7 +43,15 @@ from kafkalog.streaming.store.identity import staging_hash
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["MEMBER_PREFIX", "MemberFile", "Sign", "read_members", "remove_member", "sign_name"]
+__all__ = [
+    "MEMBER_PREFIX",
+    "MemberFile",
+    "MemberFolder",
+    "Sign",
+    "read_members",
+    "remove_member",
+    "sign_name",
+]
 
 MEMBER_PREFIX: Final = ".kafkalog.group."
 
@@ -69,13 +79,14 @@ class Sign(NamedTuple):
 
 
 class MemberFile:
-    """A member's own file."""
+    """A member's own file. A thread of heartbeats may write it, too."""
 
     def __init__(self, folder: Path, group: str, member: str) -> None:
         self._path = folder / sign_name(group, member)
         self._group = group
         self._member = member
         self._counter = 0
+        self._mutex = system.lock()
 
     def create(self, presence: Presence) -> None:
         """Make the file: the member wants to join.
@@ -94,12 +105,13 @@ class MemberFile:
             FencedMemberError: others have removed the file: the group went on without the member.
             OSError: it cannot be written.
         """
-        self._counter += 1
-        descriptor = self._open()
-        try:
-            write_all(descriptor, _COUNTER.pack(self._counter), 0)
-        finally:
-            os.close(descriptor)
+        with self._mutex:
+            self._counter += 1
+            descriptor = self._open()
+            try:
+                write_all(descriptor, _COUNTER.pack(self._counter), 0)
+            finally:
+                os.close(descriptor)
 
     def say(self, presence: Presence) -> None:
         """Say something else; that the member lives, too.
@@ -108,13 +120,14 @@ class MemberFile:
             FencedMemberError, OSError: as :meth:`beat`.
         """
         text = _text(self._group, self._member, presence)
-        self._counter += 1
-        descriptor = self._open()
-        try:
-            head = _HEAD.pack(self._counter, len(text), crc32c(text))
-            replace_end(descriptor, 0, head + text)
-        finally:
-            os.close(descriptor)
+        with self._mutex:
+            self._counter += 1
+            descriptor = self._open()
+            try:
+                head = _HEAD.pack(self._counter, len(text), crc32c(text))
+                replace_end(descriptor, 0, head + text)
+            finally:
+                os.close(descriptor)
 
     def remove(self) -> None:
         """Take the file away: the member has left."""
@@ -131,28 +144,62 @@ class MemberFile:
             ) from None
 
 
+class MemberFolder:
+    """Reads the files of a group's members again and again. Not thread safe.
+
+    The folder is listed only when it may have changed. A text is parsed only when it has.
+    """
+
+    def __init__(self, folder: Path, group: str) -> None:
+        self._folder = folder
+        self._group = group
+        self._names = Watched([folder], self._list)
+        self._texts: dict[str, tuple[bytes, Sign]] = {}
+
+    def read(self) -> dict[str, Sign]:
+        """Return what is there, by :func:`sign_name`.
+
+        Raises:
+            OSError: the folder cannot be read.
+        """
+        self._names.refresh()
+        found = {}
+        texts = {}
+        for name in self._names.value:
+            try:
+                data = read_regular(self._folder / name, limit=_MOST_BYTES)
+            except (FileNotFoundError, LogDirectoryError):
+                continue  # it has left meanwhile, or is nothing of ours
+            if len(data) < _HEAD.size:
+                continue
+            counter, size, checksum = _HEAD.unpack_from(data)
+            text = data[_COUNTER.size : _HEAD.size + size]
+            before = self._texts.get(name)
+            if before is not None and before[0] == text:
+                sign = before[1]._replace(counter=counter)
+            else:
+                sign = self._sign(counter, text[_HEAD.size - _COUNTER.size :], size, checksum)
+            found[name], texts[name] = sign, (text, sign)
+        self._texts = texts
+        return found
+
+    def _list(self) -> list[str]:
+        prefix = _prefix(self._group)
+        with os.scandir(self._folder) as entries:
+            return sorted(each.name for each in entries if each.name.startswith(prefix))
+
+    def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
+        is_whole = len(text) == size and crc32c(text) == checksum
+        return Sign(counter, *(_parsed(text, self._group) if is_whole else (None, None)))
+
+
 def read_members(folder: Path, group: str) -> dict[str, Sign]:
     """Read the files of a group's members, by :func:`sign_name`.
 
     Raises:
         OSError: the folder cannot be read.
     """
-    found = {}
-    with os.scandir(folder) as entries:
-        names = [each.name for each in entries if each.name.startswith(_prefix(group))]
-    for name in sorted(names):
-        try:
-            data = read_regular(folder / name, limit=_MOST_BYTES)
-        except (FileNotFoundError, LogDirectoryError):
-            continue  # it has left meanwhile, or is nothing of ours
-        if len(data) < _HEAD.size:
-            continue
-        counter, size, checksum = _HEAD.unpack_from(data)
-        text = data[_HEAD.size : _HEAD.size + size]
-        whole = len(text) == size and crc32c(text) == checksum
-        said = _parsed(text, group) if whole else (None, None)
-        found[name] = Sign(counter, *said)
-    return found
+    return MemberFolder(folder, group).read()
 
 
 def remove_member(folder: Path, group: str, member: str) -> None:

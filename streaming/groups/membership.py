@@ -1,7 +1,7 @@
 """One member of a group: it joins, takes part in every decision, learns what it has, and leaves.
 
-Time passes in rounds (:meth:`Membership.round`). Who holds it decides when one is due; a thread of
-heartbeats does so every tenth of a second. In a round a member
+Time passes in rounds (:meth:`Membership.round`). Who holds it decides when one is due. In a round a
+member
 
 1. says that it lives, if a heartbeat is due;
 2. looks at the group's record, and at who lives;
@@ -10,6 +10,9 @@ heartbeats does so every tenth of a second. In a round a member
 
 What it has to give up, it holds until :meth:`Membership.give_up`: its owner ends first what it is
 doing with that.
+
+Between rounds a thread of heartbeats may say that it lives, and watch the others
+(:meth:`Membership.beat`). It decides nothing, and takes no lock of the group or the set.
 """
 
 from __future__ import annotations
@@ -17,25 +20,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import FencedMemberError
+from kafkalog.files.shield import shielded_part
 from kafkalog.files.system import system
-from kafkalog.streaming.groups.member_files import MemberFile, read_members, remove_member
+from kafkalog.streaming.groups.group_lock import GroupLock
+from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder, remove_member
 from kafkalog.streaming.groups.rebalance import Presence, next_record
 from kafkalog.streaming.groups.subscriptions import NO_GENERATION
 from kafkalog.streaming.groups.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from typing import TypeAlias
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.group_commits import GroupCommits, Move
     from kafkalog.streaming.groups.group_log import GroupState
     from kafkalog.streaming.groups.group_record import GroupRecord, MemberSettings
+    from kafkalog.streaming.groups.member_files import Sign
+
+    Partitions: TypeAlias = Sequence[TopicPartition]
 
 __all__ = ["Membership"]
 
 
 class Membership:
-    """A member of a group, in one process. Not thread safe."""
+    """A member of a group, in one process. Not thread safe, but for :meth:`beat`."""
 
     def __init__(
         self,
@@ -43,7 +52,7 @@ class Membership:
         settings: MemberSettings,
         strategy: str,
         *,
-        start_of: Callable[[TopicPartition], int],
+        beginnings_of: Callable[[Partitions, Partitions], Mapping[TopicPartition, int]],
         heartbeat_interval_ms: int,
     ) -> None:
         """Take where the group is kept, and what the member says of itself.
@@ -52,16 +61,22 @@ class Membership:
             commits: of the group.
             settings: of the member.
             strategy: how it wants partitions to be assigned.
-            start_of: where the group begins in a partition in which it has no position.
+            beginnings_of: where the group begins in partitions in which it has no position: in
+                those that it begins with, and in those that have come later.
             heartbeat_interval_ms: how often the member says that it lives.
         """
         self._commits = commits
-        self._start_of = start_of
+        self._beginnings_of = beginnings_of
         self._interval_s = heartbeat_interval_ms / 1000
         self.member_id = f"{settings.instance or settings.client_id}-{system.random_id()}"
         self._folder = commits.folder()
         self._file = MemberFile(self._folder, commits.group, self.member_id)
+        self._members = MemberFolder(self._folder, commits.group)
         self._watch = Watch(commits.group, longest_step_s=self._interval_s)
+        self._watching = system.lock()
+        self._of_thread = commits.another(), MemberFolder(self._folder, commits.group)
+        self._nothing_follows: tuple[object, ...] = ()
+        """Of what it was found last that no generation follows from it."""
         self._presence = Presence(settings, strategy)
         self._beat_s = system.monotonic()
         self._since: Mapping[TopicPartition, int] = {}
@@ -97,21 +112,28 @@ class Membership:
             FencedMemberError: the group went on without the member.
             KafkaLogError, OSError: the group cannot be looked at, or a decision not be written.
         """
-        now_s = system.monotonic()
-        if now_s - self._beat_s >= self._interval_s:
-            self._beat_s = now_s
-            self._file.beat()
+        self._beat_if_due()
         state = self._commits.look()
-        found = self._following(now_s, state)
-        if found is not None:
-            new = self._beginnings(found, state)
-            gone = state.record.members.keys() - found.members.keys()
-            if self._commits.decide(state.record, found, new):
-                for member in gone:
-                    remove_member(self._folder, self._commits.group, member)
+        if self._following(state) is not None:
+            self._decide()
             state = self._commits.look()
         self._take_note(state.record)
         return state
+
+    def beat(self) -> None:
+        """Say that it lives, if that is due, and watch who else does: for another thread.
+
+        Raises:
+            FencedMemberError: others have removed its file.
+            KafkaLogError, OSError: the group cannot be looked at; that it lives has been said.
+        """
+        self._beat_if_due()
+        commits, members = self._of_thread
+        self._look_at_members(members, commits.look().record)
+
+    def vanish(self) -> None:
+        """Let the others go on without it, from whatever thread: it is no member any more."""
+        self._file.remove()
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """Say that it has ended what it was doing with partitions that are revoked.
@@ -142,31 +164,67 @@ class Membership:
             KafkaLogError, OSError: it could not decide that. Others will.
         """
         self._file.remove()
-        state = self._commits.look()
-        if self.member_id not in state.record.members:
-            return
-        found = self._following(system.monotonic(), state)
-        if found is not None:
-            self._commits.decide(state.record, found, self._beginnings(found, state))
+        if self.member_id in self._commits.look().record.members:
+            self._decide()
 
-    def _following(self, now_s: float, state: GroupState) -> GroupRecord | None:
+    def _beat_if_due(self) -> None:
+        now_s = system.monotonic()
+        if now_s - self._beat_s >= self._interval_s:
+            self._beat_s = now_s
+            self._file.beat()
+
+    @shielded_part
+    def _decide(self) -> None:
+        """Publish what follows now, unless somebody else is about to."""
+        with GroupLock(self._folder, self._commits.group) as lock:
+            if not lock.is_held:
+                return
+            state = self._commits.look()
+            found = self._following(state)
+            if found is None:
+                return
+            gone = state.record.members.keys() - found.members.keys()
+            if self._commits.decide(state.record, found, self._beginnings(found, state)):
+                for member in gone:
+                    remove_member(self._folder, self._commits.group, member)
+
+    def _following(self, state: GroupState) -> GroupRecord | None:
         """Return what follows, unless there is news already: the next round looks at that."""
-        signs = read_members(self._folder, self._commits.group)
-        present = self._watch.look(now_s, signs, state.record)
+        signs, present = self._look_at_members(self._members, state.record)
         wanted = frozenset[str]().union(*(each.settings.topics for each in present.values()))
         topics = self._commits.partitions_of(wanted)
+        given = (state.record, present, topics)
+        if given == self._nothing_follows:
+            return None
         found = next_record(state.record, present, topics, decider=self.member_id)
-        is_new = found is not None and read_members(self._folder, self._commits.group) == signs
-        return found if is_new else None
+        if found is None:
+            self._nothing_follows = given
+            return None
+        return found if self._members.read() == signs else None
 
-    def _beginnings(self, record: GroupRecord, state: GroupState) -> dict[TopicPartition, int]:
-        """Return where the group begins in partitions that nobody had before."""
-        return {
-            each: self._start_of(each)
+    def _look_at_members(
+        self, members: MemberFolder, record: GroupRecord
+    ) -> tuple[dict[str, Sign], dict[str, Presence]]:
+        """Return the files of all members, and of those that live what they say."""
+        with self._watching:
+            signs = members.read()
+            return signs, self._watch.look(system.monotonic(), signs, record)
+
+    def _beginnings(self, record: GroupRecord, state: GroupState) -> Mapping[TopicPartition, int]:
+        """Return where the group begins in partitions that nobody had before.
+
+        Those of a topic that it has read before have come later.
+        """
+        known = {key.topic for key in state.positions}
+        known = known.union(*(each.settings.topics for each in state.record.members.values()))
+        new = {
+            each
             for member in record.members.values()
             for each in member.assigned
             if each not in state.positions
         }
+        late = {each for each in new if each.topic in known}
+        return self._beginnings_of(sorted(new - late), sorted(late)) if new else {}
 
     def _take_note(self, record: GroupRecord) -> None:
         member = record.members.get(self.member_id)

@@ -203,6 +203,20 @@ class DirectoryLocks(Closing):
         with suppress(OSError):
             os.pwrite(held.descriptor, self._text, 0)
 
+    def _try_file(self, folder: Path, name: str, undo: ExitStack) -> bool:
+        """Lock a file of its own in a folder, unless another thread or process has it.
+
+        It is never opened without the mutex: to close it again would lose a POSIX lock on it.
+        """
+        mutex = remembered(_Mutexes).of(folder, name)
+        if not mutex.acquire(blocking=False):
+            return False
+        undo.callback(mutex.release)
+        if self._take(folder / name, undo) is not None:
+            return False
+        self._sign(self._held[-1])
+        return True
+
     def _timed_out(self, folder: Path, holder: str) -> LockTimeoutError:
         return LockTimeoutError(
             f"log directory {folder} was held for more than {self._timeout_ms} ms by {holder}. "
@@ -275,7 +289,10 @@ def _held_by_broker(path: Path) -> LogDirectoryError:
 
 
 class _Mutexes:
-    """What keeps the threads of this process apart, for each directory by device and inode."""
+    """What keeps the threads of this process apart, for each directory by device and inode.
+
+    A lock in a directory that is not the directory's own has a name.
+    """
 
     def __init__(self) -> None:
         self.begin()
@@ -283,13 +300,13 @@ class _Mutexes:
     def begin(self) -> None:
         """Begin without any: a forked child does not have the threads that held some."""
         self._guard = system.lock()
-        self._found: dict[tuple[int, int], Lock] = {}
+        self._found: dict[tuple[int, int, str], Lock] = {}
 
-    def of(self, folder: Path) -> Lock:
-        """Return the mutex of a directory."""
+    def of(self, folder: Path, name: str = "") -> Lock:
+        """Return the mutex of a directory, or of a lock with a name there."""
         found = folder.stat()
         with self._guard:
-            return self._found.setdefault((found.st_dev, found.st_ino), system.lock())
+            return self._found.setdefault((found.st_dev, found.st_ino, name), system.lock())
 
 
 class _Descriptors(set[int]):

@@ -42,7 +42,7 @@ class Group:
             GroupCommits([self.folder], "g", SetPolicy()),
             MemberSettings(frozenset({"t"}), instance, name, "h", 10_000, 60_000),
             "range",
-            start_of=lambda _: 0,
+            beginnings_of=lambda first, late: dict.fromkeys([*first, *late], 0),
             heartbeat_interval_ms=3000,
         )
         member.join()

@@ -1,0 +1,54 @@
+"""The group's lock: who holds it decides the next generation, and nobody else does meanwhile.
+
+A file beside those of the members. It is locked as the set's are (:mod:`~kafkalog.streaming.store.
+locks`): for one open file where the system has such locks, else for the process, with a mutex
+beside it. It is taken before the locks of the set, and only if nobody has it: who finds it held
+leaves the decision to its holder.
+
+It saves work, no more: of two that decide the same generation one does, by the condition of the
+commit (:class:`~.group_commits.Unchanged`).
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Final, Self
+
+from kafkalog.streaming.store.identity import staging_hash
+from kafkalog.streaming.store.locks import DirectoryLocks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["GROUP_LOCK_PREFIX", "GroupLock"]
+
+GROUP_LOCK_PREFIX: Final = ".kafkalog.grouplock."
+"""None of the members' files begins like that: they are opened without a mutex."""
+
+
+class GroupLock(DirectoryLocks):
+    """Held from ``with`` to its end if ``is_held`` says so. To be used in a shielded thread."""
+
+    def __init__(self, folder: Path, group: str) -> None:
+        """Take the directory of the set's first member id, and a group's id."""
+        super().__init__([folder], holder=f"group {group!r}", timeout_ms=0)
+        self._name = f"{GROUP_LOCK_PREFIX}{staging_hash(group)}"
+        self.is_held = False
+
+    def __enter__(self) -> Self:
+        """Take the lock if nobody has it.
+
+        Raises:
+            LogDirectoryError: its file cannot be made, or the file system has no locks.
+        """
+        (folder,) = self.directories
+        with ExitStack() as undo:
+            if self._try_file(folder, self._name, undo):
+                self._undo = undo.pop_all()
+                self.is_held = True
+        return self
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self.is_held = False
+        super().close()
