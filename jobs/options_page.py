@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.streaming.consumer.consumer_options import ConsumerOptions, options_of_source
 from kafkalog.streaming.options import options_of
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -34,10 +35,20 @@ spark.readStream.format("kafkalog").option("subscribe", "flights").load("/var/ka
 This page is generated from the classes that parse the options.
 """
 
+_OF_CONSUMER: Final = """\
+Of the options for reading it takes those that say how records are read and where a group begins:
+"""
+
 
 def options_page() -> str:
     """Return the whole page."""
-    parts = [_HEAD, *_section("Reading", ReadOptions), *_section("Writing", WriteOptions)]
+    parts = [
+        _HEAD,
+        *_section("Reading", ReadOptions),
+        *_section("Writing", WriteOptions),
+        *_section("A Consumer", ConsumerOptions),
+        _OF_CONSUMER + ", ".join(f"`{each.name}`" for each in options_of_source()) + ".\n",
+    ]
     return "\n".join(parts)
 
 
@@ -45,6 +56,9 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
     yield f"## {title}\n"
     yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
     yield from (_row(entry) for entry in options_of(options))
+    if not options.RULES.refused:
+        yield ""
+        return
     refused = [f"- `{name}`: {reason}" for name, reason in sorted(options.RULES.refused.items())]
     yield "\nRefused, and why:\n"
     yield "\n".join(refused) + "\n"

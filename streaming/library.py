@@ -6,8 +6,8 @@ identity is there once however often it is tried, and readers see what is commit
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ import pyarrow as pa
 from kafkalog.errors import OptionError, RowError
 from kafkalog.files.block_cache import CacheStats, block_cache
 from kafkalog.files.system import remembered, system
+from kafkalog.streaming.arguments import OptionValues, Paths, joined, texts
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
@@ -29,20 +30,17 @@ from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    from kafkalog.streaming.commit.riders import Rider
+    from kafkalog.streaming.consumer.consumer import Consumer
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.store.session import Condition
 
 __all__ = ["Outcome", "Paths", "append", "assign_partitions", "cache_stats", "get", "read", "tail"]
 
-
-Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
-"""One log directory, or those that belong together (Kafka's ``log.dirs``)."""
-
-OptionValues = Mapping[str, str | int | float | bool]
-"""Options by their names, in any case; values as Spark's readers and writers take them."""
 
 _OF_APPEND: Final = frozenset(
     {"path", "topic", "transactional.id", "txnappid", "txnversion", "checkpointlocation"}
@@ -62,6 +60,7 @@ def append(
     *,
     transactional_id: str | None = None,
     version: int | None = None,
+    consumer: Consumer | None = None,
     options: OptionValues | None = None,
 ) -> Outcome:
     """Append rows to the logs of a topic and return once they are committed.
@@ -72,13 +71,12 @@ def append(
         data: rows with a column ``value`` (string or binary) and, if wanted, ``key``, ``partition``
             (int32), ``headers`` (list<struct<key: string, value: binary>>) and ``timestamp``
             (timestamp, or int64 of ms). Other columns are left alone.
-        transactional_id: the name under which appends are told apart. Spark's batch writes with
-            ``txnAppId`` use the same names.
-        version: number of this append under that name, at least 0, with or without gaps, in each
-            topic by itself. One that is not above the topic's last is skipped; the last one again
-            with other rows is refused.
-        options: the sink's other options and the topic's settings, as for Spark; see
-            ``docs/options.md``.
+        transactional_id: the name under which appends are told apart, like Spark's ``txnAppId``.
+        version: number of this append under that name, in each topic by itself. One that is not
+            above the topic's last is skipped; the last one again with other rows is refused.
+        consumer: publish with the rows how far this member of a group, kept in the same set, has
+            come (Kafka's ``sendOffsetsToTransaction``); instead of a name and a version.
+        options: the sink's other options and the topic's settings: see ``docs/options.md``.
 
     Returns:
         whether the rows were appended or there already, and the ends of the partitions written.
@@ -87,17 +85,36 @@ def append(
         OptionError: options that cannot be used.
         RowError: rows that cannot become records, or no rows of Arrow.
         CommitError: nothing of the rows is visible; trying again with the same ``version`` is safe.
-        DurabilityError: they are visible, and a loss of power may take them away; the same
-            ``version`` again makes them durable.
+        DurabilityError: they are visible; the same ``version`` again makes them durable, too.
         BatchIdentityError: there are other rows under this ``version``; nothing is written.
+        FencedMemberError: the ``consumer`` has lost what it has read; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
     parsed = _append_options(path, topic, options or {})
-    return _append(data, parsed, _identity(transactional_id, version, parsed.topic))
+    identity = _identity(transactional_id, version, parsed.topic)
+    return _append_of_member(data, parsed, identity, consumer)
+
+
+def _append_of_member(
+    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    parsed: WriteOptions,
+    identity: BatchIdentity,
+    consumer: Consumer | None,
+) -> Outcome:
+    """Append with what a member of a group has come to, if there is one."""
+    if consumer is None:
+        return _append(data, parsed, identity)
+    if identity.writer.startswith(APP_PREFIX):
+        raise OptionError(
+            "give consumer, or transactional_id and version, and not both: what the group has "
+            "come to tells whether rows are there already"
+        )
+    with consumer.publishing([Path(each) for each in parsed.paths]) as ride:
+        return _append(data, parsed, identity, ride)
 
 
 def _append_options(path: Paths, topic: str | None, options: OptionValues) -> WriteOptions:
-    given = {"path": _joined(path), **_texts(options, _OF_APPEND)}
+    given = {"path": joined(path), **texts(options, _OF_APPEND)}
     if topic is not None:
         given["topic"] = topic
     parsed = WriteOptions.parse(given)
@@ -122,11 +139,19 @@ def _append(
     data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
     parsed: WriteOptions,
     identity: BatchIdentity,
+    ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None = None,
 ) -> Outcome:
     plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
     staged = TaskWriter(plan, identity).write(_batches(data))
     identity = with_digests(identity, [staged], parsed.topic)
-    committer = Committer(plan.commit_plan, identity, appenders=remembered(KeptAppenders))
+    kept = remembered(KeptAppenders)
+    if ride is None:
+        committer = Committer(plan.commit_plan, identity, appenders=kept)
+    else:
+        condition, riders = ride()
+        committer = Committer(
+            plan.commit_plan, identity, appenders=kept, conditions=[condition], riders=riders
+        )
     outcome = committer.commit_or_abort(staged.runs)
     retain_if_due(plan.directories, parsed.policy, parsed.retention_check_interval_ms)
     return outcome
@@ -205,7 +230,7 @@ def get(
     """
     from kafkalog.streaming.source import lookup  # noqa: PLC0415
 
-    given = {"path": _joined(path), **_texts(options or {}, _OF_GET)}
+    given = {"path": joined(path), **texts(options or {}, _OF_GET)}
     sought = key.encode() if isinstance(key, str) else bytes(key)
     partition = lookup.partition_to_search(given, topic, sought, partition)
     as_of = lookup.AsOf(as_of_offset, as_of_timestamp)
@@ -278,8 +303,8 @@ def _reading(
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
     topics = [topic] if isinstance(topic, str) else list(topic)
-    texts = _texts(options or {}, _OF_READ)
-    parsed = ReadOptions.parse({"path": _joined(path), "subscribe": ",".join(topics), **texts})
+    given = {"subscribe": ",".join(topics), **texts(options or {}, _OF_READ)}
+    parsed = ReadOptions.parse({"path": joined(path), **given})
     warn_ignored(parsed.ignored)
     if parsed.has_view:
         raise OptionError(f"view={parsed.view} is for Spark: rows here are records")
@@ -287,22 +312,6 @@ def _reading(
         raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
     rows = RowSchema.named(columns, strings=strings, include_headers=parsed.include_headers)
     return parsed, rows
-
-
-def _joined(path: Paths) -> str:
-    paths = path if isinstance(path, list) else [path]
-    return ",".join(os.fspath(each) for each in paths)
-
-
-def _texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:
-    """Write values as Spark does; refuse options that are ``arguments`` of the function."""
-    for name in options:
-        if name.lower().removeprefix("kafka.") in arguments:
-            raise OptionError(f"option {name!r} is none of this function's: use its arguments")
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
 
 
 def _batches(

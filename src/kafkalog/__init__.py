@@ -2,8 +2,8 @@
 
 :func:`append`, :func:`read`, :func:`tail`, :func:`get` and :func:`cache_stats`
     Arrow tables in and out, and look-ups of keys, without Spark.
-:func:`assign_partitions`
-    who reads which partitions in a consumer group.
+:class:`Consumer`, :func:`assign_partitions`
+    a member of a consumer group, and who reads which partitions in a consumer group.
 
 ``kafkalog.streaming``
     the log itself (``records`` for bytes, ``log`` for files), the Spark ``source`` and ``sink``.
@@ -21,16 +21,30 @@ imports pyspark, pyarrow, numba or a codec; the functions are imported when firs
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kafkalog.streaming.consumer.consumer import Consumer
     from kafkalog.streaming.library import append, assign_partitions, cache_stats, get, read, tail
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "append", "assign_partitions", "cache_stats", "get", "read", "tail"]
+__all__ = [
+    "Consumer",
+    "__version__",
+    "append",
+    "assign_partitions",
+    "cache_stats",
+    "get",
+    "read",
+    "tail",
+]
 
 
 def __getattr__(name: str) -> object:
     if name.startswith("_") or name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Consumer":
+        from kafkalog.streaming.consumer.consumer import Consumer  # noqa: PLC0415
+
+        return Consumer
     from kafkalog.streaming import library  # noqa: PLC0415
 
     return getattr(library, name)

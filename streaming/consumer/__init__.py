@@ -1,0 +1,1 @@
+"""A member of a consumer group that reads, without Spark."""

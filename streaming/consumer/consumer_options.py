@@ -1,0 +1,172 @@
+"""The options of a Consumer: of its group by Kafka's names, and the source's that fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from kafkalog.errors import OptionError
+from kafkalog.streaming.arguments import joined, texts
+from kafkalog.streaming.options import (
+    BOOLEAN,
+    DURATION_MS,
+    PATHS,
+    TEXT,
+    Options,
+    Rules,
+    choice,
+    duration_ms,
+    option,
+    options_of,
+    warn_ignored,
+)
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.store.policy import SetPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.streaming.arguments import OptionValues, Paths
+    from kafkalog.streaming.options import Option
+
+__all__ = ["ConsumerOptions", "options_of_source", "parse_options"]
+
+_ARGUMENTS: Final = frozenset({"path", "subscribe", "group.id"})
+
+_OF_SOURCE: Final = frozenset(
+    {
+        *("includeheaders", "failondataloss", "kafka.isolation.level", "ontimestampoverflow"),
+        *("oncorruptrecord", "startingoffsets", "startingtimestamp"),
+        *("startingoffsetsbytimestampstrategy", "splitbytes", "maxdecompressedbytes"),
+        *("fetchoffset.numretries", "fetchoffset.retryintervalms"),
+    }
+)
+"""What of the source's options a Consumer takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerOptions(Options):
+    """How a member takes part in its group."""
+
+    RULES: ClassVar[Rules] = Rules()
+
+    paths: tuple[str, ...] = option("path", PATHS, doc="the log directories of the set")
+    session_timeout_ms: int = option(
+        "kafka.session.timeout.ms",
+        duration_ms(minimum=1, maximum=2**31 - 1),
+        default=45_000,
+        unit="ms",
+        doc="the group goes on without a member that was not heard of for so long",
+    )
+    heartbeat_interval_ms: int = option(
+        "kafka.heartbeat.interval.ms",
+        duration_ms(minimum=1, maximum=2**31 - 1),
+        default=3_000,
+        unit="ms",
+        doc="how often a member says that it lives. Less than the session time-out",
+    )
+    max_poll_interval_ms: int = option(
+        "kafka.max.poll.interval.ms",
+        duration_ms(minimum=1, maximum=2**31 - 1),
+        default=300_000,
+        unit="ms",
+        doc="the longest time between two calls of poll: a member that takes longer leaves",
+    )
+    rebalance_timeout_ms: int | None = option(
+        "kafka.rebalance.timeout.ms",
+        duration_ms(minimum=1, maximum=2**31 - 1),
+        default=None,
+        unit="ms",
+        doc="how long a member may take to give partitions up. Default: max.poll.interval.ms",
+    )
+    strategy: str = option(
+        "kafka.partition.assignment.strategy",
+        choice("range", "roundrobin", "sticky", "cooperative-sticky"),
+        default="range",
+        doc="how partitions are dealt to members; the same for all members of a group",
+    )
+    instance: str | None = option(
+        "kafka.group.instance.id",
+        TEXT,
+        default=None,
+        doc="the name of a static member: started again within its session time-out, it has its "
+        "partitions at once",
+    )
+    client_id: str = option(
+        "kafka.client.id", TEXT, default="consumer", doc="what a member's id begins with"
+    )
+    max_block_ms: int = option(
+        "max.block.ms",
+        DURATION_MS,
+        default=60_000,
+        unit="ms",
+        kafka=True,
+        doc="how long a commit waits for another writer of the same log directories",
+    )
+    flush: str = option(
+        "flush",
+        choice("commit", "os"),
+        default="commit",
+        doc="commit: positions are on the disk before they count. os: the operating system writes "
+        "when it likes",
+    )
+    allow_broker_directory: bool = option(
+        "allowBrokerDirectory",
+        BOOLEAN,
+        default=False,
+        doc="take part also where a broker lived (it left a `meta.properties`)",
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse a heartbeat that comes too late."""
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise OptionError(
+                f"kafka.heartbeat.interval.ms ({self.heartbeat_interval_ms}) must be less than "
+                f"kafka.session.timeout.ms ({self.session_timeout_ms}): a third of it is usual"
+            )
+
+    @property
+    def policy(self) -> SetPolicy:
+        """How the log directories may be changed."""
+        return SetPolicy(
+            allows_broker=self.allow_broker_directory,
+            wait_ms=self.max_block_ms,
+            is_durable=self.flush == "commit",
+            may_grow=False,
+        )
+
+
+def options_of_source() -> list[Option]:
+    """List the source's options that a Consumer takes, in the order of declaration."""
+    return [each for each in options_of(ReadOptions) if each.name.lower() in _OF_SOURCE]
+
+
+def parse_options(
+    path: Paths, topics: str | Sequence[str], options: OptionValues
+) -> tuple[ConsumerOptions, ReadOptions]:
+    """Check what a Consumer is given.
+
+    Raises:
+        OptionError: options that cannot be used.
+    """
+    known = {name for each in options_of(ConsumerOptions) for name in each.spellings()}
+    of_source = {name for each in options_of(ReadOptions) for name in each.spellings()}
+    where = joined(path)
+    group, reading = {"path": where}, {"path": where}
+    for name, text in texts(options, _ARGUMENTS).items():
+        lowered = name.lower()
+        if lowered in known:
+            group[name] = text
+        elif lowered in of_source and lowered not in _OF_SOURCE:
+            raise OptionError(f"option {name!r} is for queries of Spark, and not for a Consumer")
+        else:
+            reading[name] = text
+    names = [topics] if isinstance(topics, str) else list(topics)
+    read = ReadOptions.parse({**reading, "subscribe": ",".join(names)})
+    if (read.starting_offsets or "latest").lower() not in {"earliest", "latest"}:
+        raise OptionError(
+            f"option 'startingOffsets' is {read.starting_offsets!r}, but a group begins at earliest"
+            " or latest; Consumer.seek goes to an offset"
+        )
+    warn_ignored(read.ignored)
+    return ConsumerOptions.parse(group), read

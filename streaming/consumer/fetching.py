@@ -1,0 +1,148 @@
+"""Rows of the partitions that a member has: one split of one partition after the other, in turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
+from kafkalog.streaming.schema import RowSchema
+from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.plan.planner import plan_splits, readable_ranges
+from kafkalog.streaming.source.reading import read_split
+from kafkalog.streaming.source.subscription import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pyarrow as pa
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.plan.planner import LogSplit
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["Fetched", "Fetcher"]
+
+
+class Fetched(NamedTuple):
+    """Rows of one partition, and the offset after them; without rows, what is passed over."""
+
+    partition: TopicPartition
+    rows: pa.RecordBatch | None
+    position: int
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """What is planned of one partition from ``position`` up to ``end``."""
+
+    position: int
+    end: int
+    splits: deque[LogSplit]
+    rows: Iterator[pa.RecordBatch] | None = field(default=None)
+
+
+class Fetcher:
+    """Reads what is committed. Not thread safe."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        """Take the options of a query of the topics.
+
+        Raises:
+            OptionError: they name no topic.
+            InvalidTopicError: a name that no topic can have.
+        """
+        self._options = options
+        self._logs = FollowedLogs.of(options, Subscription.of(options).selects)
+        self._schema = RowSchema.named((), include_headers=options.include_headers)
+        self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._ahead: dict[TopicPartition, _Ahead] = {}
+        self._ids: dict[TopicPartition, str | None] = {}
+        self._turn: TopicPartition | None = None
+
+    def next(self, positions: Mapping[TopicPartition, int]) -> Fetched | None:
+        """Return what comes next of partitions, from where one is in each; None if nothing is new.
+
+        Raises:
+            DataLossError: offsets are gone, and the reader wants to fail then.
+            KafkaLogError: the logs cannot be read.
+        """
+        self._ahead = {  # what was not taken away, is not paused, and is where one is
+            key: each for key, each in self._ahead.items() if positions.get(key) == each.position
+        }
+        key = self._choose(positions)
+        if key is None:
+            return None
+        try:
+            found = self._read(key, self._ahead[key])
+        except BaseException:
+            del self._ahead[key]  # it is planned again, from where one is
+            raise
+        if not self._ahead[key].splits and self._ahead[key].rows is None:
+            del self._ahead[key]
+        else:
+            self._ahead[key].position = found.position
+        return found
+
+    def _read(self, key: TopicPartition, ahead: _Ahead) -> Fetched:
+        if ahead.rows is None and ahead.splits:
+            ahead.rows = iter(read_split(ahead.splits.popleft(), self._options, self._schema))
+        for rows in ahead.rows or ():
+            if rows.num_rows:
+                return Fetched(key, rows, rows.column("offset")[-1].as_py() + 1)
+        ahead.rows = None
+        self._turn = key  # the others come first now
+        return Fetched(key, None, ahead.position if ahead.splits else ahead.end)
+
+    def _choose(self, positions: Mapping[TopicPartition, int]) -> TopicPartition | None:
+        """Return a partition with something to read: the one at hand, else the next in turn."""
+        at_hand = next((key for key, ahead in self._ahead.items() if ahead.rows is not None), None)
+        if at_hand is not None:
+            return at_hand
+        ends = self._logs.look(dict(positions))
+        order = [
+            k for k, at in sorted(positions.items()) if k in self._ahead or ends.get(k, at) != at
+        ]
+        if self._turn is not None:
+            last = self._turn
+            order = [key for key in order if key > last] + [key for key in order if key <= last]
+        for key in order:
+            if key in self._ahead or self._plan(key, positions[key], ends):
+                return key
+        return None
+
+    def _plan(self, key: TopicPartition, position: int, ends: Mapping[TopicPartition, int]) -> bool:
+        """Plan what there is of a partition; return whether there is anything."""
+        for _ in range(self._options.fetch_retries - 1):
+            try:
+                return self._plan_once(key, position, ends[key], LossPolicy(fail=True))
+            except DataLossError:
+                system.sleep(self._options.fetch_retry_interval_ms / 1000)
+                ends = {**ends, **self._logs.look({key: position})}
+        return self._plan_once(key, position, ends[key], self._policy)
+
+    def _plan_once(self, key: TopicPartition, position: int, end: int, policy: LossPolicy) -> bool:
+        if end == position or (end < position and self._logs.reaches(key, position)):
+            return False  # what lies between is not known to be committed yet
+        self._check_topic(key)
+        ends = {key: end}
+        ranges = readable_ranges({key: position}, ends, ends, self._logs, policy)
+        splits = plan_splits(ranges, self._options, self._logs, policy)
+        if end > position:
+            self._ahead[key] = _Ahead(position, end, deque(splits))
+        return end > position
+
+    def _check_topic(self, key: TopicPartition) -> None:
+        found = self._logs.topic_id(key)
+        known = self._ids.setdefault(key, found)
+        if known is None or found is None or known == found:
+            return
+        if not self._logs.is_changed_id(key.topic, known, found):
+            raise UnknownTopicOrPartitionError(
+                f"{key} belongs to another topic of that name now (topic id {found}, and it was "
+                f"{known}): where the group stands in it means nothing there"
+            )
+        self._ids[key] = found

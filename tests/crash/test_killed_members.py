@@ -1,0 +1,102 @@
+"""Members in processes of their own, killed at any moment: each row of the input is there once."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.consuming import consumer, output, positions, table, written
+
+from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
+from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.library import append
+from kafkalog.streaming.store.policy import SetPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog import Consumer
+
+MEMBER = """
+import sys
+from contextlib import suppress
+import kafkalog
+from kafkalog.errors import FencedMemberError
+folder = sys.argv[1]
+options = {
+    "startingOffsets": "earliest",
+    "kafka.session.timeout.ms": 1500,
+    "kafka.heartbeat.interval.ms": 100,
+    "splitBytes": 1,
+}
+while True:
+    with kafkalog.Consumer(folder, "g", "in", options=options) as reader, suppress(
+        FencedMemberError
+    ):
+        print("joins", flush=True)
+        while True:
+            rows = reader.poll(0.5)
+            if rows is not None:
+                kafkalog.append(folder, "out", rows.select(["value"]), consumer=reader)
+                print(rows.num_rows, flush=True)
+"""
+
+
+def start(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", MEMBER, str(folder)], stdout=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    small = dataclasses.replace(OFFSETS_POLICY, partitions=1)
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+    where = tmp_path / "logs"
+    for step in range(20):
+        append(where, "in", table(range(40 * step, 40 * step + 40)), options={"numPartitions": 4})
+    GroupCommits([where], "another", SetPolicy()).decide(GroupRecord(), GroupRecord(1))
+    return where
+
+
+def copy_rest(folder: Path, reader: Consumer) -> None:
+    """Copy all that is left, until the group has read everything."""
+    while sum(positions(folder).values()) < 800:
+        rows = reader.poll(0.2)
+        if rows is not None:
+            append(folder, "out", output(rows), consumer=reader)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_partitions_of_a_member_that_is_gone_move_and_each_row_is_there_once(
+    folder: Path, how: signal.Signals
+) -> None:
+    members = [start(folder) for _ in range(2)]
+    try:
+        for each in members:
+            assert each.stdout is not None
+            while each.stdout.readline().strip() == "joins":
+                pass
+        os.kill(members[0].pid, how)
+        with consumer(folder, options={"kafka.heartbeat.interval.ms": 100}) as reader:
+            copy_rest(folder, reader)
+        if how == signal.SIGSTOP:
+            append(folder, "in", table(range(800, 840)))
+            os.kill(members[0].pid, signal.SIGCONT)
+            with consumer(folder) as reader:
+                while sum(positions(folder).values()) < 840:
+                    rows = reader.poll(0.2)
+                    if rows is not None:
+                        append(folder, "out", output(rows), consumer=reader)
+    finally:
+        for each in members:
+            each.kill()
+            each.wait()
+            assert each.stdout is not None
+            each.stdout.close()
+    assert written(folder) == list(range(sum(positions(folder).values())))

@@ -1,0 +1,74 @@
+"""Rows with numbers, Consumers that wait for no default, and what came out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from kafkalog import Consumer
+from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.library import read
+from kafkalog.streaming.store.policy import SetPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+
+OPTIONS = {
+    "startingOffsets": "earliest",
+    "kafka.session.timeout.ms": 60_000,
+    "kafka.heartbeat.interval.ms": 50,
+}
+
+
+def table(numbers: Iterable[int]) -> pa.Table:
+    numbers = list(numbers)
+    return pa.table(
+        {
+            "value": pa.array([str(each) for each in numbers]),
+            "partition": pa.array([each % 4 for each in numbers], pa.int32()),
+        }
+    )
+
+
+def consumer(folder: Path, **named: Any) -> Consumer:
+    options = {**OPTIONS, **named.pop("options", {})}
+    return Consumer(folder, "g", "in", options=options, **named)
+
+
+def numbers(rows: pa.RecordBatch) -> list[int]:
+    return [int(each) for each in rows.column("value").to_pylist()]
+
+
+def output(rows: pa.RecordBatch) -> pa.Table:
+    return pa.table({"value": rows.column("value")})
+
+
+def written(folder: Path, topic: str = "out") -> list[int]:
+    return sorted(int(v) for v in read(folder, topic).read_all().column("value").to_pylist())
+
+
+def positions(folder: Path) -> dict[TopicPartition, int]:
+    return dict(GroupCommits([folder], "g", SetPolicy()).look().positions)
+
+
+def settle(*consumers: Consumer) -> list[tuple[Consumer, pa.RecordBatch]]:
+    """Let all poll until each has a share of the four partitions; return what came meanwhile."""
+    came = []
+    for _ in range(300):
+        for each in consumers:
+            rows = each.poll(0.02)
+            if rows is not None:
+                came.append((each, rows))
+            each.pause(each.assignment)
+        found = [len(each.assignment) for each in consumers]
+        if all(found) and sum(found) == 4:
+            break
+    else:
+        raise AssertionError([each.assignment for each in consumers])
+    for each in consumers:
+        each.resume(each.assignment)
+    return came

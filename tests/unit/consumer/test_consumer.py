@@ -1,0 +1,356 @@
+"""Members of one group in one process: what they read, commit, and are refused."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.consuming import (
+    consumer,
+    numbers,
+    output,
+    positions,
+    settle,
+    table,
+    written,
+)
+
+import kafkalog
+from kafkalog.errors import (
+    CommitError,
+    FencedMemberError,
+    KafkaLogError,
+    OffsetOutOfRangeError,
+    OptionError,
+    RowError,
+)
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, read_members
+from kafkalog.streaming.library import append
+from kafkalog.streaming.store.open_set import look_at_set
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+IN = [TopicPartition("in", number) for number in range(4)]
+
+
+def rest(reader: kafkalog.Consumer) -> list[int]:
+    """Poll until nothing comes."""
+    found = []
+    while (rows := reader.poll(0.3)) is not None:
+        found += numbers(rows)
+    return found
+
+
+def test_one_member_reads_all_and_the_next_one_goes_on_where_it_has_committed(
+    folder: Path,
+) -> None:
+    with consumer(folder) as reader:
+        first = reader.poll(5)
+        assert first is not None
+        assert reader.assignment == IN
+        assert first.schema.names[:2] == ["key", "value"]
+        reader.commit()
+        assert positions(folder) == {each: 10 if each == IN[0] else 0 for each in IN}
+        assert reader.position(IN[0]) == 10
+        others = rest(reader)
+        assert sorted([*numbers(first), *others]) == list(range(40))
+    with consumer(folder) as again:
+        assert sorted(rest(again)) == sorted(others), "it had not committed these"
+        again.commit()
+    with consumer(folder) as again:
+        assert rest(again) == []
+        append(folder, "in", table([44]))
+        assert rest(again) == [44]
+    assert not list(folder.glob(f"{MEMBER_PREFIX}*"))
+
+
+def test_a_group_begins_at_latest_and_in_partitions_that_come_later_at_their_start(
+    folder: Path,
+) -> None:
+    with consumer(folder, options={"startingOffsets": "latest"}) as reader:
+        assert reader.poll(0.3) is None
+        append(folder, "in", table([40, 41]))
+        assert sorted(rest(reader)) == [40, 41]
+    with kafkalog.Consumer(folder, "g", ["in", "new"]) as reader:
+        assert sorted(rest(reader)) == [40, 41], "they were not committed"
+        append(folder, "new", table(range(3)), options={"numPartitions": 4})
+        assert sorted(rest(reader)) == [0, 1, 2]
+    with kafkalog.Consumer(folder, "h", ["in", "new"]) as reader:
+        assert rest(reader) == []
+
+
+def test_what_was_sought_and_paused(folder: Path) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+        reader.seek(IN[1], 8)
+        reader.pause([IN[1]])
+        append(folder, "in", table([40, 41]))
+        assert rest(reader) == [40]
+        reader.resume([IN[1]])
+        assert rest(reader) == [33, 37, 41]
+        reader.seek(IN[1], 2)
+        reader.commit()
+        assert positions(folder)[IN[1]] == 10, "a group does not go back"
+        reader.seek(IN[2], 10)
+        with pytest.raises(OffsetOutOfRangeError, match="in-2: offset -1"):
+            reader.seek(IN[2], -1)
+        with pytest.raises(OptionError, match="does not have in-9"):
+            reader.position(("in", 9))
+
+
+def test_two_members_share_the_partitions_and_say_so(folder: Path) -> None:
+    said: list[tuple[str, list[TopicPartition]]] = []
+    a = consumer(
+        folder,
+        options={"kafka.client.id": "a"},
+        on_assign=lambda found: said.append(("+", found)),
+        on_revoke=lambda lost: (said.append(("-", lost)), a.commit()),
+    )
+    with a, consumer(folder) as b:
+        assert sorted(rest(a)) == list(range(40))
+        settle(a, b)
+        assert (a.assignment, b.assignment) == (IN[:2], IN[2:])
+        assert said == [("+", IN), ("-", IN[2:])]
+        assert rest(b) == [], "a has committed all of it when it gave them up"
+        with pytest.raises(KafkaLogError, match="cannot be called from on_assign"):
+            a._call_back(lambda _: a.poll(), [])
+    assert said[-1] == ("-", IN[:2])
+
+
+def test_rows_and_positions_are_there_together(folder: Path) -> None:
+    with consumer(folder) as reader:
+        while (rows := reader.poll(0.3)) is not None:
+            append(folder, "out", output(rows), consumer=reader)
+            assert sum(positions(folder).values()) == len(written(folder))
+    assert written(folder) == list(range(40))
+    assert positions(folder) == dict.fromkeys(IN, 10)
+
+
+def test_rows_of_a_partition_that_was_given_up_are_refused_and_read_by_its_new_owner(
+    folder: Path,
+) -> None:
+    with (
+        consumer(folder, options={"kafka.client.id": "a"}) as a,
+        consumer(folder) as b,
+    ):
+        kept = []
+        while (rows := a.poll(0.3)) is not None:
+            kept.append(rows.select(["value"]))
+        came = settle(a, b)
+        with pytest.raises(FencedMemberError, match="gave in-2, in-3 to another"):
+            append(folder, "out", iter(kept), consumer=a)
+        assert not (folder / "out-0").exists()
+        for reader, rows in came:
+            append(folder, "out", output(rows), consumer=reader)
+        for reader in (a, b):
+            while (rows := reader.poll(0.3)) is not None:
+                append(folder, "out", output(rows), consumer=reader)
+    assert written(folder) == list(range(40))
+
+
+def test_an_append_that_failed_is_tried_again_or_its_rows_come_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with consumer(folder) as reader:
+        rows = reader.poll(5)
+        assert rows is not None
+        with pytest.raises(RowError):
+            append(folder, "out", "no rows", consumer=reader)
+        with pytest.raises(CommitError, match="try the same append again"):
+            reader.commit()
+        append(folder, "out", output(rows), consumer=reader)
+        second = reader.poll(5)
+        assert second is not None
+        original = Committer._finish
+
+        def dies(*_: Any) -> None:
+            raise CommitError("as if it were not known whether it is published")
+
+        monkeypatch.setattr(Committer, "_finish", dies)
+        with pytest.raises(CommitError, match="not known"):
+            append(folder, "out", output(second), consumer=reader)
+        monkeypatch.setattr(Committer, "_finish", original)
+        with pytest.raises(FencedMemberError, match="stands at 10"):
+            append(folder, "out", output(second), consumer=reader)
+        while (rows := reader.poll(0.3)) is not None:
+            append(folder, "out", output(rows), consumer=reader)
+    assert written(folder) == list(range(40))
+
+
+def test_a_commit_whose_end_is_not_known_is_looked_up(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with consumer(folder) as reader:
+        assert reader.poll(5) is not None
+
+        def dies(*_: Any) -> None:
+            raise CommitError("not known")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Committer, "_finish", dies)
+            with pytest.raises(CommitError, match="not known"):
+                reader.commit()
+        rest(reader)
+        reader.commit()
+    assert positions(folder) == dict.fromkeys(IN, 10)
+
+
+def test_a_member_that_was_lost_publishes_nothing_and_its_rows_are_read_by_others(
+    folder: Path,
+) -> None:
+    """It reads, sleeps beyond its session, and wakes up late."""
+    late = consumer(folder, options={"kafka.session.timeout.ms": 400})
+    rows = late.poll(5)
+    assert rows is not None
+    assert late._joined is not None
+    late._joined._heartbeat.stop()  # asleep: its thread, too
+    with consumer(folder) as other:
+        while (found := other.poll(3)) is not None:
+            append(folder, "out", output(found), consumer=other)
+        assert other.assignment == IN
+        before = positions(folder)
+        with pytest.raises(FencedMemberError):
+            late.commit()
+        with pytest.raises(FencedMemberError, match="without member 'consumer-"):
+            append(folder, "out", output(rows), consumer=late)
+        with pytest.raises(FencedMemberError):
+            late.poll()
+        late.close()
+        assert positions(folder) == before
+        assert len(list(folder.glob(f"{MEMBER_PREFIX}*"))) == 1
+    assert written(folder) == list(range(40))
+
+
+def test_a_member_that_polls_too_late_has_left(folder: Path) -> None:
+    slow = consumer(folder, options={"kafka.max.poll.interval.ms": 300})
+    with consumer(folder) as other:
+        assert slow.poll(5) is not None
+        while other.assignment != IN:
+            other.poll(0.1)
+        with pytest.raises(FencedMemberError, match=r"max\.poll\.interval\.ms \(300 ms\)"):
+            slow.poll()
+        slow.close()
+
+
+def test_a_static_member_that_starts_again_has_its_partitions_at_once(folder: Path) -> None:
+    static = {"kafka.group.instance.id": "i"}
+    with consumer(folder) as other:
+        reader = consumer(folder, options=static)
+        settle(reader, other)
+        had, others = reader.assignment, other.assignment
+        reader.close()
+        again = consumer(folder, options=static)
+        again.poll()
+        other.poll()
+        assert (again.assignment, other.assignment) == (had, others)
+        again.close()
+
+
+def test_a_forked_child_is_refused(folder: Path) -> None:
+    with consumer(folder) as reader:
+        assert reader.poll(5) is not None
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                calls = (reader.poll, reader.commit, lambda: reader.assignment)
+                refused = 0
+                for call in calls:
+                    try:
+                        call()
+                    except KafkaLogError as error:
+                        refused += "forked" in str(error)
+                try:
+                    append(folder, "in", table([1]), consumer=reader)
+                except KafkaLogError as error:
+                    refused += "forked" in str(error)
+                reader.close()
+                code = 0 if refused == 4 else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        reader.commit()
+        assert len(read_members(folder, "g")) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kafka.session.timeout.ms": 10}, "must be less than kafka.session.timeout.ms"),
+        ({"startingOffsets": "group:x"}, "a group begins at earliest or latest"),
+        ({"view": "batches"}, "'view' is for queries of Spark"),
+        ({"kafka.group.id": "x"}, "use its arguments"),
+        ({"kafka.partition.assignment.strategy": "best"}, "range"),
+        ({"failOnDataLos": "true"}, "failOnDataLoss"),
+    ],
+)
+def test_options_are_checked_when_it_is_made(
+    folder: Path, options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        consumer(folder, options=options)
+
+
+def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
+    reader = consumer(folder)
+    with pytest.raises(OptionError, match="not the same set"):
+        append(tmp_path / "other", "in", table([1]), consumer=reader)
+    with pytest.raises(OptionError, match="not both"):
+        append(folder, "in", table([1]), transactional_id="x", version=1, consumer=reader)
+    with pytest.raises(FencedMemberError, match="has not polled"):
+        append(folder, "in", table([1]), consumer=reader)
+    reader.poll()
+    other = consumer(folder, options={"kafka.partition.assignment.strategy": "sticky"})
+    with pytest.raises(OptionError, match="the members of the group use range"):
+        other.poll()
+    other.close()
+    reader.close()
+    reader.close()
+    with pytest.raises(KafkaLogError, match="is closed"):
+        reader.poll()
+
+
+def test_an_error_ends_it_without_asking_for_a_commit(folder: Path) -> None:
+    said: list[Any] = []
+    reader = consumer(folder, on_revoke=said.append)
+    with suppress(ZeroDivisionError), reader:
+        assert reader.poll(5) is not None
+        raise ZeroDivisionError
+    assert not said
+    assert not list(folder.glob(f"{MEMBER_PREFIX}*"))
+
+
+def test_an_idle_member_looks_at_files_that_have_not_changed_and_reads_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[object] = []
+
+    def counted(*given: Any) -> Any:
+        looks.append(given)
+        return look_at_set(*given)
+
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.look_at_set", counted)
+    slow_beat = {"kafka.heartbeat.interval.ms": 50_000}
+    with consumer(folder, options=slow_beat) as reader:
+        rest(reader)
+        reader.poll(0.3)
+        assert reader._joined is not None
+        member = reader._joined.member
+        reader._joined._heartbeat.stop()
+        time.sleep(0.2)
+        for _ in range(2):
+            member.round()
+            member.beat()
+        assert looks
+        looks.clear()
+        for _ in range(20):
+            member.round()
+            member.beat()
+        assert not looks
