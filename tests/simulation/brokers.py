@@ -142,6 +142,8 @@ class _Broker:
             if not (folder / META_PROPERTIES).exists():
                 write_atomically(folder / META_PROPERTIES, _META)
         found = LogDirs(self._directories).partitions()
+        if not all((folder / META_PROPERTIES).exists() for folder in self._directories):
+            raise _RefusedError  # a disk came back meanwhile: its lock and identity are not there
         self._folders = {key: each.path for key, each in found.items() if key.topic == TOPIC}
         for key, path in self._folders.items():
             if not (path.parent / CLEAN_SHUTDOWN).exists():
