@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.corpus import UnpackedCase
+from tests.support.distributions import ROOT
 from tests.support.object_store import object_store
 from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
@@ -139,6 +144,43 @@ def test_topics_that_match_a_pattern_are_mirrored_from_a_store(
         copy(store.uri("source"), pattern="^a-", options={**COMMITTED, **store.options})
     check(source, tmp_path / "copy", "a-1", "a-2")
     assert not (tmp_path / "copy" / "b-0").exists()
+
+
+def wait_for(target: Path, *ends: int, topic: str = "t") -> None:
+    """Wait until the copy of a topic ends at these offsets, one for each partition."""
+    expected = {f"{topic}-{number}": end for number, end in enumerate(ends)}
+    found: dict[str, int] = {}
+    while found != expected:
+        time.sleep(0.1)
+        if target.is_dir():
+            found = {name: end for name, (_, end) in bounds(target, topic).items()}
+
+
+def test_a_mirror_that_follows_takes_what_is_appended_and_ends_when_it_is_asked_to(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "copy"
+    create([str(source)], "t", partitions=2, starts={1: 500})
+    writer = Writer(source, topic="t")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    command = [sys.executable, str(ROOT / "jobs" / "mirror.py"), str(source), str(target)]
+    words = ["--pattern=^t", f"--checkpoint={tmp_path / 'c'}", "--follow"]
+    with subprocess.Popen([*command, *words], stderr=subprocess.PIPE, text=True) as follower:
+        wait_for(target, 1, 501)
+        writer.write(1, rows(["c", "d", "e"], partitions=[1, 1, 0]))
+        wait_for(target, 2, 503)
+        set_bounds([str(source)], {T0: Bounds(0, 9)})
+        wait_for(target, 9, 503)
+        follower.send_signal(signal.SIGTERM)
+        _, err = follower.communicate()
+    assert follower.returncode == 128 + signal.SIGTERM, err
+    assert err.splitlines()[-1].startswith("mirror ^t: 5 rows in "), err
+    check(source, target, "t")
+
+    writer.write(2, rows(["f"], partitions=[0]))
+    Writer(source, topic="t-new", name="n").write(0, rows(["g"]))
+    copy(source, pattern="^t")
+    check(source, target, "t", "t-new")
 
 
 def refused(copy: Callable[..., Mirror], *arguments: Any, **more: Any) -> str:
