@@ -1,45 +1,53 @@
 """Pipelines beside a plain read and write of the same rows.
 
 The plain way of `archive` is a batch read of the log, written to Delta in files as they come. That
-of `restore` is a read of the table, written to a log without its offsets.
+of `restore` is a read of the table, written to a log without its offsets. That of `mirror` is a
+batch read of the log, written to another one without its offsets.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
+from benchmarks.machine import facts
 from benchmarks.measure import Contender, Goal, Workload, measure, timed
+from benchmarks.report import PIPELINES, section_table, table, write_section
 from benchmarks.rows import Shape, make_rows
 from benchmarks.session import scratch
 from rich.console import Console
-from rich.table import Table
 
 from kafkalog.jobs.archiving import Archive
+from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.session import session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from benchmarks.measure import Measured
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["main"]
 
-_TOPIC = "rows"
-_QUICK_ROWS = 20_000
-_SETTINGS = {"spark.driver.memory": "4g"}
-_GOAL = 0.5
+_TOPIC: Final = "rows"
+_QUICK_ROWS: Final = 20_000
+_SETTINGS: Final = {"spark.driver.memory": "4g"}
+_GOAL: Final = 0.5
+_COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure each pipeline and print a table; the exit code says whether the goals are reached."""
+    """Measure each pipeline and print a table; with ``--docs`` put it on the page.
+
+    The exit code says whether the goals are reached.
+    """
     parser = argparse.ArgumentParser(prog="benchmarks.pipelines", description=__doc__)
     parser.add_argument("--rows", type=int, default=Shape().rows)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--docs", type=Path, help="a folder whose benchmarks.md gets the figures")
     parser.add_argument("--quick", action="store_true", help="whether it works, not how fast")
     asked = parser.parse_args(argv)
     shape = Shape(rows=_QUICK_ROWS if asked.quick else asked.rows)
@@ -49,9 +57,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         runs = _Runs(spark, work, shape)
         found = [
             measure(each, rounds, lambda who, seconds: console.log(f"{who}: {seconds:.1f} s"))
-            for each in (runs.archive(), runs.restore())
+            for each in (runs.archive(), runs.restore(), runs.mirror())
         ]
-    console.print(_table(found))
+    console.print(table(found))
+    if asked.docs:
+        write_section(asked.docs, PIPELINES, _section(shape, rounds, found))
     return int(not asked.quick and not all(_is_reached(each) for each in found))
 
 
@@ -79,6 +89,9 @@ class _Runs:
 
     def restore(self) -> Workload:
         return self._workload("restore", self._plain_restore, self._restore)
+
+    def mirror(self) -> Workload:
+        return self._workload("mirror", self._plain_mirror, self._mirror)
 
     def _workload(self, name: str, plain: object, pipeline: object) -> Workload:
         assert callable(plain)
@@ -109,7 +122,13 @@ class _Runs:
         return table
 
     def _plain_restore(self) -> None:
-        rows = self._spark.read.format("delta").load(self._table)
+        self._write(self._spark.read.format("delta").load(self._table))
+
+    def _plain_mirror(self) -> None:
+        reader = self._spark.read.format("kafkalog").option("includeHeaders", "true")
+        self._write(reader.options(**_COMMITTED).option("subscribe", _TOPIC).load(self._log))
+
+    def _write(self, rows: DataFrame) -> None:
         kept = rows.select("partition", "timestamp", "key", "value", "headers")
         options = {
             "topic": _TOPIC,
@@ -122,21 +141,36 @@ class _Runs:
         log = self._fresh("log")
         Restore(table=self._table, log=log, topics=(_TOPIC,), config={}).run(self._spark)
 
+    def _mirror(self) -> None:
+        one = Mirror(
+            source=self._log,
+            target=self._fresh("log"),
+            topics=(_TOPIC,),
+            checkpoint=self._fresh("c"),
+            options=_COMMITTED,
+        )
+        one.check()
+        one.prepare()
+        one.start(self._spark).awaitTermination()
+        one.finish()
+
 
 def _is_reached(measured: Measured) -> bool:
     return all(measured.reached(goal) for goal in measured.workload.goals)
 
 
-def _table(found: Sequence[Measured]) -> Table:
-    table = Table("pipeline", "seconds", "rows/s", "beside the plain way")
-    for measured in found:
-        plain, pipeline = (each.name for each in measured.workload.contenders)
-        for name in (plain, pipeline):
-            seconds = measured.samples[name].median
-            rate = (measured.workload.rows or 0) / seconds
-            speed = f"{measured.speed(name, plain):.2f}"
-            table.add_row(name, f"{seconds:.1f}", f"{rate:,.0f}", speed)
-    return table
+def _section(shape: Shape, rounds: int, found: Sequence[Measured]) -> str:
+    missed = [each.workload.title for each in found if not _is_reached(each)]
+    verdict = f"Under half: {', '.join(missed)}." if missed else "None is under half."
+    return (
+        f"{shape}; cores: {facts()['cores']}; {rounds} rounds after a warm-up, "
+        "in turns. Each is to reach half the speed of the plain way: for archive a batch read of "
+        "the log, written to Delta in files as they come; for restore a read of the table, and for "
+        "mirror a batch read of the log, both written to a new log without the offsets. CPU is "
+        "that of all processes, in the median run. The session is warm "
+        f"(`python -m benchmarks.pipelines --docs docs`).\n\n{section_table(*found)}\n\n"
+        f"{verdict}\n"
+    )
 
 
 if __name__ == "__main__":

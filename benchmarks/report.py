@@ -13,11 +13,21 @@ if TYPE_CHECKING:
 
     from benchmarks.measure import Goal, Measured, Samples, Workload
 
-__all__ = ["COMPACTION", "LATEST", "LOOK_UPS", "section_table", "table", "write", "write_section"]
+__all__ = [
+    "COMPACTION",
+    "LATEST",
+    "LOOK_UPS",
+    "PIPELINES",
+    "section_table",
+    "table",
+    "write",
+    "write_section",
+]
 
 COMPACTION: Final = "Compaction"
 LATEST: Final = "The newest row of each key"
 LOOK_UPS: Final = "Look-ups"
+PIPELINES: Final = "Pipelines"
 """Sections of the page that other benchmarks write."""
 
 _HEADINGS: Final = (
@@ -75,7 +85,8 @@ def write(
         if _plot(directory / name, title, chosen(measured))
     ]
     path = directory / "benchmarks.md"
-    others = "".join(_section_of(path, title) for title in (COMPACTION, LATEST, LOOK_UPS))
+    kept = (COMPACTION, LATEST, LOOK_UPS, PIPELINES)
+    others = "".join(_section_of(path, title) for title in kept)
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 
 
@@ -88,9 +99,10 @@ def write_section(directory: Path, title: str, text: str) -> None:
     path.write_text(page, encoding="utf-8")
 
 
-def section_table(measured: Measured) -> str:
-    """Return the results of one work as a table of a page."""
-    lines = (_HEADINGS, ["---"] * len(_HEADINGS), *_lines(measured))
+def section_table(*measured: Measured) -> str:
+    """Return the results of some works as a table of a page."""
+    results = (line for one in measured for line in _lines(one))
+    lines = (_HEADINGS, ["---"] * len(_HEADINGS), *results)
     return "\n".join(map(_row, lines))
 
 

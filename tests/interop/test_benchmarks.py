@@ -69,6 +69,18 @@ def test_the_newest_rows_are_measured_and_put_on_the_page(tmp_path: Path) -> Non
     assert "kafkalog.get, " in page
 
 
+@pytest.mark.spark
+def test_pipelines_are_measured_beside_the_plain_way_and_put_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
+    done = run("pipelines", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    for name in ("archive", "restore", "mirror"):
+        assert f"| {name} | plain {name} | " in page
+        assert f"|  | {name} | " in page
+    assert "| at least 0.5 x plain mirror | " in page
+
+
 def test_look_ups_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
     done = run("look_ups", tmp_path)
