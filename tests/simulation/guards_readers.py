@@ -178,4 +178,18 @@ GUARDS: Final = {
         },
         test="crash/test_missing_members.py::test_a_directory_that_began_a_commit_which_was_made_without_it_is_refused",
     ),
+    "a topic id is read once": Mutation(
+        "a query leaves out the first records of a new topic",
+        {
+            "store.ends.seen_log.SeenLog._read": Instead(
+                "if read_topic_id(folder) != self.topic_id:", "if False:"
+            )
+        },
+        test="unit/source/test_while_a_broker_runs.py::test_a_log_that_is_recreated_while_it_is_read_is_not_taken_for_the_one_before",
+    ),
+    "a log that has changed is not read again": Mutation(
+        "a query fails though nothing is lost",
+        {"store.ends.watch.EndsWatch._read_again": Instead("log.read_again_if_changed()", "False")},
+        test="unit/source/test_while_a_broker_runs.py::test_a_log_that_was_read_before_it_came_to_an_offset_is_read_again",
+    ),
 }

@@ -1,7 +1,7 @@
 """``make mutations``: take each guard out, and write down how soon that is found.
 
-A history finds it, or the test that is named for it. The table goes into docs/guarantees.md,
-between its two marks. One that is not found is an error.
+A history finds it, or the test that is named for it, which has to pass with the guard. The table
+goes into docs/guarantees.md, between its two marks. One that is not found is an error.
 """
 
 from __future__ import annotations
@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tests.simulation.mutations import MUTATIONS, find
-from tests.simulation.taken_out import is_missed
+from tests.simulation.taken_out import PASSED, outcomes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "guarantees.md"
 _MARKS: Final = ("<!-- mutations -->", "<!-- end of mutations -->")
@@ -29,14 +32,11 @@ def main() -> int:
     parser.add_argument("--only", help="run only those with this in their name; other rows stay")
     given = parser.parse_args()
     rows, missed = _rows(), 0
-    for name, mutation in MUTATIONS.items():
-        if given.only and given.only not in name:
-            continue
-        what = _by_test(name) if mutation.test else _by_history(name, given.seconds)
+    for name, what in _finds(given.only or "", given.seconds):
         missed += what is None
         sys.stdout.write(f"{name}: {what or 'NOT FOUND'}\n")
         sys.stdout.flush()
-        rows[name] = f"| {name} | {mutation.breaks} | {what or 'nothing'} |"
+        rows[name] = f"| {name} | {MUTATIONS[name].breaks} | {what or 'nothing'} |"
     if not missed:
         _write([rows[name] for name in MUTATIONS if name in rows])
     return 1 if missed else 0
@@ -55,17 +55,23 @@ def _write(rows: list[str]) -> None:
     PAGE.write_text(before + "\n".join([_MARKS[0], "", *_HEAD, *rows, "", _MARKS[1]]) + after)
 
 
+def _finds(only: str, seconds: float) -> Iterator[tuple[str, str | None]]:
+    """Take guards out; yields what finds each, if anything does."""
+    chosen = [name for name in MUTATIONS if only in name]
+    for name, whole, without in outcomes([name for name in chosen if MUTATIONS[name].test]):
+        test = MUTATIONS[name].test.replace(".py::", "` `")
+        yield name, f"`{test}`" if whole == PASSED != without else None
+    for name in chosen:
+        if not MUTATIONS[name].test:
+            yield name, _by_history(name, seconds)
+
+
 def _by_history(name: str, seconds: float) -> str | None:
     found = find(name, seconds)
     if found.result is None:
         return None
     sys.stdout.write(f"  {found.result.found[0]}\n")
     return f"history {found.histories}, {found.seconds:.1f} s"
-
-
-def _by_test(name: str) -> str | None:
-    test = MUTATIONS[name].test
-    return f"`{test.replace('.py::', '` `')}`" if is_missed(name) else None
 
 
 if __name__ == "__main__":

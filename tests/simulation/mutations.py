@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.simulation import (
     guards_batches,
+    guards_copies,
     guards_disk,
     guards_locks,
     guards_readers,
@@ -33,6 +34,7 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
     **guards_readers.GUARDS,
     **guards_topics.GUARDS,
     **guards_upkeep.GUARDS,
+    **guards_copies.GUARDS,
 }
 
 

@@ -136,6 +136,14 @@ def test_what_no_topic_can_have_is_refused_before_the_table_is_read(
         check_target(str(tmp_path), ["t"], {}, Until({TopicPartition("u", 0): 1}))
 
 
+def test_a_number_of_partitions_that_cannot_be_is_refused() -> None:
+    for given in (1, 3):
+        with pytest.raises(OptionError, match=f"has 2 partitions, says the table, not {given}"):
+            planned(FACTS, {}, partitions=given)
+    with pytest.raises(OptionError, match="--partitions is 1, and partition 1 has records"):
+        planned(None, {1: Seen(3, 500, 510, None)}, partitions=1)
+
+
 def test_other_rows_are_another_restore() -> None:
     plan = planned(FACTS, {})
     assert plan.version("a") == planned(FACTS, {}).version("a") != plan.version("b")

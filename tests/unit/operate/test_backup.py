@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,14 +28,15 @@ from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.operate import backup
 from kafkalog.streaming.operate import backup as backup_module
 from kafkalog.streaming.operate.backup import back_up
 from kafkalog.streaming.operate.folder_copy import FolderCopy
+from kafkalog.streaming.store.guard import let_brokers_in
 from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 NUMBERS = [0, 1, 2]
 
@@ -305,6 +308,49 @@ def test_a_copy_that_was_cut_off_is_not_taken_for_one(
     for folder in copies_in(tmp_path / "copy"):
         assert load_state(folder) is None
         assert (folder / UNFINISHED_FOLDER).is_dir()
+
+
+def test_a_copy_is_durable_before_its_state_says_so(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[Path] = set()
+    early: list[str] = []
+    found: list[Path] = []
+    original = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{descriptor}").readlink())
+        original(descriptor)
+
+    def finished(folder: Path) -> None:
+        copied = [*folder.glob("t-*"), *folder.glob("t-*/*")]
+        early.extend(path.name for path in copied if path not in synced)
+        found.extend(copied)
+        let_brokers_in(folder)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(backup, "let_brokers_in", finished)
+    back_up(paths_of(writer), str(tmp_path / "copy"))
+    assert early == []
+    assert len(found) > len(NUMBERS)
+
+
+def test_a_copy_whose_last_pass_was_without_the_locks_is_none(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = FolderCopy.bring_up_to_date
+
+    def bring_up_to_date(self: FolderCopy, sizes: Any = None) -> int:
+        if sizes is None:
+            lock = self.source / ".lock"
+            lock.unlink()
+            lock.touch()
+        return original(self, sizes)
+
+    monkeypatch.setattr(FolderCopy, "bring_up_to_date", bring_up_to_date)
+    with pytest.raises(LogDirectoryError, match="deleted or replaced"):
+        back_up(paths_of(writer), str(tmp_path / "copy"))
+    assert [load_state(folder) for folder in copies_in(tmp_path / "copy")] == [None, None]
 
 
 def test_the_command_says_where_the_copies_are(writer: Writer, tmp_path: Path) -> None:

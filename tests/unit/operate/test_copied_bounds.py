@@ -21,6 +21,8 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.commit.copied_ends import CopiedEnd
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
@@ -140,3 +142,13 @@ def test_what_cannot_be_is_refused_and_nothing_is_changed(log: Path) -> None:
         set_bounds([str(log)], {T0: Bounds(3, 2)})
     assert sequence(log) == before
     assert values_of([log], "t") == {0: ["a", "b"]}
+
+
+def test_what_is_appended_to_a_copy_begins_where_that_ended(log: Path) -> None:
+    """Between two micro-batches of a mirror somebody else has written to it."""
+    writer = Writer(log, topic="t")
+    writer.write(0, rows(["a", "b"]))
+    ends = {T0: CopiedEnd(5, begin=1)}
+    with pytest.raises(CommitError, match="the copy ends at offset 2, and what is to be appended"):
+        Committer(writer.plan().commit_plan, writer.identity(1), ends=ends).commit_or_abort([])
+    assert bounds_of(log) == {"t-0": (0, 2)}

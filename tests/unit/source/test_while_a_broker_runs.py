@@ -26,7 +26,7 @@ from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
-from kafkalog.streaming.store.ends import seen_log
+from kafkalog.streaming.store.ends import seen_log, seen_logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -263,6 +263,18 @@ def test_an_offset_that_the_log_has_come_to_since_it_was_read_is_waited_at(log: 
     assert stream.next_end({T0: 15, T1: 4}, take_all=False) == {T0: 15, T1: 4}
 
 
+def test_a_log_that_was_read_before_it_came_to_an_offset_is_read_again(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is committed of it was seen, so that it waits for its turn to be looked at."""
+    monkeypatch.setattr(seen_logs, "_TAKEN_IN_TURN", 0)  # its turn does not come
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6, "t-1": 4})
+    stream = control(log)
+    assert stream.next_end({T0: 6, T1: 4}, take_all=False) == {T0: 6, T1: 4}
+    put(log / "t-0", 10, 5)
+    assert stream.next_end({T0: 15, T1: 4}, take_all=False) == {T0: 15, T1: 4}
+
+
 def test_what_stays_uncommitted_for_long_is_said_and_said_again_ever_later(
     log: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -380,6 +392,27 @@ def test_a_topic_that_is_made_again_while_its_folder_is_read_comes_once(
     put(log / "u-0", 5, 2, made[0].encode())
     query.run()
     assert query.values("u") == rows_of(0, 7, made[0])
+
+
+def test_a_log_that_is_recreated_while_it_is_read_is_not_taken_for_the_one_before(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old id was read by then, and the new log reaches beyond what was read of the old one."""
+    (log / HIGH_WATERMARK).unlink()
+    stream = control(log)
+    end = stream.next_end(stream.initial(), take_all=False)
+    read, made = seen_log.read_topic_id, []
+
+    def between(folder: Path) -> str | None:
+        found = read(folder)
+        if folder.name == "t-0" and not made:
+            made.append(make_topic(log, 50))
+        return found
+
+    monkeypatch.setattr(seen_log, "read_topic_id", between)
+    put(log / "t-0", 10, 1)
+    with pytest.raises(DataLossError, match="deleted and recreated: t-0 from 10"):
+        stream.next_end(end, take_all=False)
 
 
 def test_a_topic_without_an_id_that_came_after_another_one_is_not_given_again_when_it_gets_one(
