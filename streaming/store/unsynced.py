@@ -58,7 +58,8 @@ def find_lost(
     on.
     """
     known = {} if checked is None else checked
-    # Between the segments of a log that a broker has cleaned, offsets may be missing.
+    # Between segments that were cleaned offsets may be missing: of what was durable, since cleaners
+    # make durable what they clean.
     compacted = LogDirs.checkpoint(CLEANER_OFFSET, partitions.values())
     for key, topic in state.topics.items():
         for number, durable_end in topic.durable_ends.items():
@@ -146,6 +147,7 @@ def _walk(where: PartitionDirectory, start: int, end: int, *, has_gaps: bool) ->
             reached = found.next_offset
             if reached >= end or number == len(bases):
                 return min(reached, end)
-            if reached < bases[number] and not (has_gaps and found.problem is None):
+            is_cleaned = has_gaps and found.problem is None and bases[number] <= start
+            if reached < bases[number] and not is_cleaned:
                 return reached
     return 0

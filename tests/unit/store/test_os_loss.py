@@ -11,7 +11,12 @@ from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
 import kafkalog
-from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CommitError, DataLossError
 from kafkalog.files.system import system
@@ -161,22 +166,42 @@ def test_the_command_says_what_the_loss_means(tmp_path: Path, boots: list[str]) 
     assert "query:os, batch 2" in done.stdout
 
 
+@pytest.mark.parametrize("left_of_it", [0.5, 0])
+@pytest.mark.parametrize("cleaned_to", [None, 0, 12])
 def test_a_segment_that_lost_whole_batches_before_the_next_one_is_noticed(
-    tmp_path: Path, boots: list[str]
+    tmp_path: Path, boots: list[str], cleaned_to: int | None, left_of_it: float
 ) -> None:
+    """In a log that is compacted, too: nothing was cleaned that was not durable."""
     left = writer(tmp_path, "os", segment__bytes="200")
     for batch_id in range(6):
         left.write(batch_id, rows([f"{batch_id}a", f"{batch_id}b"]))
     first, *others = sorted(tmp_path.glob("t-0/*.log"))
     assert len(others) > 1
-    cut(first, first.stat().st_size // 2)
+    cut(first, int(first.stat().st_size * left_of_it))
+    if cleaned_to is not None:
+        write_offset_checkpoint(tmp_path, CLEANER_OFFSET, {T0: cleaned_to})
     boots.append("second")
-    with pytest.raises(DataLossError, match=r"t-0 \[2, 12\)"):
+    start = 2 if left_of_it else 0
+    with pytest.raises(DataLossError, match=rf"t-0 \[{start}, 12\)"):
         look(tmp_path)
     (lost,) = recover([str(tmp_path)], accept_os_loss=True).lost
-    assert (lost.start, lost.end) == (2, 12)
+    assert (lost.start, lost.end) == (start, 12)
     left.write(6, rows(["e"]))
-    assert values_of([tmp_path], "t") == {0: ["0a", "0b", "e"]}
+    assert values_of([tmp_path], "t") == {0: [*["0a", "0b"][:start], "e"]}
+
+
+def test_what_was_cleaned_away_of_durable_segments_is_no_loss(
+    tmp_path: Path, boots: list[str]
+) -> None:
+    durable = writer(tmp_path, "commit", segment__bytes="100")
+    for batch_id in range(4):
+        durable.write(batch_id, rows([f"{batch_id}a", f"{batch_id}b"]))
+    writer(tmp_path, "os").write(0, rows(["left"]))
+    for path in sorted(tmp_path.glob("t-0/*.log"))[1:3]:
+        cut(path, 0)
+    write_offset_checkpoint(tmp_path, CLEANER_OFFSET, {T0: 6})
+    boots.append("second")
+    assert look(tmp_path) == {T0: 9}
 
 
 def test_what_was_durable_is_never_given_up(tmp_path: Path, boots: list[str]) -> None:
