@@ -92,6 +92,11 @@ GUARDS: Final = {
         {"operate.shortening._publish": Instead("make_durable_around(log_set, starts)")},
         test="unit/operate/test_retain.py::test_what_was_left_to_the_system_is_not_looked_for_once_it_has_expired",
     ),
+    "a gap in a cleaned log is a cleaner's only where all was durable": Mutation(
+        "whole segments that power took are not told",
+        {"store.unsynced._walk": Instead(" and bases[number] <= start")},
+        test="unit/store/test_os_loss.py::test_a_segment_that_lost_whole_batches_before_the_next_one_is_noticed",
+    ),
     "nobody asks whether the power has taken something": Mutation(
         "a batch is appended after a hole, or committed records are gone, and nobody is told",
         {"store.os_loss.refuse_os_loss": Instead("if lost:", "if False:")},
