@@ -1,6 +1,7 @@
 """Rates of the record kernels by themselves: columns to batches and back, codec by codec.
 
-One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``.
+One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``,
+or with ``--sizes`` for the cost of a row by how many there are in a batch of lz4.
 The decoder of aiokafka, which is compiled too but makes Python objects, is shown beside ours.
 """
 
@@ -34,10 +35,14 @@ _VALUE_BYTES: Final = 100
 _ARROW_BATCH: Final = 10_000
 _CHUNK: Final = 1 << 20
 _ROUNDS: Final = 5
+_SIZES: Final = (2000, 140, 10, 1)
+_SIZES_ROWS: Final = 20_000
 
 
 def main(arguments: list[str]) -> int:
-    """Print a table of rates, in million rows a second."""
+    """Print a table of rates, in million rows a second, or of ns a row by size of batch."""
+    if arguments == ["--sizes"]:
+        return _by_size()
     rows = int(arguments[0]) if arguments else _ROWS
     batches = _columns(rows)
     table = Table(
@@ -87,11 +92,32 @@ def _columns(rows: int) -> list[RecordColumns]:
     return found
 
 
-def _encode(batches: list[RecordColumns], codec: Codec) -> NDArray[np.uint8]:
+def _by_size() -> int:
+    table = Table("records a batch", "all columns", "value only", title="CPU ns a row, lz4")
+    columns = _columns(_SIZES_ROWS)
+    for size in _SIZES:
+        data = _encode(columns, Codec.LZ4, size)
+        taken = [
+            1e9 * _seconds(lambda data=data, wanted=wanted: _decode(data, wanted)) / _SIZES_ROWS
+            for wanted in (ALL_COLUMNS, Columns.VALUE)
+        ]
+        table.add_row(str(size), *(f"{ns:.0f}" for ns in taken))
+    Console().print(table)
+    return 0
+
+
+def _encode(
+    batches: list[RecordColumns], codec: Codec, most: int = _ARROW_BATCH
+) -> NDArray[np.uint8]:
+    """Encode batches of 256 KiB, or of ``most`` records if that is less than an Arrow batch."""
     builder = BatchBuilder(codec)
     encoded = []
     for records in batches:
-        encoded += builder.append(records, np.arange(records.length))
+        for first in range(0, records.length, most):
+            rows = np.arange(first, min(records.length, first + most))
+            encoded += builder.append(records, rows)
+            if most < _ARROW_BATCH and (small := builder.finish()):
+                encoded.append(small)
     last = builder.finish()
     encoded += [] if last is None else [last]
     return np.frombuffer(b"".join(one.data for one in encoded), np.uint8)

@@ -25,8 +25,9 @@ from kafkalog.errors import (
 )
 from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
+from kafkalog.streaming.records.batch_groups import GROUP_BYTES, BatchGroups
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
-from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec, decompress_pieces
+from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
@@ -38,12 +39,11 @@ from kafkalog.streaming.records.row_buffers import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import pyarrow as pa
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
-    from kafkalog.streaming.records.compression.codec import Data
     from kafkalog.streaming.records.row_buffers import RowTaker
 
 __all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder", "sections_of"]
@@ -51,9 +51,6 @@ __all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder", "sections_of"]
 DEFAULT_MAX_ROWS: Final = 8192
 DEFAULT_MAX_BATCH_BYTES: Final = 1 << 20
 """Rows and bytes of an output batch: what Spark's pipe to Python takes best."""
-
-_GROUP_BYTES: Final = 1 << 20
-"""Decompressed bytes that are worth a call of the kernels; they still fit a core's cache."""
 
 _MAX_OFFSET: Final = 2**63 - 1
 
@@ -107,8 +104,9 @@ class RecordDecoder:
             columns, max_rows, max_batch_bytes, null_bad_timestamps=null_bad_timestamps
         )
         self._message_sets = MessageSetReader(
-            group_bytes=_GROUP_BYTES, max_decompressed_bytes=max_decompressed_bytes
+            group_bytes=GROUP_BYTES, max_decompressed_bytes=max_decompressed_bytes
         )
+        self._groups = BatchGroups(max_decompressed_bytes, are_kept=taker is not None)
         # Where a kernel notes what it finds; overwritten by the next call.
         self._found = (
             *np.empty((2, max_rows), np.int64),
@@ -207,27 +205,21 @@ class RecordDecoder:
 
     def _decode_compressed(self, part: _Part, run: BatchTable) -> Iterator[pa.RecordBatch]:
         """Decompress batches side by side, up to a group's bytes, and decode group by group."""
-        group = _Group()
-        for row, (bits, body) in enumerate(part.bodies(run)):
+        starts = run.position - part.file_position + HEADER_SIZE
+        groups = self._groups.groups(part.data, starts, run.size - HEADER_SIZE, run.codec)
+        first = 0
+        while True:
             try:
-                codec = Codec.from_attributes(bits)
-                group.add(decompress_pieces(codec, body, limit=self._limit))
+                group = next(groups, None)
             except CorruptRecordError as error:
-                yield from self._decode_group(part, run, row, group)
-                raise part.not_decompressed(run, row, error) from error
-            if group.size >= _GROUP_BYTES:
-                yield from self._decode_group(part, run, row + 1, group)
-                group = _Group()
-        yield from self._decode_group(part, run, len(run), group)
-
-    def _decode_group(
-        self, part: _Part, run: BatchTable, end: int, group: _Group
-    ) -> Iterator[pa.RecordBatch]:
-        """Decode the batches of a group, which are those of ``run`` up to ``end``."""
-        ends = np.array(group.ends, np.int64)
-        starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
-        table = run[end - len(ends) : end]
-        yield from self._decode_records(part, table, group.joined(), starts, ends)
+                raise part.not_decompressed(run, first, error) from error
+            if group is None:
+                return
+            source, ends = group
+            starts = np.concatenate((np.zeros(1, np.int64), ends))[:-1]
+            table = run[first : first + len(ends)]
+            yield from self._decode_records(part, table, source, starts, ends)
+            first += len(ends)
 
     def _decode_records(
         self, part: _Part, table: BatchTable, source: Bytes, starts: Integers, ends: Integers
@@ -261,26 +253,6 @@ class RecordDecoder:
             raise part.corrupt(table, row, f"{_FAULTS[reason]} (record {record} of it)")
 
 
-class _Group:
-    """Batches that have been decompressed side by side."""
-
-    def __init__(self) -> None:
-        self._pieces: list[Data] = []
-        self.ends: list[int] = []
-        self.size = 0
-
-    def add(self, pieces: Sequence[Data]) -> None:
-        """Add the next batch, in pieces."""
-        self._pieces += pieces
-        self.size += sum(map(len, pieces))
-        self.ends.append(self.size)
-
-    def joined(self) -> Bytes:
-        """Return all of them in one array."""
-        single = len(self._pieces) == 1
-        return np.frombuffer(self._pieces[0] if single else b"".join(self._pieces), np.uint8)
-
-
 class _Part:
     """A stretch of a file with the batches in it, and what is wanted of them."""
 
@@ -311,15 +283,6 @@ class _Part:
         stored = int(self.table.crc[row])
         reason = f"its bytes do not match its checksum {stored:08x}"
         return self.corrupt(self.table, row, reason, ChecksumMismatchError)
-
-    def bodies(self, table: BatchTable) -> Iterator[tuple[int, memoryview]]:
-        """Yield the codec's bits of each batch, and its records as they are stored."""
-        starts = table.position - self.file_position
-        view = self.data.data
-        for bits, start, size in zip(
-            table.codec.tolist(), starts.tolist(), table.size.tolist(), strict=True
-        ):
-            yield bits, view[start + HEADER_SIZE : start + size]
 
     def not_decompressed(
         self, table: BatchTable, row: int, error: CorruptRecordError

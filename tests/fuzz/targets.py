@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import tempfile
+import unittest.mock
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,7 +59,8 @@ from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.columns import RecordDecoder
-from kafkalog.streaming.records.compression import Codec, compress, decompress
+from kafkalog.streaming.records.compression import Codec, compress, decompress, lz4_library
+from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
 from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
 from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2 import murmur2
@@ -142,7 +144,8 @@ def streams(data: bytes) -> str:
 
 
 def lz4_frames(data: bytes) -> str:
-    """Blocks of LZ4 in Kafka's frame: the kernel gives what the library gives, or nothing."""
+    """Blocks of LZ4 in Kafka's frame, and in any: kernels give what calls of the library give."""
+    _any_frame(bytes.fromhex("04224d18") + data)
     frame = bytes.fromhex("04224d18604082") + data
     out, ends = np.zeros(_LIMIT + SLACK, np.uint8), np.zeros(1, np.int64)
     one = (np.zeros(1, np.int64), np.array([len(frame)]), np.ones(1, np.uint8))
@@ -153,10 +156,22 @@ def lz4_frames(data: bytes) -> str:
     return repr(found)
 
 
+def _any_frame(frame: bytes) -> None:
+    """Compare the kernel that calls liblz4 with the codec, which calls it block by block."""
+    out, ends = np.zeros(_LIMIT, np.uint8), np.zeros(1, np.int64)
+    one = (np.zeros(1, np.int64), np.array([len(frame)]), np.ones(1, np.uint8))
+    if decompress_frames_by_library(array(frame), *one, _LIMIT, 1 << 62, out, 0, ends):
+        assert out[: ends[0]].tobytes() == decompress(Codec.LZ4, frame)
+
+
 def compressed_batches(data: bytes) -> str:
     """Compressed bytes under a header that is right."""
     attributes = 1 + data[0] % 4 if data else 1
-    return outcome(batch_of(data[1:], 1 + (data[0] >> 6 if data else 0), attributes=attributes))
+    batch = batch_of(data[1:], 1 + (data[0] >> 6 if data else 0), attributes=attributes)
+    found = outcome(batch)
+    with unittest.mock.patch.object(lz4_library, "is_exported", return_value=False):
+        assert outcome(batch) == found
+    return found
 
 
 def message_sets(data: bytes) -> str:

@@ -14,7 +14,7 @@ from kafkalog.streaming.records.jit.kernel import kernel
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes
 
-__all__ = ["xxh32"]
+__all__ = ["hash_of", "xxh32"]
 
 _PRIME_1: Final = 2654435761
 _PRIME_2: Final = 2246822519
@@ -35,11 +35,11 @@ def _round(lane: int, word: int) -> int:
     return (_rotated(lane + ((word * _PRIME_2) & _MASK), 13) * _PRIME_1) & _MASK
 
 
-@kernel("int64", "const uint8[]")
-def xxh32(data: Bytes) -> int:
-    """Hash all of ``data``, to 0 .. 2**32 - 1."""
-    at, end = 0, data.shape[0]
-    if end >= 16:
+@inlined
+def hash_of(data: Bytes, at: int, end: int) -> int:
+    """Hash ``data[at:end]``, which the caller has checked to lie inside, to 0 .. 2**32 - 1."""
+    size = end - at
+    if size >= 16:
         a, b = (_PRIME_1 + _PRIME_2) & _MASK, _PRIME_2
         c, d = 0, (-_PRIME_1) & _MASK
         while end - at >= 16:
@@ -49,7 +49,7 @@ def xxh32(data: Bytes) -> int:
         hashed = _rotated(a, 1) + _rotated(b, 7) + _rotated(c, 12) + _rotated(d, 18)
     else:
         hashed = _PRIME_5
-    hashed = (hashed + end) & _MASK
+    hashed = (hashed + size) & _MASK
     while end - at >= 4:
         word = (read_word(data, at) * _PRIME_3) & _MASK
         hashed = (_rotated(hashed + word, 17) * _PRIME_4) & _MASK
@@ -60,3 +60,9 @@ def xxh32(data: Bytes) -> int:
     hashed = ((hashed ^ (hashed >> 15)) * _PRIME_2) & _MASK
     hashed = ((hashed ^ (hashed >> 13)) * _PRIME_3) & _MASK
     return hashed ^ (hashed >> 16)
+
+
+@kernel("int64", "const uint8[]")
+def xxh32(data: Bytes) -> int:
+    """Hash all of ``data``, to 0 .. 2**32 - 1."""
+    return hash_of(data, 0, data.shape[0])

@@ -22,6 +22,16 @@ from kafkalog.streaming.records.murmur2 import murmur2
 assert murmur2(pyarrow.array([b"abc", None])).tolist() == [479470107, 0]
 print("from", kafkalog.__file__)
 """
+_DECOMPRESS = """
+import numpy
+from kafkalog.streaming.records.batch_groups import BatchGroups
+from kafkalog.streaming.records.compression import Codec, compress, lz4_library
+body = compress(Codec.LZ4, b"x" * 300)
+where = numpy.zeros(1, numpy.int64), numpy.array([len(body)]), numpy.array([3])
+groups = BatchGroups(1000, are_kept=False).groups(numpy.frombuffer(body, numpy.uint8), *where)
+assert [source.tobytes() for source, _ in groups] == [b"x" * 300]
+assert lz4_library.is_exported()
+"""
 _SAVED = "[cache] data saved"
 _LOADED = "[cache] data loaded"
 
@@ -32,9 +42,9 @@ def _environment(**changes: object) -> dict[str, str]:
     return {**kept, "NUMBA_DEBUG_CACHE": "1"} | {name: str(v) for name, v in changes.items()}
 
 
-def _start(**environment: object) -> subprocess.Popen[str]:
+def _start(program: str = _RUN_A_KERNEL, **environment: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", _RUN_A_KERNEL],
+        [sys.executable, "-c", program],
         env=_environment(**environment),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,6 +84,13 @@ def test_the_folder_is_private_and_under_the_cache_home_of_the_user(tmp_path: Pa
     assert folder.name.startswith("kernels-")
     assert str(folder) in output
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.mark.long
+def test_a_kernel_that_calls_a_library_is_compiled_once(tmp_path: Path) -> None:
+    first = _output(_start(_DECOMPRESS, KAFKALOG_KERNEL_CACHE=tmp_path))
+    second = _output(_start(_DECOMPRESS, KAFKALOG_KERNEL_CACHE=tmp_path))
+    assert (first.count(_SAVED), second.count(_SAVED), second.count(_LOADED)) == (1, 0, 1)
 
 
 @pytest.mark.long

@@ -1,0 +1,135 @@
+"""Compressed batches, decompressed side by side until there is enough to be worth a kernel's call.
+
+Frames of LZ4 are decompressed by one kernel call for all of a group. Other codecs, frames that the
+kernel leaves, and builds of lz4 that export nothing to kernels take a call of Python for each
+batch; what is wrong with a batch is found there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.errors import CorruptRecordError
+from kafkalog.streaming.records.compression import Codec, decompress_pieces, lz4_library
+from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+    from kafkalog.streaming.records.compression.codec import Data
+
+__all__ = ["GROUP_BYTES", "BatchGroups"]
+
+GROUP_BYTES: Final = 1 << 20
+"""Decompressed bytes that are worth a call of the kernels; they still fit a core's cache."""
+
+_ROOM: Final = 2 * GROUP_BYTES
+"""Where a group is decompressed to; a batch that it cannot hold is one by itself."""
+
+
+class BatchGroups:
+    """Decompresses batches of magic 2, group by group. Not shared between threads."""
+
+    def __init__(self, limit: int, *, are_kept: bool) -> None:
+        """Prepare.
+
+        Args:
+            limit: bytes that one batch may decompress to.
+            are_kept: whether a group is used after the next one was asked for.
+        """
+        self._limit = limit
+        self._kernel_limit = min(limit, _ROOM)
+        self._are_kept = are_kept
+        self._out: Bytes = np.empty(0, np.uint8)
+
+    def groups(
+        self, data: Bytes, starts: Integers, sizes: Integers, codecs: Integers
+    ) -> Iterator[tuple[Bytes, Integers]]:
+        """Decompress batches, whose records lie in ``data[starts[i] : starts[i] + sizes[i]]``.
+
+        Args:
+            data: uint8[n].
+            starts: int64[m].
+            sizes: int64[m].
+            codecs: int64[m], as the attributes name them.
+
+        Yields:
+            The records of the next batches, uint8, and where each one ends there, int64.
+
+        Raises:
+            CorruptRecordError: the batch after those that came cannot be decompressed; or one of
+                its kinds, as ``decompress_pieces`` raises them.
+        """
+        by_kernel = self._by_kernel(codecs)
+        ends = np.empty(len(codecs), np.int64)
+        first = row = size = 0
+        while row < len(codecs):
+            if by_kernel[row]:
+                done = decompress_frames_by_library(
+                    *(data, starts[row:], sizes[row:], by_kernel[row:], self._kernel_limit),
+                    *(GROUP_BYTES, self._room(), size, ends[row:]),
+                )
+                row += done
+                size = int(ends[row - 1]) if done else size
+            is_left = row < len(codecs) and bool(by_kernel[row])
+            if row > first and (is_left or size >= GROUP_BYTES):
+                yield self._group(size), ends[first:row]
+                first, size = row, 0  # what is left may fit the next group
+                continue
+            if row == len(codecs):
+                break
+            body = data.data[starts[row] : starts[row] + sizes[row]]
+            try:
+                pieces = self._pieces(int(codecs[row]), body)
+            except CorruptRecordError:
+                if row > first:
+                    yield self._group(size), ends[first:row]
+                raise
+            more = sum(map(len, pieces))
+            if row > first and size + more > _ROOM:
+                yield self._group(size), ends[first:row]
+                first, size = row, 0
+            row += 1
+            if row == first + 1 and more >= GROUP_BYTES:
+                yield _joined(pieces), np.array([more])
+                first = row
+                continue
+            size = self._copy(pieces, size)
+            ends[row - 1] = size
+        if row > first:
+            yield self._group(size), ends[first:row]
+
+    def _by_kernel(self, codecs: Integers) -> Bytes:
+        """Return 1 for each batch that the kernel is to try, uint8."""
+        is_lz4 = (codecs == Codec.LZ4).view(np.uint8)
+        if is_lz4.any() and lz4_library.is_exported():
+            return is_lz4
+        return np.zeros(len(codecs), np.uint8)
+
+    def _pieces(self, bits: int, body: memoryview) -> list[Data]:
+        return decompress_pieces(Codec.from_attributes(bits), body, limit=self._limit)
+
+    def _room(self) -> Bytes:
+        if not len(self._out):
+            self._out = np.empty(_ROOM, np.uint8)
+        return self._out
+
+    def _copy(self, pieces: list[Data], size: int) -> int:
+        """Put a batch after the ``size`` bytes that are there; return where it ends."""
+        out = self._room().data
+        for piece in pieces:
+            end = size + len(piece)
+            out[size:end] = piece
+            size = end
+        return size
+
+    def _group(self, size: int) -> Bytes:
+        found = self._room()[:size]
+        return found.copy() if self._are_kept else found
+
+
+def _joined(pieces: list[Data]) -> Bytes:
+    return np.frombuffer(pieces[0] if len(pieces) == 1 else b"".join(pieces), np.uint8)
