@@ -104,7 +104,7 @@ class BatchGroups:
 
     def _by_kernel(self, codecs: Integers) -> Bytes:
         """Return 1 for each batch that the kernel is to try, uint8."""
-        is_lz4 = (codecs == Codec.LZ4).view(np.uint8)
+        is_lz4: Bytes = (codecs == Codec.LZ4).view(np.uint8)
         if is_lz4.any() and lz4_library.is_exported():
             return is_lz4
         return np.zeros(len(codecs), np.uint8)

@@ -78,8 +78,8 @@ def _decompress_frame(
     at = _blocks_start(data, at, end)
     if at < 0:
         return np.int64(-1)
-    after = np.int64(data[flags_at]) >> 2 & _WORD  # a checksum's bytes where the flag 0x10 is set
-    most = np.int64(1) << (8 + 2 * (np.int64(data[flags_at + 1]) >> 4))
+    after: int = np.int64(data[flags_at]) >> 2 & _WORD  # 4 where FLG's 0x10 is set
+    most: int = np.int64(1) << (8 + 2 * (np.int64(data[flags_at + 1]) >> 4))
     if _least_size(data, at, end, most, after) > out_end - written:
         return np.int64(-1)
     while end - at >= _WORD:
@@ -93,7 +93,7 @@ def _decompress_frame(
             return np.int64(-1)
         if after != 0 and hash_of(data, at, at + length) != read_word(data, at + length):
             return np.int64(-1)
-        room = min(most, out_end - written)
+        room: int = min(most, out_end - written)
         if not is_stored:
             size = decompress_safe(data, at, length, out, written, room)
             if size < 0 or size > room:
