@@ -63,17 +63,20 @@ class BatchGroups:
             CorruptRecordError: the batch after those that came cannot be decompressed; or one of
                 its kinds, as ``decompress_pieces`` raises them.
         """
-        by_kernel = self._by_kernel(codecs)
+        yield from self._groups(data, starts, sizes, codecs, self._by_kernel(codecs))
+
+    def _groups(
+        self, data: Bytes, starts: Integers, sizes: Integers, codecs: Integers, by_kernel: Bytes
+    ) -> Iterator[tuple[Bytes, Integers]]:
         ends = np.empty(len(codecs), np.int64)
         first = row = size = 0
         while row < len(codecs):
+            done = 0
             if by_kernel[row]:
-                done = decompress_frames_by_library(
-                    *(data, starts[row:], sizes[row:], by_kernel[row:], self._kernel_limit),
-                    *(GROUP_BYTES, self._room(), size, ends[row:]),
-                )
-                row += done
-                size = int(ends[row - 1]) if done else size
+                rest = starts[row:], sizes[row:], by_kernel[row:]
+                done = self._decompress(data, *rest, size, ends[row:])
+            row += done
+            size = int(ends[row - 1]) if done else size
             is_left = row < len(codecs) and bool(by_kernel[row])
             if row > first and (is_left or size >= GROUP_BYTES):
                 yield self._group(size), ends[first:row]
@@ -101,6 +104,21 @@ class BatchGroups:
             ends[row - 1] = size
         if row > first:
             yield self._group(size), ends[first:row]
+
+    def _decompress(
+        self,
+        data: Bytes,
+        starts: Integers,
+        sizes: Integers,
+        wanted: Bytes,
+        size: int,
+        ends: Integers,
+    ) -> int:
+        """Let the kernel put batches after the ``size`` bytes there are; return how many it did."""
+        frames, room = (data, starts, sizes, wanted), self._room()
+        return decompress_frames_by_library(
+            *frames, self._kernel_limit, GROUP_BYTES, room, size, ends
+        )
 
     def _by_kernel(self, codecs: Integers) -> Bytes:
         """Return 1 for each batch that the kernel is to try, uint8."""

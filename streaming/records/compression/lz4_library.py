@@ -61,12 +61,8 @@ def _decompress_safe(
 
 
 def _compiled_call() -> Any:  # noqa: ANN401
-    from llvmlite import ir  # noqa: PLC0415
     from numba import types  # noqa: PLC0415
-    from numba.core import cgutils  # noqa: PLC0415
     from numba.extending import intrinsic  # noqa: PLC0415
-
-    insert: Any = cgutils.get_or_insert_function
 
     @intrinsic
     def decompress_safe(
@@ -82,25 +78,26 @@ def _compiled_call() -> Any:  # noqa: ANN401
             source, first, count, to, at, most = arguments
             from_bytes = context.make_array(data)(context, builder, source).data
             to_bytes = context.make_array(out)(context, builder, to).data
-            int32, int64 = ir.IntType(32), ir.IntType(64)
-            # int LZ4_decompress_safe(const char *src, char *dst, int size, int capacity)
-            kind = ir.FunctionType(int32, [from_bytes.type, to_bytes.type, int32, int32])
-            function = insert(builder.module, kind, _SYMBOL)
-            answer = builder.call(
-                function,
-                [
-                    builder.gep(from_bytes, [first]),
-                    builder.gep(to_bytes, [at]),
-                    builder.trunc(count, int32),
-                    builder.trunc(most, int32),
-                ],
-            )
-            return builder.sext(answer, int64)
+            block, room = builder.gep(from_bytes, [first]), builder.gep(to_bytes, [at])
+            return _call(builder, block, room, count, most)
 
         int64 = types.int64
         return int64(data, int64, int64, out, int64, int64), generate
 
     return decompress_safe
+
+
+def _call(builder: Any, block: Any, room: Any, size: Any, most: Any) -> Any:  # noqa: ANN401
+    """Emit a call of ``int LZ4_decompress_safe(char *block, char *room, int size, int most)``."""
+    from llvmlite import ir  # noqa: PLC0415
+    from numba.core import cgutils  # noqa: PLC0415
+
+    insert: Any = cgutils.get_or_insert_function
+    int32, int64 = ir.IntType(32), ir.IntType(64)
+    kind = ir.FunctionType(int32, [block.type, room.type, int32, int32])
+    function = insert(builder.module, kind, _SYMBOL)
+    sizes = builder.trunc(size, int32), builder.trunc(most, int32)
+    return builder.sext(builder.call(function, [block, room, *sizes]), int64)
 
 
 decompress_safe: Callable[[Bytes, int, int, Bytes, int, int], int] = compiled_later(
