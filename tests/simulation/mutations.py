@@ -12,6 +12,7 @@ from tests.simulation import (
     guards_copies,
     guards_disk,
     guards_locks,
+    guards_places,
     guards_readers,
     guards_steps,
     guards_topics,
@@ -35,6 +36,7 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
     **guards_topics.GUARDS,
     **guards_upkeep.GUARDS,
     **guards_copies.GUARDS,
+    **guards_places.GUARDS,
 }
 
 
