@@ -97,6 +97,11 @@ def test_files_become_a_topic_and_the_topic_a_table(
     copied = [read_partition(restored / f"people-{partition}") for partition in range(2)]
     assert [record for each in copied for record in each] == records
 
+    again = tmp_path / "again"
+    submit("replay.py", str(restored), str(again), "--topic=people", "--until=1706933106001")
+    played = [read_partition(again / f"people-{partition}") for partition in range(2)]
+    assert played == copied, "nothing was left out, so offsets are the same too"
+
     for partition in range(2):
         offsets = sorted(row["offset"] for row in archived if row["partition"] == partition)
         assert offsets == list(range(len(offsets)))
