@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["forget_prepared", "lost_locks", "write_state"]
 
+_LOST: Final = (
+    "the locks were lost (a network file system whose server gave them away, or files of which "
+    "somebody removed the locks)"
+)
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
@@ -120,6 +124,14 @@ def _check_published(folder: Path, state: CommitState, failed: OSError | None) -
         return
     if failed is not None and (found is None or found.sequence < state.sequence):
         raise failed
+    if failed is None and found is not None and found.sequence > state.sequence:
+        raise CommitError(
+            f"whether commit {state.sequence} is published is not known: it was renamed to "
+            f"{folder / STATE_FILE}, and another writer has published commit {found.sequence} "
+            f"there since, after this one or in place of it: {_LOST}. A query, and a write with an "
+            "id of its own, finds that out itself when it runs again; of any other, look at its "
+            "records before it is written again"
+        )
     raise lost_locks(folder, state.sequence)
 
 
@@ -127,7 +139,6 @@ def lost_locks(folder: Path, sequence: int) -> CommitError:
     """Say that somebody else has published where the locks should have kept everybody out."""
     return CommitError(
         f"another writer has published commit {sequence} in {folder} while this one held its "
-        "locks: they were lost (a network file system whose server gave them away, or files of "
-        "which somebody removed the locks). Nothing of this batch is visible; try again, once the "
-        "directory keeps writers apart"
+        f"locks: {_LOST}. Nothing of this batch is visible; try again, once the directory keeps "
+        "writers apart"
     )

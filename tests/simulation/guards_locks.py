@@ -244,4 +244,13 @@ GUARDS: Final = {
         },
         test="unit/operate/test_compact.py::test_a_segment_that_was_replaced_meanwhile_is_left_alone",
     ),
+    "a commit that others followed at once has failed": Mutation(
+        "its batch is there, the writer is told that it is not, and writes it again",
+        {
+            "store.publishing._check_published": Instead(
+                "failed is None and found is not None and found.sequence > state.sequence", "False"
+            ),
+        },
+        test="unit/store/test_publishing.py::test_of_a_commit_that_others_followed_at_once_nobody_says_that_it_is_not_there",
+    ),
 }

@@ -22,6 +22,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.store import publishing
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.locks import DirectoryLocks
 from kafkalog.streaming.store.nodes import Node
@@ -109,6 +110,31 @@ def test_a_commit_whose_sequence_another_writer_published_has_failed(
     writer.write(1, rows(["b"]))
     writer.write(2, rows(["c"]))
     assert values_of([tmp_path], "t") == {0: ["a", *theirs, "b", "c"]}
+
+
+@pytest.mark.long
+def test_of_a_commit_that_others_followed_at_once_nobody_says_that_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host sleeps after its rename. Its locks are given away; who gets them appends after it."""
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    load = publishing.load_stamp
+
+    def asleep(folder: Path) -> object:
+        monkeypatch.setattr(publishing, "load_stamp", load)
+        commit_elsewhere(tmp_path, "x")
+        return load(folder)
+
+    monkeypatch.setattr(publishing, "load_stamp", asleep)
+    with pytest.raises(
+        CommitError, match=r"whether commit 2 is published is not known: .*commit 3"
+    ):
+        writer.commit(1, runs)
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "x"]}
+    assert not writer.write(1, rows(["b"])).appended
+    assert values_of([tmp_path], "t") == {0: ["a", "b", "x"]}
 
 
 def test_a_directory_that_is_replaced_by_one_of_another_history_is_noticed(tmp_path: Path) -> None:
