@@ -19,7 +19,8 @@ from kafkalog.jobs.cli.batches import verify
 from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.dump import dump
 from kafkalog.jobs.cli.find import find
-from kafkalog.jobs.cli.groups import groups, lag
+from kafkalog.jobs.cli.groups import groups
+from kafkalog.jobs.cli.lag import lag
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.pipelines import run_pipeline

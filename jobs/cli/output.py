@@ -13,6 +13,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from rich.table import Table
+
 __all__ = [
     "PROBLEM",
     "end_with",
@@ -20,6 +22,7 @@ __all__ = [
     "one_line_errors",
     "print_rows",
     "progress_bar",
+    "table_of",
     "tell_dry_run",
 ]
 
@@ -82,6 +85,15 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     if not rows:
         return
     from rich.console import Console  # noqa: PLC0415
+
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console.width = _WIDEST  # for who reads on: no cell is folded
+    console.print(table_of(rows))
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table to print; what a row lacks is empty."""
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False)
@@ -90,10 +102,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
         table.add_column(name, overflow="fold")
     for row in rows:
         table.add_row(*_cells(row.get(name) for name in names))
-    console = Console(soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDEST  # for who reads on: no cell is folded
-    console.print(table)
+    return table
 
 
 def _cells(values: Iterable[object]) -> list[str]:

@@ -28,7 +28,9 @@ MISTAKES = [
     ("dump LOG --topic t --start -1", "greater than or equal to 0"),
     ("get LOG --topic t", "say which keys"),
     ("find LOG", "say what to look for"),
-    ("lag LOG", "Missing option '--offsets'"),
+    ("lag LOG", "no consumer group has committed a position here"),
+    ("lag LOG --checkpoint EMPTY", "is no checkpoint of a streaming query"),
+    ("lag LOG --checkpoint nowhere", "there is no such folder"),
     # folders
     ("topics nowhere", "nowhere"),
     ("topics LOG/t-0/00000000000000000000.log", "00000000000000000000.log"),

@@ -1,0 +1,87 @@
+"""The command that shows how far readers are behind: ``lag``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+
+if TYPE_CHECKING:
+    from kafkalog.jobs.lag.meter import LagMeter
+
+__all__ = ["lag"]
+
+Group = Annotated[
+    list[str] | None,
+    typer.Option(help="This consumer group; may be repeated. Default: all, if nothing is named."),
+]
+Checkpoint = Annotated[
+    list[str] | None,
+    typer.Option(help="The checkpoint folder of a Spark query, or of replay; may be repeated."),
+]
+Offsets = Annotated[str | None, typer.Option(help='Offsets as a query prints them: {"t":{"0":5}}.')]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
+Every = Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between two looks.")]
+
+
+def lag(
+    paths: Paths,
+    group: Group = None,
+    checkpoint: Checkpoint = None,
+    offsets: Offsets = None,
+    topic: TopicName = None,
+    watch: Watch = False,
+    every: Every = 2.0,
+    as_json: Json = False,
+) -> None:
+    """Show how far groups and queries are behind: in offsets, in bytes, and in time."""
+    with one_line_errors():
+        from kafkalog.jobs.lag.meter import LagMeter  # noqa: PLC0415
+        from kafkalog.jobs.lag.readers import ReadersNamed  # noqa: PLC0415
+
+        named = ReadersNamed(group or (), checkpoint or (), offsets)
+        meter = LagMeter(paths, named, topic)
+        if watch:
+            _show_for_ever(meter, every, as_json=as_json)
+        rows = meter.look()
+    print_rows(rows if as_json else [_for_people(row) for row in rows], as_json=as_json)
+    exit_if(row["lag"] is None for row in rows)
+
+
+def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
+    """Show a table that changes in its place or, where it is read on, one after the other."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.live import Live  # noqa: PLC0415
+
+    from kafkalog.files.system import system  # noqa: PLC0415
+    from kafkalog.jobs.cli.output import table_of  # noqa: PLC0415
+
+    console = Console()
+    if as_json or not console.is_terminal:
+        while True:
+            rows = meter.look()
+            time = system.time_ns() // 1_000_000
+            if as_json:
+                print_rows([{"time": time, **row} for row in rows], as_json=True)
+            else:
+                print_rows([_for_people(row) for row in rows], as_json=False)
+            system.sleep(every)
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(table_of([_for_people(row) for row in meter.look()]), refresh=True)
+            system.sleep(every)
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    from kafkalog.jobs.units import shown_duration, shown_size  # noqa: PLC0415
+
+    shown = {name: row[name] for name in ("reader", "topic", "partition", "offset", "end", "lag")}
+    size, behind = row["bytes"], row["behindMs"]
+    return {
+        **shown,
+        "bytes": None if size is None else shown_size(size),
+        "behind": None if behind is None else shown_duration(behind),
+    }

@@ -1,0 +1,1 @@
+"""How far readers are behind, in offsets, bytes and time: consumer groups and checkpoints."""

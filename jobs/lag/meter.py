@@ -1,0 +1,132 @@
+"""How far readers are behind what is committed."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.errors import CorruptRecordError, DataLossError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
+from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
+from kafkalog.jobs.cli.missing import say_missing
+from kafkalog.streaming.log.read.slices import open_planned
+from kafkalog.streaming.records.columns import Columns, RecordDecoder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.jobs.lag.readers import Reader, ReadersNamed
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.partition_log import PartitionLog
+    from kafkalog.streaming.log.read.slices import SegmentSlice
+
+__all__ = ["LagMeter"]
+
+Row = dict[str, Any]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """What lies between a position and the end: bytes, and the first record's time."""
+
+    bytes: int
+    next_timestamp: int | None
+
+    def row(self) -> Row:
+        behind = None
+        if self.next_timestamp is not None:
+            behind = max(0, system.time_ns() // 1_000_000 - self.next_timestamp)
+        elif not self.bytes:
+            behind = 0
+        return {"bytes": self.bytes, "nextTimestamp": self.next_timestamp, "behindMs": behind}
+
+
+_UNKNOWN: Final[Row] = {"bytes": None, "nextTimestamp": None, "behindMs": None}
+
+
+class LagMeter:
+    """Looks at log directories again and again. Not thread safe."""
+
+    def __init__(self, paths: Sequence[str], named: ReadersNamed, topic: str | None = None) -> None:
+        """Take the log directories, who reads them, and the one topic to show, or None for all.
+
+        Raises:
+            UnknownTopicOrPartitionError: there is no such topic.
+            LogDirectoryError: there is nothing to look at.
+        """
+        self._named = named
+        self._topic = topic
+        self._lost = say_missing(log_dirs_of(paths), topic)
+        if topic not in {key.topic for key in self._lost}:
+            partitions_of(paths, topic)
+        self._watch = ends_of(paths, None)
+
+    def look(self) -> list[Row]:
+        """Return a row for each reader and partition as of now.
+
+        ``lag`` counts offsets, and is None for a partition that is not there. ``bytes`` are of
+        whole batches; where the end is below the log's, an index interval more at most.
+        ``nextTimestamp`` is the next unread record's, in ms, and ``behindMs`` how old that is.
+
+        Raises:
+            KafkaLogError: directories, logs or checkpoints that cannot be read.
+        """
+        ends = self._watch.look().offsets
+        rows = []
+        for reader in self._named.look(self._watch, ends):
+            keys = set(reader.positions)
+            keys |= {key for key in (*ends, *self._lost) if key.topic in reader.topics}
+            rows += [
+                self._row(reader, key, ends.get(key))
+                for key in sorted(keys)
+                if self._topic in {None, key.topic}
+            ]
+        return rows
+
+    def _row(self, reader: Reader, key: TopicPartition, end: int | None) -> Row:
+        offset = reader.positions.get(key)
+        row: Row = {"reader": reader.name, **key._asdict(), "offset": offset, "end": end}
+        if end is None or key in self._lost:
+            return {**row, "lag": None, **_UNKNOWN}
+        try:
+            with self._watch.open(key) as log:
+                start = log.log_start_offset if offset is None else offset
+                waiting = _waiting(log, start, end).row()
+        except UnknownTopicOrPartitionError:  # deleted since
+            return {**row, "lag": None, **_UNKNOWN}
+        return {**row, "lag": max(0, end - start), **waiting}
+
+
+def _waiting(log: PartitionLog, start: int, end: int) -> _Waiting:
+    first = max(start, log.log_start_offset)
+    slices = log.slices(first, end)
+    size = sum(each.size for each in slices) - _already_read(slices)
+    return _Waiting(size, _next_timestamp(log, slices, end))
+
+
+def _already_read(slices: Sequence[SegmentSlice]) -> int:
+    """Return the bytes before the batch of the first offset: an index leads near it, or before."""
+    segment = open_planned(slices[0]) if slices else None
+    if segment is None:
+        return 0
+    with segment, suppress(CorruptRecordError):  # said where the next record is looked for
+        position = segment.translate_offset(slices[0].start_offset)
+        return slices[0].size if position is None else max(0, position - slices[0].start_position)
+    return 0
+
+
+def _next_timestamp(log: PartitionLog, slices: Sequence[SegmentSlice], end: int) -> int | None:
+    """Return the time of the first record, in ms; None without one, or if it has none."""
+    decoder = RecordDecoder(Columns.TIMESTAMP_MS, max_rows=1)
+    try:
+        for planned in slices:
+            for batch in log.read_slice(planned, decoder, committed_end=end):
+                for stamp in batch.column(0).to_pylist():
+                    return stamp if stamp >= 0 else None
+    except (CorruptRecordError, DataLossError) as error:
+        _LOGGER.warning("%s: the next record cannot be read: %s", log.topic_partition, error)
+    return None
