@@ -8,6 +8,7 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.units import shown_size
 
 __all__ = ["verify"]
 
@@ -31,5 +32,10 @@ def verify(
         print_rows([*shown, summary], as_json=True)
     else:
         print_rows(shown, as_json=False)
-        typer.echo(", ".join(f"{count} {name}" for name, count in summary.items()))
+        typer.echo(
+            ", ".join(
+                shown_size(count) if name == "bytes" else f"{count} {name}"
+                for name, count in summary.items()
+            )
+        )
     exit_if([summary["problems"]])

@@ -47,7 +47,7 @@ def lag(
         if watch:
             _show_for_ever(meter, every, as_json=as_json)
         rows = meter.look()
-    print_rows(rows if as_json else [_for_people(row) for row in rows], as_json=as_json)
+    print_rows(rows if as_json else _without_times(rows), as_json=as_json)
     exit_if(row["lag"] is None for row in rows)
 
 
@@ -67,21 +67,14 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
             if as_json:
                 print_rows([{"time": time, **row} for row in rows], as_json=True)
             else:
-                print_rows([_for_people(row) for row in rows], as_json=False)
+                print_rows(_without_times(rows), as_json=False)
             system.sleep(every)
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(table_of([_for_people(row) for row in meter.look()]), refresh=True)
+            live.update(table_of(_without_times(meter.look())), refresh=True)
             system.sleep(every)
 
 
-def _for_people(row: dict[str, Any]) -> dict[str, Any]:
-    from kafkalog.jobs.units import shown_duration, shown_size  # noqa: PLC0415
-
-    shown = {name: row[name] for name in ("reader", "topic", "partition", "offset", "end", "lag")}
-    size, behind = row["bytes"], row["behindMs"]
-    return {
-        **shown,
-        "bytes": None if size is None else shown_size(size),
-        "behind": None if behind is None else shown_duration(behind),
-    }
+def _without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out when the next record was written: a table says how long ago that was."""
+    return [{name: row[name] for name in row if name != "nextTimestamp"} for row in rows]

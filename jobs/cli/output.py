@@ -76,8 +76,11 @@ def tell_dry_run(*, dry_run: bool) -> None:
         typer.echo("dry run: nothing was changed; what would be done:")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print a table, or one object a line; nothing where there are no rows."""
+def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, has_units: bool = True) -> None:
+    """Print a table, or one object a line; nothing where there are no rows.
+
+    ``has_units`` says that sizes and times are shown in units, by the names of their fields.
+    """
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row, ensure_ascii=False))
@@ -89,13 +92,17 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     console = Console(soft_wrap=True)
     if not console.is_terminal:
         console.width = _WIDEST  # for who reads on: no cell is folded
-    console.print(table_of(rows))
+    console.print(table_of(rows, has_units=has_units))
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table to print; what a row lacks is empty."""
+def table_of(rows: Sequence[Mapping[str, Any]], *, has_units: bool = True) -> Table:
+    """Return a table to print; what a row lacks is empty. ``has_units`` as for printing."""
     from rich.table import Table  # noqa: PLC0415
 
+    from kafkalog.jobs.units import for_people  # noqa: PLC0415
+
+    if has_units:
+        rows = [for_people(row) for row in rows]
     table = Table(box=None, pad_edge=False)
     names = list(dict.fromkeys(name for row in rows for name in row))
     for name in names:

@@ -76,7 +76,7 @@ def _answer(session: SqlSession, statement: str, *, as_json: bool) -> None:
         more = len(shown) > _TABLE_ROWS
         if more:
             break
-    print_rows(shown[:_TABLE_ROWS], as_json=False)
+    print_rows(shown[:_TABLE_ROWS], as_json=False, has_units=False)
     if more:
         typer.echo(f"the first {_TABLE_ROWS} rows; --json shows all", err=True)
 

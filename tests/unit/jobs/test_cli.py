@@ -294,7 +294,7 @@ def test_verify_finds_what_is_not_there_though_another_log_cannot_be_looked_at(l
 def test_verify_prints_problems_and_a_summary(log: Path) -> None:
     size = (log / "t-0" / f"{0:020d}.log").stat().st_size
     summary = {"partitions": 1, "segments": 1, "batches": 1, "bytes": size, "problems": 0}
-    text = f"1 partitions, 1 segments, 1 batches, {size} bytes, 0 problems\n"
+    text = f"1 partitions, 1 segments, 1 batches, {size} B, 0 problems\n"
     assert call("verify", log) == (0, text)
     for option in ("--all", "-v"):
         assert f"{0:020d}.log" in call("verify", log, option)[1]
@@ -305,7 +305,7 @@ def test_verify_prints_problems_and_a_summary(log: Path) -> None:
     code, text = call("verify", log)
     assert code == 1
     assert "were committed" in text
-    assert text.endswith("1 segments, 0 batches, 0 bytes, 2 problems\n")
+    assert text.endswith("1 segments, 0 batches, 0 B, 2 problems\n")
 
 
 def test_a_copy_of_a_live_log_that_ends_in_zeros_is_not_damaged(log: Path) -> None:

@@ -11,8 +11,9 @@ from tests.support.corpus import UnpackedCase
 from typer.testing import CliRunner
 
 import kafkalog
+from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
-from kafkalog.jobs.units import shown_size
+from kafkalog.jobs.units import for_people, shown_size
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,3 +97,41 @@ def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path) -> None:
 )
 def test_sizes_are_shown_in_the_unit_that_suits_them(size: int, expected: str) -> None:
     assert shown_size(size) == expected
+
+
+def test_rows_for_people_have_units_and_no_raw_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "time_ns", lambda: (STAMP + 11_100_000) * 1_000_000)
+    row = {
+        "offset": 2048,
+        "bytes": 2048,
+        "size": None,
+        "timestamp": STAMP,
+        "maxTimestamp": -1,
+        "firstTimestamp": "none",
+        "lastTimestamp": STAMP,
+        "behindMs": 11_100_000,
+    }
+    assert for_people(row) == {
+        "offset": 2048,
+        "bytes": "2.0 KiB",
+        "size": None,
+        "timestamp": "2023-11-14T22:13:20.000Z",
+        "maxTimestamp": None,
+        "firstTimestamp": "none",
+        "lastTimestamp": "2023-11-14T22:13:20.000Z (3 h 5 min ago)",
+        "behind": "3 h 5 min",
+    }
+    later = for_people({"lastTimestamp": STAMP + 11_160_000})
+    assert later["lastTimestamp"].endswith("(in 1 min)")
+
+
+@pytest.mark.parametrize("command", ["topics", "describe", "stats", "verify --all"])
+def test_tables_show_sizes_with_units_and_json_exact_ones(tmp_path: Path, command: str) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["x" * 5000]}))
+    size = (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size
+    name, *options = command.split()
+    _, text = call(name, tmp_path, *options)
+    assert shown_size(size) in text
+    assert str(size) not in text
+    _, text = call(name, tmp_path, *options, "--json")
+    assert json.loads(text.splitlines()[0])["bytes"] == size
