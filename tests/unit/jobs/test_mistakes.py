@@ -1,11 +1,14 @@
-"""Common mistakes at the command line: each is answered by one sentence, and by nothing else."""
+"""Common mistakes at the command line: each is answered by one sentence, and by nothing else.
+
+docs/mistakes.md shows them, word for word. A test that fails there names the line to put in.
+"""
 
 from __future__ import annotations
 
 import io
 import shlex
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -14,8 +17,7 @@ import kafkalog
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.running import run
 
-if TYPE_CHECKING:
-    from pathlib import Path
+PAGE = Path(__file__).parents[3] / "docs" / "mistakes.md"
 
 MISTAKES = [
     # a command or an option that there is not, or lacks something
@@ -80,6 +82,7 @@ def test_a_mistake_is_answered_by_one_sentence(
     line: str,
     expected: str,
 ) -> None:
+    typed = line
     for name, path in places.items():
         line = line.replace(name, str(path))
     monkeypatch.chdir(tmp_path)
@@ -93,3 +96,21 @@ def test_a_mistake_is_answered_by_one_sentence(
     assert len(err.splitlines()) == 1, err
     assert expected in err
     assert list(tmp_path.iterdir()) == []
+    assert page_row(typed, err, {**places, "": tmp_path}) in PAGE.read_text().splitlines()
+
+
+def page_row(typed: str, said: str, places: dict[str, Path]) -> str:
+    """Return the line of the page: folders have the names that stand for them."""
+    for name, path in places.items():
+        said = said.replace(path.as_uri(), name).replace(
+            f"{path}/" if not name else str(path), name
+        )
+    cells = (f"kafkalog {typed}", said.strip())
+    return "| {} |".format(" | ".join(f"`{cell}`".replace("|", "\\|") for cell in cells))
+
+
+def test_the_page_has_each_mistake_once_and_nothing_else() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    typed = [row.split("` | `")[0].removeprefix("| `kafkalog ") for row in rows]
+    assert typed == [line for line, _ in MISTAKES]
+    assert len(set(typed)) == len(typed) >= 30
