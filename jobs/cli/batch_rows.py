@@ -7,7 +7,8 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
-from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.errors import KafkaLogError
+from kafkalog.jobs.cli.emptiness import unknown_partition
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing, unverified_rows
 from kafkalog.model import TopicPartition
@@ -116,8 +117,8 @@ def dump_batches(
     """
     wanted = TopicPartition(topic, partition)
     say_missing(log_dirs_of(paths), topic)
-    if wanted not in partitions_of(paths, topic):
-        raise UnknownTopicOrPartitionError(f"{wanted} is not in {', '.join(paths)}")
+    if wanted not in (there := partitions_of(paths, topic)):
+        raise unknown_partition(wanted, paths, there)
     watch = ends_of(paths, topic)
     committed = watch.look().offsets[wanted]
     with watch.open(wanted) as log:

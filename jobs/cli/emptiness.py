@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.segments import LogSegments
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["explain_nothing", "listed"]
+    from kafkalog.model import TopicPartition
+
+__all__ = ["explain_nothing", "listed", "unknown_partition"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
@@ -67,3 +69,14 @@ def listed(names: Sequence[str]) -> str:
     """Return some of the names, and how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def unknown_partition(
+    wanted: TopicPartition, paths: Sequence[str], there: Iterable[TopicPartition]
+) -> UnknownTopicOrPartitionError:
+    """Return the error that names the partitions of the topic that are there."""
+    numbers = sorted(key.partition for key in there if key.topic == wanted.topic)
+    known = f"Partitions of {wanted.topic} there: {listed(list(map(str, numbers)))}"
+    return UnknownTopicOrPartitionError(
+        f"{wanted} is not in {', '.join(paths)}. {known if numbers else 'Nor is its topic'}"
+    )

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import system
+from kafkalog.jobs.cli.emptiness import unknown_partition
 from kafkalog.jobs.records.wanted import RecordsWanted, of_producers
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.schema import RowSchema
@@ -60,9 +62,7 @@ class RecordReader:
             there = LogDirs(options.paths).partitions()
             for topic in topics:
                 if (topic, number) not in there:
-                    raise UnknownTopicOrPartitionError(
-                        f"{topic}-{number} is not in {', '.join(map(str, options.paths))}"
-                    )
+                    raise unknown_partition(TopicPartition(topic, number), options.paths, there)
         return cls(options, wanted, RowSchema.named(include_headers=True))
 
     def splits(self) -> list[LogSplit]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.closing import Closing
+from kafkalog.jobs.cli.emptiness import listed
 from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
 from kafkalog.streaming.options import warn_ignored
@@ -31,6 +32,7 @@ _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 _DECODED: Final = {"__consumer_offsets": "offsets", "__transaction_state": "transactions"}
 _ROWS: Final = 10_000
 _BATCHES: Final = "batches"
+_NO_TABLE: Final = "Catalog Error: Table with name"
 _OFFSET: Final = re.compile(r"\boffset\b", re.IGNORECASE)
 
 
@@ -102,7 +104,9 @@ class SqlSession(Closing):
             return self.scans.error
         text, _, rest = str(error).partition("\n")
         candidates = re.search(r"^(Candidate bindings: .+|Did you mean .+)$", rest, re.MULTILINE)
-        if candidates is not None:
+        if isinstance(error, duckdb.CatalogException) and text.startswith(_NO_TABLE):
+            text += f" Tables: {listed(self.tables)}"
+        elif candidates is not None:
             text += " " + candidates[0]
         if isinstance(error, duckdb.ParserException) and _OFFSET.search(statement):
             text += ' (offset is a word of SQL: write "offset" in double quotes, or record_offset)'
