@@ -90,13 +90,13 @@ def write(
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 
 
-def write_section(directory: Path, title: str, text: str) -> None:
-    """Put a section of its own benchmark at the end of ``benchmarks.md``, or in its old place."""
-    path = directory / "benchmarks.md"
-    page, section = path.read_text(encoding="utf-8"), _section_of(path, title)
+def write_section(directory: Path, title: str, text: str, *, page: str = "benchmarks.md") -> None:
+    """Put a section of its own benchmark at the end of a page, or in its old place."""
+    path = directory / page
+    before, section = path.read_text(encoding="utf-8"), _section_of(path, title)
     new = f"\n## {title}\n\n{text}"
-    page = page.replace(section, new) if section else page + new
-    path.write_text(page, encoding="utf-8")
+    after = before.replace(section, new) if section else before + new
+    path.write_text(after, encoding="utf-8")
 
 
 def section_table(*measured: Measured) -> str:

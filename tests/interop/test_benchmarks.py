@@ -88,3 +88,13 @@ def test_look_ups_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert "| a key that is not there | " in page
     assert "A tailing query over 10 partitions" in page
+
+
+def test_answers_in_sql_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "sql.md").write_text("# SQL\n", encoding="utf-8")
+    done = run("sql", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "sql.md").read_text(encoding="utf-8")
+    assert "## What it costs" in page
+    assert "| count by key | " in page
+    assert "| the command, count by key | " in page
