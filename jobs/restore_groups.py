@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_positions
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.sink.group_writer import GroupWriter
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["restore_groups"]
 
-_TOPIC: Final = "__consumer_offsets"
 _MOST_NAMED: Final = 10
 
 Positions = dict[str, dict["TopicPartition", int]]
@@ -40,7 +40,7 @@ def restore_groups(rows: DataFrame, paths: Sequence[str], plans: Iterable[TopicP
     """
     archived = _archived(rows)
     if archived is None:
-        return [f"no positions of groups are restored: the table has no records of {_TOPIC}"]
+        return [f"no positions of groups are restored: the table has no records of {OFFSETS_TOPIC}"]
     by_topic = {plan.topic: plan.bounds for plan in plans}
     there = _there(paths)
     written, moved = 0, []
@@ -67,7 +67,7 @@ def restore_groups(rows: DataFrame, paths: Sequence[str], plans: Iterable[TopicP
 
 def _archived(rows: DataFrame) -> Positions | None:
     """Replay the newest record of each key; None where there are none."""
-    commits = rows.where((sf.col("topic") == _TOPIC) & sf.col("key").isNotNull())
+    commits = rows.where((sf.col("topic") == OFFSETS_TOPIC) & sf.col("key").isNotNull())
     newest = commits.groupBy("partition", "key").agg(
         sf.max("offset").alias("offset"), sf.max_by("value", "offset").alias("value")
     )
@@ -80,7 +80,7 @@ def _archived(rows: DataFrame) -> Positions | None:
         return None
     found: Positions = {}
     for number, records in by_partition.items():
-        replayed = group_positions(sorted(records), log_name=f"{_TOPIC}-{number}")
+        replayed = group_positions(sorted(records), log_name=f"{OFFSETS_TOPIC}-{number}")
         for group, positions in replayed.items():
             offsets = {key: position.offset for key, position in positions.items()}
             found.setdefault(group, {}).update(offsets)
@@ -89,7 +89,7 @@ def _archived(rows: DataFrame) -> Positions | None:
 
 def _there(paths: Sequence[str]) -> Positions:
     """Read the positions that log directories have."""
-    watch = EndsWatch(paths, lambda key: key.topic == _TOPIC)
+    watch = EndsWatch(paths, lambda key: key.topic == OFFSETS_TOPIC)
     found: Positions = {}
     for key, end in watch.look().offsets.items():
         with watch.open(key) as log:

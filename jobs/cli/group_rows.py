@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
-from kafkalog.jobs.lag.readers import GROUPS_TOPIC, readers_of_groups
+from kafkalog.jobs.lag.readers import readers_of_groups
+from kafkalog.model import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +26,9 @@ def list_groups(paths: Sequence[str]) -> list[Row]:
     watch = ends_of(paths, None)
     ends = watch.look().offsets
     there = partitions_of(paths, None)
-    known = {key: end for key, end in ends.items() if key in there and key.topic == GROUPS_TOPIC}
+    known = {key: end for key, end in ends.items() if key in there and key.topic == OFFSETS_TOPIC}
     if there and not known:
-        _LOGGER.warning("there is no topic %s here, which has the positions", GROUPS_TOPIC)
+        _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)
     rows = []
     for reader in readers_of_groups(watch, known):
         for key, offset in reader.positions.items():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.jobs.lag.spark_checkpoint import read_checkpoint
+from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.source.offsets import from_json_text
 
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.watch import EndsWatch
 
-__all__ = ["GROUPS_TOPIC", "Reader", "ReadersNamed", "readers_of_groups"]
-
-GROUPS_TOPIC: Final = "__consumer_offsets"
+__all__ = ["Reader", "ReadersNamed", "readers_of_groups"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def readers_of_groups(watch: EndsWatch, ends: PartitionOffsets) -> Iterator[Read
         CorruptRecordError: the positions cannot be read.
     """
     for key, end in ends.items():
-        if key.topic != GROUPS_TOPIC:
+        if key.topic != OFFSETS_TOPIC:
             continue
         with watch.open(key) as log:
             groups = read_group_positions(log, end)

@@ -16,6 +16,7 @@ from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.subscription import DECODED_TOPICS
 
 try:
     import duckdb
@@ -29,7 +30,7 @@ __all__ = ["SqlError", "SqlSession"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
-_DECODED: Final = {"__consumer_offsets": "offsets", "__transaction_state": "transactions"}
+_VIEWS: Final = {topic: view for view, topic in DECODED_TOPICS.items()}
 _ROWS: Final = 10_000
 _BATCHES: Final = "batches"
 _NO_TABLE: Final = "Catalog Error: Table with name"
@@ -62,7 +63,7 @@ class SqlSession(Closing):
         )
         self.tables: list[str] = []
         for topic in sorted(numbers):
-            view = _DECODED.get(topic, "records")
+            view = _VIEWS.get(topic, "records")
             self._register(topic, {"subscribe": topic, "view": view}, numbers[topic])
         every = {"subscribe": ",".join(numbers), "view": _BATCHES}
         self._register(_BATCHES, every, set().union(*numbers.values()))

@@ -41,9 +41,10 @@ MAX_OFFSET: Final = 2**63 - 1
 MAX_TOPIC_NAME_LENGTH: Final = 249
 """So that ``<topic>-<partition>`` fits a file name (Kafka ``Topic.MAX_NAME_LENGTH``)."""
 
-INTERNAL_TOPICS: Final = frozenset(
-    {"__consumer_offsets", "__transaction_state", "__share_group_state"}
-)
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+"""Where consumer groups keep their positions and members (Kafka ``Topic``)."""
+
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 """Topics that a broker keeps for itself (Kafka ``Topic.INTERNAL_TOPICS``)."""
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"

@@ -20,7 +20,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.model import NO_PRODUCER_ID, TopicPartition
+from kafkalog.model import NO_PRODUCER_ID, OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.records import decode_key, decode_value
 from kafkalog.streaming.coordinator.schemas import (
     OFFSET_COMMIT_VALUE,
@@ -94,7 +94,7 @@ def group_positions(
     records: Iterable[ReplayRecord],
     *,
     group: str | None = None,
-    log_name: str = "__consumer_offsets",
+    log_name: str = OFFSETS_TOPIC,
 ) -> GroupPositions:
     """Replay the commits of one partition of ``__consumer_offsets``.
 
@@ -119,7 +119,7 @@ def group_positions(
 class PositionsReplay:
     """The same, record by record; :meth:`positions` tells where the groups stand so far."""
 
-    def __init__(self, *, group: str | None = None, log_name: str = "__consumer_offsets") -> None:
+    def __init__(self, *, group: str | None = None, log_name: str = OFFSETS_TOPIC) -> None:
         self._group = group
         self._log_name = log_name
         self._prefixes = _key_prefixes(group)

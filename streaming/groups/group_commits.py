@@ -15,7 +15,7 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import FencedMemberError
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
-from kafkalog.model import partition_counts
+from kafkalog.model import OFFSETS_TOPIC, partition_counts
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.riders import Rider
@@ -25,7 +25,7 @@ from kafkalog.streaming.coordinator.group_positions import (
     partition_for_group,
 )
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
-from kafkalog.streaming.groups.group_log import OFFSETS_TOPIC, GroupLog, GroupState
+from kafkalog.streaming.groups.group_log import GroupLog, GroupState
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.open_set import look_at_set
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import CorruptRecordError
-from kafkalog.model import TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata, encode_group_key
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
 from kafkalog.streaming.coordinator.group_replay import replay_records
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["OFFSETS_TOPIC", "GroupLog", "GroupState"]
-
-OFFSETS_TOPIC: Final = "__consumer_offsets"
+__all__ = ["GroupLog", "GroupState"]
 
 
 @dataclass(frozen=True, slots=True)

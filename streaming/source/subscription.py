@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
-from kafkalog.model import INTERNAL_TOPICS, TopicPartition, validate_topic_name
+from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition, validate_topic_name
 from kafkalog.streaming.source.offsets import parse_assignment
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["Subscription"]
+__all__ = ["DECODED_TOPICS", "Subscription"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 
 _NAMED: Final = 10
 
-_DECODED_TOPICS: Final = {
-    "offsets": "__consumer_offsets",
+DECODED_TOPICS: Final = {
+    "offsets": OFFSETS_TOPIC,
     "transactions": "__transaction_state",
 }
 """The topic that each view of an internal topic reads."""
@@ -50,8 +50,8 @@ class Subscription:
             InvalidTopicError: a name that no topic can have.
         """
         found = cls._parse(options)
-        if options.view in _DECODED_TOPICS:
-            found.require_only(_DECODED_TOPICS[options.view], options.view)
+        if options.view in DECODED_TOPICS:
+            found.require_only(DECODED_TOPICS[options.view], options.view)
         return found
 
     @classmethod

@@ -7,10 +7,10 @@ writes a commit to its log at once, and tells of it (the high watermark on the d
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.errors import OptionError
-from kafkalog.model import TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_positions import (
     DEFAULT_OFFSETS_PARTITIONS,
     partition_for_group,
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["read_positions", "starting_positions"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
-
-_OFFSETS_TOPIC: Final = "__consumer_offsets"
 
 
 def starting_positions(
@@ -70,9 +68,9 @@ def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> Par
         CorruptRecordError: its partition of that topic cannot be read.
     """
     directories = list(paths)
-    logs = FollowedLogs(directories, lambda key: key.topic == _OFFSETS_TOPIC, to_log_end=to_log_end)
+    logs = FollowedLogs(directories, lambda key: key.topic == OFFSETS_TOPIC, to_log_end=to_log_end)
     ends = logs.look()
-    partition = TopicPartition(_OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
+    partition = TopicPartition(OFFSETS_TOPIC, partition_for_group(group, _count(ends)))
     if partition not in ends:
         raise OptionError(
             f"positions of group {group!r} are kept in {partition}, which is not in "

@@ -9,7 +9,7 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import CommitError, CorruptRecordError, FencedMemberError, OptionError
-from kafkalog.model import TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.riders import Rider
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key
@@ -20,7 +20,7 @@ from kafkalog.streaming.groups.group_commits import (
     Move,
     offsets_rider,
 )
-from kafkalog.streaming.groups.group_log import OFFSETS_TOPIC, GroupState
+from kafkalog.streaming.groups.group_log import GroupState
 from kafkalog.streaming.groups.group_record import GroupRecord, Member, MemberSettings
 from kafkalog.streaming.groups.rebalance import Presence, next_record
 from kafkalog.streaming.store.identity import BatchIdentity
