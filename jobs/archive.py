@@ -34,7 +34,7 @@ from kafkalog.jobs.arguments import (
     Isolation,
     help_text,
     milliseconds,
-    pairs,
+    reading_options,
     split_names,
 )
 from kafkalog.jobs.attended import attend
@@ -85,7 +85,7 @@ def main(
         by_day=by_day,
         text=text,
         table_format=table_format,
-        options={"kafka.isolation.level": isolation.value, **pairs(setting)},
+        options=reading_options(isolation, setting),
     )
     _check(archive)
     with session(f"kafkalog {archive.name}", delta=archive.is_delta) as spark:

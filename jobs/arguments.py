@@ -29,6 +29,7 @@ __all__ = [
     "help_text",
     "milliseconds",
     "pairs",
+    "reading_options",
     "split_names",
 ]
 
@@ -115,6 +116,15 @@ def pairs(words: Iterable[str] | None) -> dict[str, str]:
             raise typer.BadParameter(f"{word!r} is not of the form NAME=VALUE")
         found[name] = value
     return found
+
+
+def reading_options(isolation: Isolation, settings: Iterable[str] | None) -> dict[str, str]:
+    """Return the options of the source: of ``--isolation``, and of ``--set``, which comes last.
+
+    Raises:
+        BadParameter: a word without ``=``.
+    """
+    return {"kafka.isolation.level": isolation.value, **pairs(settings)}
 
 
 def split_names(words: Iterable[str]) -> tuple[str, ...]:

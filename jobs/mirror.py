@@ -28,7 +28,7 @@ from kafkalog.jobs.arguments import (
     Isolation,
     help_text,
     milliseconds,
-    pairs,
+    reading_options,
     split_names,
 )
 from kafkalog.jobs.attended import attend
@@ -77,7 +77,7 @@ def main(
         topics=split_names(topic or ()),
         pattern=pattern,
         checkpoint=checkpoint,
-        options={"kafka.isolation.level": isolation.value, **pairs(setting)},
+        options=reading_options(isolation, setting),
     )
     mirror.check()
     with session(f"kafkalog {mirror.name}") as spark:

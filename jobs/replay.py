@@ -33,6 +33,7 @@ from kafkalog.jobs.arguments import (
     help_text,
     milliseconds,
     pairs,
+    reading_options,
     split_names,
 )
 from kafkalog.jobs.attended import attend_pieces
@@ -108,7 +109,7 @@ def main(
         until=Until.parse(until),
         follow=follow,
         speed=parse_speed(speed),
-        options={"kafka.isolation.level": isolation.value, **pairs(setting)},
+        options=reading_options(isolation, setting),
     )
     into = target_of(target, replay, name, pairs(target_setting))
     replay.check()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, TOPIC, Isolation, pairs
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, TOPIC, Isolation, reading_options
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
@@ -115,10 +115,10 @@ def dump(  # noqa: PLR0917 - what the command line offers
         *(partition, start, end, since, until, key, header, producer, transactional_id, is_hex)
     )
     output = _Output(template, parquet, follow, is_hex, as_json)
-    settings = [*(settings or ()), f"kafka.isolation.level={isolation.value}"]
     with one_line_errors():
+        options = reading_options(isolation, settings)
         if records or group or output.is_for_records or words.are_for_records:
-            _dump_records(paths, topic, words, output, count, pairs(settings), group)
+            _dump_records(paths, topic, words, output, count, options, group)
         else:
             _dump_batches(paths, topic, words, count or _TABLE_ROWS, as_json=as_json)
 

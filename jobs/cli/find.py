@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, pairs, split_names
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options, split_names
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, progress_bar
@@ -73,7 +73,7 @@ def find(  # noqa: PLR0917 - what the command line offers
         from kafkalog.jobs.records.reading import RecordReader  # noqa: PLC0415
 
         path = ",".join(paths)
-        options = {"path": path, "kafka.isolation.level": isolation.value, **pairs(settings)}
+        options = {"path": path, **reading_options(isolation, settings)}
         topics = split_names(topic) if topic else _all_topics(paths)
         reader = RecordReader.of(options, topics, words.wanted(path, search))
         found = _show(reader, count, is_hex=is_hex, as_json=as_json)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, pairs
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows
 
@@ -40,8 +40,7 @@ def sql(
     with one_line_errors():
         from kafkalog.jobs.sql.session import SqlSession  # noqa: PLC0415
 
-        options = {"kafka.isolation.level": isolation.value, **pairs(settings)}
-        with SqlSession(paths, options) as session:
+        with SqlSession(paths, reading_options(isolation, settings)) as session:
             if last:
                 _answer(session, last, as_json=as_json)
             elif sys.stdin.isatty():

@@ -264,3 +264,14 @@ def test_a_time_is_shown_as_it_is_read() -> None:
     assert shown_time(STAMP + 7) == "2023-11-14T22:13:20.007Z"
     assert milliseconds_of("--since", shown_time(STAMP + 7)) == STAMP + 7
     assert shown_time(2**62) == str(2**62)
+
+
+@pytest.mark.parametrize(
+    "words", ["--isolation read_committed", "--set kafka.isolation.level=read_committed"]
+)
+def test_records_of_aborted_transactions_are_left_out_however_that_is_said(
+    tmp_path: Path, words: str
+) -> None:
+    path = UnpackedCase("p06-transactions", tmp_path).path
+    committed = offsets(path, "--topic", "txn", *words.split())
+    assert set(committed) < set(offsets(path, "--topic", "txn"))
