@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
-__all__ = ["OptionValues", "Paths", "joined", "texts"]
+__all__ = ["OptionValues", "Paths", "joined", "texts", "topic_names"]
 
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
 """One log directory, or those that belong together (Kafka's ``log.dirs``)."""
@@ -24,6 +24,11 @@ def joined(path: Paths) -> str:
     """Write paths as Spark does."""
     paths = path if isinstance(path, list) else [path]
     return ",".join(os.fspath(each) for each in paths)
+
+
+def topic_names(topics: str | Sequence[str]) -> list[str]:
+    """Return the names of one topic, or of several."""
+    return [topics] if isinstance(topics, str) else list(topics)
 
 
 def texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from kafkalog.errors import OptionError, RowError
 from kafkalog.files.block_cache import CacheStats, block_cache
 from kafkalog.files.system import remembered, system
-from kafkalog.streaming.arguments import OptionValues, Paths, joined, texts
+from kafkalog.streaming.arguments import OptionValues, Paths, joined, texts, topic_names
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
@@ -302,8 +302,7 @@ def _reading(
     from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
-    topics = [topic] if isinstance(topic, str) else list(topic)
-    given = {"subscribe": ",".join(topics), **texts(options or {}, _OF_READ)}
+    given = {"subscribe": ",".join(topic_names(topic)), **texts(options or {}, _OF_READ)}
     parsed = ReadOptions.parse({"path": joined(path), **given})
     warn_ignored(parsed.ignored)
     if parsed.has_view:

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import CheckpointError, OptionError
+from kafkalog.jobs.cli.emptiness import listed
 from kafkalog.jobs.lag.spark_checkpoint import read_checkpoint
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.source.offsets import from_json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.watch import EndsWatch
@@ -74,7 +75,7 @@ class ReadersNamed:
             if name not in known:
                 raise OptionError(
                     f"group {name!r} has committed no position here. Groups that have: "
-                    f"{_some(known)}"
+                    f"{listed(sorted(known)) or 'none'}"
                 )
         return [known[name] for name in self.groups]
 
@@ -92,8 +93,3 @@ def readers_of_groups(watch: EndsWatch, ends: PartitionOffsets) -> Iterator[Read
             groups = read_group_positions(log, end)
         for name, committed in groups.items():
             yield Reader(name, {each: place.offset for each, place in committed.items()})
-
-
-def _some(names: Collection[str]) -> str:
-    shown = ", ".join(sorted(names)[:10]) or "none"
-    return shown if len(names) <= 10 else f"{shown}, and {len(names) - 10} more"

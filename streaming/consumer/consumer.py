@@ -21,6 +21,7 @@ from kafkalog.errors import (
 from kafkalog.files.closing import Closing
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.arguments import topic_names
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.consumer.consumer_options import parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
@@ -94,7 +95,7 @@ class Consumer(Closing):
         self._options, self._read = parse_options(path, topics, options or {})
         self._directories = [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
         self._commits = GroupCommits(self._directories, group_id, self._options.policy)
-        self._topics = frozenset([topics] if isinstance(topics, str) else topics)
+        self._topics = frozenset(topic_names(topics))
         self._fetcher = Fetcher(self._read)
         ensure_set(self._directories, self._options.policy)
         self._process = system.process_id()
@@ -166,7 +167,7 @@ class Consumer(Closing):
         moves = self._cursors.moves()
         if self._joined is not None and moves:
             self._is_unsure = True
-            self._commits.commit(self._joined.member_id, moves)
+            self._joined.member.commit(moves)
         self._is_unsure = False
         self._cursors.committed(moves)
 

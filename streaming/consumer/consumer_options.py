@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.arguments import joined, texts
+from kafkalog.streaming.arguments import joined, texts, topic_names
 from kafkalog.streaming.options import (
     BOOLEAN,
     DURATION_MS,
@@ -161,8 +161,7 @@ def parse_options(
             raise OptionError(f"option {name!r} is for queries of Spark, and not for a Consumer")
         else:
             reading[name] = text
-    names = [topics] if isinstance(topics, str) else list(topics)
-    read = ReadOptions.parse({**reading, "subscribe": ",".join(names)})
+    read = ReadOptions.parse({**reading, "subscribe": ",".join(topic_names(topics))})
     if (read.starting_offsets or "latest").lower() not in {"earliest", "latest"}:
         raise OptionError(
             f"option 'startingOffsets' is {read.starting_offsets!r}, but a group begins at earliest"

@@ -152,11 +152,6 @@ class GroupCommits:
         """Return one more, for another thread."""
         return GroupCommits(self._directories, self.group, self._policy)
 
-    @property
-    def directories(self) -> tuple[Path, ...]:
-        """The log directories."""
-        return self._directories
-
     def folder(self) -> Path:
         """Return the directory of the set's first member id, where the files of members lie.
 

@@ -48,7 +48,6 @@ __all__ = [
     "MemberFile",
     "MemberFolder",
     "Sign",
-    "read_members",
     "remove_member",
     "sign_name",
 ]
@@ -191,15 +190,6 @@ class MemberFolder:
     def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
         is_whole = len(text) == size and crc32c(text) == checksum
         return Sign(counter, *(_parsed(text, self._group) if is_whole else (None, None)))
-
-
-def read_members(folder: Path, group: str) -> dict[str, Sign]:
-    """Read the files of a group's members, by :func:`sign_name`.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    return MemberFolder(folder, group).read()
 
 
 def remove_member(folder: Path, group: str, member: str) -> None:

@@ -45,7 +45,7 @@ from kafkalog.streaming.coordinator.views import (
     decode_transactions_batch,
 )
 from kafkalog.streaming.groups.group_record import GroupRecord
-from kafkalog.streaming.groups.member_files import read_members, sign_name
+from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
 from kafkalog.streaming.groups.watch import Watch
 from kafkalog.streaming.log.index.offset import OffsetIndex
 from kafkalog.streaming.log.index.time import TimeIndex
@@ -446,7 +446,7 @@ def groups(data: bytes) -> str:
     head = b"\0" * 8 + len(data).to_bytes(4, "big") + crc32c(data).to_bytes(4, "big")
     for content in (data, head + data):
         path = _file(sign_name("g", "A"), content)
-        signs = read_members(path.parent, "g")
+        signs = MemberFolder(path.parent, "g").read()
         path.unlink()
         for name, said in Watch("g", longest_step_s=1).look(0, signs, GroupRecord()).items():
             known = said.settings.instance, said.strategy, said.generation, said.leaving

@@ -29,7 +29,7 @@ from kafkalog.errors import (
 )
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, read_members
+from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFolder
 from kafkalog.streaming.library import append
 from kafkalog.streaming.store.open_set import look_at_set
 
@@ -277,7 +277,7 @@ def test_a_forked_child_is_refused(folder: Path) -> None:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         reader.commit()
-        assert len(read_members(folder, "g")) == 1
+        assert len(MemberFolder(folder, "g").read()) == 1
 
 
 @pytest.mark.parametrize(

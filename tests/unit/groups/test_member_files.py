@@ -11,8 +11,8 @@ from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import (
     MEMBER_PREFIX,
     MemberFile,
+    MemberFolder,
     Sign,
-    read_members,
     remove_member,
     sign_name,
 )
@@ -32,13 +32,13 @@ LATER = Presence(
 
 
 def signs(folder: Path, group: str = "g") -> dict[str, Sign]:
-    return {sign.member or name: sign for name, sign in read_members(folder, group).items()}
+    return {sign.member or name: sign for name, sign in MemberFolder(folder, group).read().items()}
 
 
 def test_what_a_member_says_is_read_and_its_counter_moves_with_each_heartbeat(
     tmp_path: Path,
 ) -> None:
-    assert read_members(tmp_path, "g") == {}
+    assert MemberFolder(tmp_path, "g").read() == {}
     file = MemberFile(tmp_path, "g", "A")
     file.create(WISH)
     assert signs(tmp_path) == {"A": Sign(0, "A", WISH)}
@@ -51,7 +51,7 @@ def test_what_a_member_says_is_read_and_its_counter_moves_with_each_heartbeat(
     assert signs(tmp_path) == {"A": Sign(4, "A", WISH)}
     file.remove()
     file.remove()
-    assert read_members(tmp_path, "g") == {}
+    assert MemberFolder(tmp_path, "g").read() == {}
 
 
 def test_a_member_whose_file_was_taken_away_does_not_make_it_again(tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_a_text_that_is_half_written_says_nothing(tmp_path: Path, cut: int) -> N
     whole = path.read_bytes()
     path.write_bytes(whole[:cut])
     expected = {} if cut < 16 else {path.name: Sign(0)}
-    assert read_members(tmp_path, "g") == expected
+    assert MemberFolder(tmp_path, "g").read() == expected
     path.write_bytes(whole[:50] + b"~" + whole[51:])
-    assert read_members(tmp_path, "g") == {path.name: Sign(0)}
+    assert MemberFolder(tmp_path, "g").read() == {path.name: Sign(0)}
     file.say(LATER)
     assert signs(tmp_path) == {"A": Sign(1, "A", LATER)}
 
@@ -109,5 +109,5 @@ def test_files_that_only_look_like_a_members_say_nothing(tmp_path: Path) -> None
     (tmp_path / f"{ours}.folder").mkdir()
     (tmp_path / f"{ours}.link").symlink_to(tmp_path / sign_name("other", "A"))
     (tmp_path / f"{ours}.text").write_bytes(struct.pack(">qII", 5, 2, 0xA8B0CAF9) + b"[]")
-    assert {sign.presence for sign in read_members(tmp_path, "g").values()} <= {None}
-    assert all(name.startswith(MEMBER_PREFIX) for name in read_members(tmp_path, "g"))
+    assert {sign.presence for sign in MemberFolder(tmp_path, "g").read().values()} <= {None}
+    assert all(name.startswith(MEMBER_PREFIX) for name in MemberFolder(tmp_path, "g").read())
