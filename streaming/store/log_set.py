@@ -92,7 +92,7 @@ class LogSet:
             OSError: nothing was published.
             LogDirectoryError: likewise, since the locks are lost.
             CommitError: likewise, since another writer has published meanwhile; or it is not known
-                whether this was, since what is there cannot be read.
+                whether this was, since what is there cannot be read, or came after it.
             DurabilityError: it was published, and may not survive a loss of power.
         """
 
