@@ -8,9 +8,10 @@ Every command but ``run`` takes log directories, those that belong together as s
 from __future__ import annotations
 
 import logging
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+import typer.core
 
 from kafkalog import __version__
 from kafkalog.jobs.cli.append import append
@@ -19,7 +20,7 @@ from kafkalog.jobs.cli.batches import verify
 from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.dump import dump
 from kafkalog.jobs.cli.find import find
-from kafkalog.jobs.cli.groups import groups
+from kafkalog.jobs.cli.groups import delete_group, groups, reset_group
 from kafkalog.jobs.cli.lag import lag
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
@@ -54,7 +55,23 @@ LOG is what log.dirs names in a broker's settings: a folder with folders such as
 All commands: kafkalog --help. One of them: kafkalog dump --help.
 Let the shell complete words: kafkalog --install-completion."""
 
+
+class _Commands(typer.core.TyperGroup):
+    """Commands of one word or two: `groups` looks at folders, `groups reset` does something else.
+
+    A folder that is called like that is `./reset`.
+    """
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, ...]:  # noqa: ANN401
+        """Take two words for a command where there is such a one."""
+        name = " ".join(args[:2])
+        if name in self.commands:
+            return name, self.commands[name], args[2:]
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
+    cls=_Commands,
     pretty_exceptions_enable=False,
     help="Kafka's log directories without a broker.",
 )
@@ -86,6 +103,10 @@ app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
 app.command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
 app.command(epilog="Example: kafkalog stats /logs --topic t")(stats)
 app.command(epilog="Example: kafkalog groups /logs")(groups)
+app.command(
+    "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"
+)(reset_group)
+app.command("groups delete", epilog="Example: kafkalog groups delete /logs --group g")(delete_group)
 app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
 app.command(epilog="Example: kafkalog append /logs --topic t -K :")(append)
 app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)

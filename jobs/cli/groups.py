@@ -1,17 +1,125 @@
-"""The command that shows the positions of consumer groups: ``groups``."""
+"""The commands about consumer groups: ``groups``, ``groups reset``, ``groups delete``."""
 
 from __future__ import annotations
 
-from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import one_line_errors, print_rows
+from typing import TYPE_CHECKING, Annotated, Any
 
-__all__ = ["groups"]
+import typer
+
+from kafkalog.jobs.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, tell_dry_run
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.groups.administration import Changed
+
+__all__ = ["delete_group", "groups", "reset_group"]
+
+_Groups = Annotated[
+    list[str] | None, typer.Option("--group", help="This group; may be repeated. Default: all.")
+]
+_Group = Annotated[str, typer.Option(help="The group. It must have no members.")]
+_Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic", help="This topic; may be repeated. Default: those that the group has read."
+    ),
+]
+_To = Annotated[
+    str | None,
+    typer.Option(metavar="PLACE", help="earliest, latest, or a time: 2026-11-22T10:15:00Z."),
+]
+_Offsets = Annotated[str | None, typer.Option(help='Offsets to go to: {"t":{"0":5}}.')]
 
 
-def groups(paths: Paths, as_json: Json = False) -> None:
-    """Show the positions that consumer groups have committed, and how far they are behind."""
+def groups(paths: Paths, group: _Groups = None, as_json: Json = False) -> None:
+    """Show consumer groups: their members, their positions, and how far they are behind."""
     with one_line_errors():
         from kafkalog.jobs.cli.group_rows import list_groups  # noqa: PLC0415
 
-        rows = list_groups(paths)
+        rows = list_groups(paths, group or ())
+    print_rows(rows if as_json else _shown(rows), as_json=as_json)
+    exit_if(row["problem"] for row in rows)
+
+
+def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out of a table what no row has, and when the next record was written."""
+    empty = {name for row in rows for name in row} - {
+        name for row in rows for name, value in row.items() if value is not None
+    }
+    return [
+        {name: row[name] for name in row if name not in empty | {"nextTimestamp"}} for row in rows
+    ]
+
+
+def reset_group(
+    paths: Paths,
+    group: _Group,
+    to: _To = None,
+    offsets: _Offsets = None,
+    topic: _Topics = None,
+    allow_broker: ALLOW_BROKER = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Let a group go on elsewhere: at the start, the end, a time, or at offsets."""
+    with one_line_errors():
+        from kafkalog.streaming.groups.administration import reset_group as act  # noqa: PLC0415
+
+        done = act(
+            paths,
+            group,
+            _target(to, offsets),
+            topics=topic or (),
+            allows_broker=allow_broker,
+            dry_run=dry_run,
+        )
+    _report(group, done, as_json=as_json, dry_run=dry_run)
+
+
+def delete_group(
+    paths: Paths,
+    group: _Group,
+    allow_broker: ALLOW_BROKER = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Forget a group, with all of its positions."""
+    with one_line_errors():
+        from kafkalog.streaming.groups.administration import delete_group as act  # noqa: PLC0415
+
+        done = act(paths, group, allows_broker=allow_broker, dry_run=dry_run)
+    _report(group, done, as_json=as_json, dry_run=dry_run)
+
+
+def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartition, int]:
+    from kafkalog.errors import OptionError  # noqa: PLC0415
+    from kafkalog.jobs.times import milliseconds_of  # noqa: PLC0415
+    from kafkalog.streaming.groups.administration import EARLIEST, LATEST  # noqa: PLC0415
+    from kafkalog.streaming.source.offsets import parse_partition_longs  # noqa: PLC0415
+
+    if (to is None) == (offsets is None):
+        raise OptionError("say where the group goes: either --to or --offsets")
+    if offsets is not None:
+        return dict(parse_partition_longs("offsets", offsets, 0))
+    return to if to in {EARLIEST, LATEST} else milliseconds_of("--to", to or "")
+
+
+def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool) -> None:
+    rows = [
+        {
+            "group": group,
+            **each.partition._asdict(),
+            "offsetBefore": each.before,
+            "offset": each.after,
+        }
+        for each in done
+    ]
+    if as_json:
+        rows = [{"dryRun": dry_run, **row} for row in rows]
+    else:
+        tell_dry_run(dry_run=dry_run)
     print_rows(rows, as_json=as_json)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.store.ends.watch import EndsWatch
 
-__all__ = ["LagMeter"]
+__all__ = ["LagMeter", "lag_of"]
 
 Row = dict[str, Any]
 
@@ -68,7 +69,8 @@ class LagMeter:
     def look(self) -> list[Row]:
         """Return a row for each reader and partition as of now.
 
-        ``lag`` counts offsets, and is None for a partition that is not there. ``bytes`` are of
+        ``lag`` counts offsets, and is None for a partition that is not there, and for a position
+        above the end of a log. ``bytes`` are of
         whole batches; where the end is below the log's, an index interval more at most.
         ``nextTimestamp`` is the next unread record's, in ms, and ``behindMs`` how old that is.
 
@@ -89,16 +91,42 @@ class LagMeter:
 
     def _row(self, reader: Reader, key: TopicPartition, end: int | None) -> Row:
         offset = reader.positions.get(key)
-        row: Row = {"reader": reader.name, **key._asdict(), "offset": offset, "end": end}
-        if end is None or key in self._lost:
-            return {**row, "lag": None, **_UNKNOWN}
-        try:
-            with self._watch.open(key) as log:
-                start = log.log_start_offset if offset is None else offset
-                waiting = _waiting(log, start, end).row()
-        except UnknownTopicOrPartitionError:  # deleted since
-            return {**row, "lag": None, **_UNKNOWN}
-        return {**row, "lag": max(0, end - start), **waiting}
+        end_there = None if key in self._lost else end
+        found, problem = lag_of(self._watch, key, offset, end_there)
+        if problem is not None and end_there is not None:
+            _LOGGER.warning("%s in %s: %s", reader.name, key, problem)
+        return {"reader": reader.name, **key._asdict(), "offset": offset, "end": end, **found}
+
+
+def lag_of(
+    watch: EndsWatch, key: TopicPartition, offset: int | None, end: int | None
+) -> tuple[Row, str | None]:
+    """Return ``lag``, ``bytes``, ``nextTimestamp`` and ``behindMs``, and why there is no lag.
+
+    Args:
+        watch: of the logs, which has looked.
+        key: a partition.
+        offset: where a reader is in it; None for its log start.
+        end: how far it is committed; None for one that is not there.
+
+    Raises:
+        KafkaLogError: the log cannot be read.
+    """
+    unknown = {"lag": None, **_UNKNOWN}
+    if end is None:
+        return unknown, "the partition is not there"
+    if offset is not None and offset > end and not watch.reaches(key, offset):
+        return unknown, (
+            f"offset {offset} lies above the end of the log, and {end} is committed: it is of "
+            "another log, or records are gone"
+        )
+    try:
+        with watch.open(key) as log:
+            start = log.log_start_offset if offset is None else offset
+            waiting = _waiting(log, start, end).row()
+    except UnknownTopicOrPartitionError:  # deleted since
+        return unknown, "the partition is not there"
+    return {"lag": max(0, end - start), **waiting}, None
 
 
 def _waiting(log: PartitionLog, start: int, end: int) -> _Waiting:

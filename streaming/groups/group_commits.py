@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import FencedMemberError
@@ -38,7 +38,17 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.group_record import GroupRecord
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["OFFSETS_POLICY", "Fence", "GroupCommits", "Move", "Unchanged", "offsets_rider"]
+__all__ = [
+    "OFFSETS_POLICY",
+    "Fence",
+    "GroupCommits",
+    "Move",
+    "Unchanged",
+    "encode_record",
+    "offsets_rider",
+]
+
+KeyAndValue: TypeAlias = tuple[bytes, bytes | None]
 
 OFFSETS_POLICY: Final = TopicPolicy(
     allows_internal=True,
@@ -205,15 +215,27 @@ class GroupCommits:
         Raises:
             KafkaLogError: it is not published, for other reasons.
         """
-        now_ms = system.time_ns() // 1_000_000
-        value = encode_group_metadata(record.metadata(now_ms))
-        records = [(encode_group_key(self.group), value)]
-        rider = offsets_rider(self.group, positions or {}, now_ms, records)
         try:
-            self._commit(rider, Unchanged(self._log, before), now_ms)
+            self.change(before, positions or {}, encode_record(self.group, record))
         except _OvertakenError:
             return False
         return True
+
+    def change(
+        self,
+        before: GroupRecord,
+        positions: Mapping[TopicPartition, int | None],
+        records: Sequence[KeyAndValue] = (),
+    ) -> None:
+        """Publish positions, None where one is taken away, and other records of the group.
+
+        Raises:
+            FencedMemberError: somebody else has decided since ``before`` was read.
+            KafkaLogError: nothing is published, for other reasons.
+        """
+        now_ms = system.time_ns() // 1_000_000
+        rider = offsets_rider(self.group, positions, now_ms, records)
+        self._commit(rider, Unchanged(self._log, before), now_ms)
 
     def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
         """Publish how far a member has come in its partitions.
@@ -237,20 +259,33 @@ class GroupCommits:
         committer.commit_or_abort([])
 
 
+def encode_record(group: str, record: GroupRecord | None) -> list[KeyAndValue]:
+    """Encode what is decided about a group as of now; None for a group that is to be forgotten."""
+    now_ms = system.time_ns() // 1_000_000
+    value = None if record is None else encode_group_metadata(record.metadata(now_ms))
+    return [(encode_group_key(group), value)]
+
+
 def offsets_rider(
     group: str,
-    positions: Mapping[TopicPartition, int],
+    positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
     now_ms: int,
-    records: Sequence[tuple[bytes, bytes | None]] = (),
+    records: Sequence[KeyAndValue] = (),
 ) -> Rider:
-    """Let a group's positions, and other records of it, ride along with a commit."""
+    """Let a group's positions, and other records of it, ride along with a commit.
+
+    A position that is None is taken away.
+    """
     return Rider(
         topic=OFFSETS_TOPIC,
         partition_of=functools.partial(partition_for_group, group),
         records=[
             *records,
             *(
-                (encode_position_key(group, key), encode_position(offset, timestamp_ms=now_ms))
+                (
+                    encode_position_key(group, key),
+                    None if offset is None else encode_position(offset, timestamp_ms=now_ms),
+                )
                 for key, offset in positions.items()
             ),
         ],

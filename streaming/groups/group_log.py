@@ -32,6 +32,11 @@ class GroupState:
     record: GroupRecord = field(default_factory=GroupRecord)
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nothing is known of it."""
+        return self.record == GroupRecord() and not self.positions
+
 
 class GroupLog:
     """Reads a group's records; what it has read, it does not read again. Not thread safe."""

@@ -67,14 +67,15 @@ _FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
 
 
 class Sign(NamedTuple):
-    """What was found of a member: its counter, who it is and what it says.
+    """What was found of a member: its counter, who it is, what it says, and its process.
 
-    The last two are None where the text is half written, or nothing of ours.
+    All but the counter are None where the text is half written, or nothing of ours.
     """
 
     counter: int
     member: str | None = None
     presence: Presence | None = None
+    process: int | None = None
 
 
 class MemberFile:
@@ -189,7 +190,7 @@ class MemberFolder:
 
     def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
         is_whole = len(text) == size and crc32c(text) == checksum
-        return Sign(counter, *(_parsed(text, self._group) if is_whole else (None, None)))
+        return _parsed(counter, text, self._group) if is_whole else Sign(counter)
 
 
 def remove_member(folder: Path, group: str, member: str) -> None:
@@ -221,16 +222,17 @@ def _text(group: str, member: str, presence: Presence) -> bytes:
         "generation": presence.generation,
         "owned": sorted(presence.owned),
         "leaving": presence.leaving,
+        "process": system.process_id(),
     }
     return json.dumps(said, separators=(",", ":")).encode()
 
 
-def _parsed(text: bytes, group: str) -> tuple[str, Presence] | tuple[None, None]:
+def _parsed(counter: int, text: bytes, group: str) -> Sign:
     """Read what a member says; nothing of what only looks like a file of this group."""
     try:
         said: dict[str, Any] = json.loads(text)
         if not all(isinstance(said[name], kind) for name, kind in _FIELDS.items()):
-            return None, None
+            return Sign(counter)
         settings = MemberSettings(
             topics=frozenset(map(_name, said["topics"])),
             instance=said["instance"],
@@ -250,8 +252,11 @@ def _parsed(text: bytes, group: str) -> tuple[str, Presence] | tuple[None, None]
             leaving=said["leaving"],
         )
     except (ValueError, KeyError, TypeError, RecursionError):
-        return None, None
-    return (said["member"], presence) if said["group"] == group else (None, None)
+        return Sign(counter)
+    if said["group"] != group:
+        return Sign(counter)
+    process = said.get("process")
+    return Sign(counter, said["member"], presence, process if type(process) is int else None)
 
 
 def _name(given: object) -> str:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import struct
 from typing import TYPE_CHECKING
 
@@ -41,14 +42,14 @@ def test_what_a_member_says_is_read_and_its_counter_moves_with_each_heartbeat(
     assert MemberFolder(tmp_path, "g").read() == {}
     file = MemberFile(tmp_path, "g", "A")
     file.create(WISH)
-    assert signs(tmp_path) == {"A": Sign(0, "A", WISH)}
+    assert signs(tmp_path) == {"A": Sign(0, "A", WISH, os.getpid())}
     file.beat()
-    assert signs(tmp_path) == {"A": Sign(1, "A", WISH)}
+    assert signs(tmp_path) == {"A": Sign(1, "A", WISH, os.getpid())}
     file.say(LATER)
-    assert signs(tmp_path) == {"A": Sign(2, "A", LATER)}
+    assert signs(tmp_path) == {"A": Sign(2, "A", LATER, os.getpid())}
     file.say(WISH)
     file.beat()
-    assert signs(tmp_path) == {"A": Sign(4, "A", WISH)}
+    assert signs(tmp_path) == {"A": Sign(4, "A", WISH, os.getpid())}
     file.remove()
     file.remove()
     assert MemberFolder(tmp_path, "g").read() == {}
@@ -69,7 +70,7 @@ def test_a_member_id_is_taken_once(tmp_path: Path) -> None:
     MemberFile(tmp_path, "g", "A").create(WISH)
     with pytest.raises(FileExistsError):
         MemberFile(tmp_path, "g", "A").create(LATER)
-    assert signs(tmp_path) == {"A": Sign(0, "A", WISH)}
+    assert signs(tmp_path) == {"A": Sign(0, "A", WISH, os.getpid())}
     assert [each.name for each in tmp_path.iterdir()] == [sign_name("g", "A")]
 
 
@@ -81,7 +82,7 @@ def test_groups_in_one_folder_do_not_see_each_other_whatever_they_are_called(
         MemberFile(tmp_path, name, "../A").create(WISH)
     assert all(each.parent == tmp_path for each in tmp_path.rglob("*"))
     for name in names:
-        assert signs(tmp_path, name) == {"../A": Sign(0, "../A", WISH)}
+        assert signs(tmp_path, name) == {"../A": Sign(0, "../A", WISH, os.getpid())}
 
 
 @pytest.mark.parametrize("cut", [3, 16, 40])
@@ -96,7 +97,7 @@ def test_a_text_that_is_half_written_says_nothing(tmp_path: Path, cut: int) -> N
     path.write_bytes(whole[:50] + b"~" + whole[51:])
     assert MemberFolder(tmp_path, "g").read() == {path.name: Sign(0)}
     file.say(LATER)
-    assert signs(tmp_path) == {"A": Sign(1, "A", LATER)}
+    assert signs(tmp_path) == {"A": Sign(1, "A", LATER, os.getpid())}
 
 
 def test_files_that_only_look_like_a_members_say_nothing(tmp_path: Path) -> None:

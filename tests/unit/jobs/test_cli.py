@@ -33,8 +33,10 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.cli.groups import delete_group
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.sink.group_writer import GroupWriter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -566,6 +568,8 @@ def test_the_example_in_each_help_works(log: Path, command: Any) -> None:
     assert command.epilog.startswith("Example: kafkalog ")
     if command.callback is get:
         Writer(log, topic="t").write(1, rows(["v"], keys=["k"]))
+    if command.callback is delete_group:
+        GroupWriter([str(log)], "g").commit({T0: 1})
     example = command.epilog.replace("/logs", str(log)).replace("/backup", str(log.parent))
     code, text = call(*shlex.split(example)[2:])
     assert code == 0, text

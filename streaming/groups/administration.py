@@ -1,0 +1,212 @@
+"""Move the positions of a group, or forget it: only while nobody is a member.
+
+A member lives while its counter changes. One that was killed is in the group's record still, if
+nobody was there to go on without it. So who asks for a change watches for as long as the members'
+session time-outs. Who stands still all that time is lost, and the group becomes empty with the
+change.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from kafkalog.errors import OffsetOutOfRangeError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.system import system
+from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
+from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.heartbeat import LOOK_S
+from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
+from kafkalog.streaming.groups.watch import Watch
+from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.session import check_written, existing
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.groups.group_log import GroupState
+
+__all__ = ["EARLIEST", "LATEST", "Changed", "delete_group", "reset_group"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.groups")
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+_LONGEST_STEP_S: Final = 1.0
+
+Target: TypeAlias = "str | int | Mapping[TopicPartition, int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """Where a group stood in a partition, and where it stands now; None for no position."""
+
+    partition: TopicPartition
+    before: int | None
+    after: int | None
+
+
+def reset_group(
+    paths: Sequence[str],
+    group: str,
+    to: Target,
+    *,
+    topics: Collection[str] = (),
+    allows_broker: bool = False,
+    dry_run: bool = False,
+) -> list[Changed]:
+    """Let a group go on elsewhere; all of its positions move by one commit.
+
+    Args:
+        paths: all log directories of the set.
+        group: its id; a group that nobody knows yet begins there.
+        to: ``earliest`` or ``latest``; a time in ms, for the first record of that time or a later
+            one, or the end where there is none; or an offset for each partition.
+        topics: which topics; those in which the group has positions if none is named.
+        allows_broker: whether to do so though a broker had the directories last.
+        dry_run: whether to say only what would be done, and change nothing.
+
+    Raises:
+        OptionError: the group has members that live; or no topic is named, and it has no position.
+        UnknownTopicOrPartitionError: a topic or partition that is not there.
+        OffsetOutOfRangeError: an offset that the log of its partition does not have.
+        KafkaLogError: nothing is changed, for other reasons.
+    """
+    commits = _commits(paths, group, allows_broker=allows_broker)
+    state = _when_empty(commits, dry_run=dry_run)
+    positions = _targets(paths, group, to, topics, state)
+    if not dry_run:
+        _publish(commits, state, positions)
+    return [Changed(key, state.positions.get(key), after) for key, after in positions.items()]
+
+
+def delete_group(
+    paths: Sequence[str], group: str, *, allows_broker: bool = False, dry_run: bool = False
+) -> list[Changed]:
+    """Forget a group: what was decided about it, and all of its positions.
+
+    Raises:
+        OptionError: there is no such group, or it has members that live.
+        KafkaLogError: nothing is changed, for other reasons.
+    """
+    commits = _commits(paths, group, allows_broker=allows_broker)
+    if commits.look().is_unknown:
+        raise OptionError(f"there is no group {group!r} in {', '.join(paths)}")
+    state = _when_empty(commits, dry_run=dry_run)
+    if not dry_run:
+        _publish(commits, state, dict.fromkeys(state.positions), is_forgotten=True)
+    return [Changed(key, before, None) for key, before in sorted(state.positions.items())]
+
+
+def _commits(paths: Sequence[str], group: str, *, allows_broker: bool) -> GroupCommits:
+    directories = existing(paths)
+    check_written(directories)
+    policy = SetPolicy(allows_broker=allows_broker, may_grow=False)
+    return GroupCommits(directories, group, policy)
+
+
+def _publish(
+    commits: GroupCommits,
+    state: GroupState,
+    positions: Mapping[TopicPartition, int | None],
+    *,
+    is_forgotten: bool = False,
+) -> None:
+    """Change positions; members that are lost go with that."""
+    empty = None if is_forgotten else GroupRecord(state.record.generation + 1)
+    is_decided = is_forgotten or bool(state.record.members)
+    records = encode_record(commits.group, empty) if is_decided else ()
+    commits.change(state.record, positions, records)
+    for member in state.record.members:
+        remove_member(commits.folder(), commits.group, member)
+
+
+def _when_empty(commits: GroupCommits, *, dry_run: bool) -> GroupState:
+    """Return the group once none of its members can live.
+
+    Raises:
+        OptionError: one does.
+    """
+    folder = MemberFolder(commits.folder(), commits.group)
+    watch = Watch(commits.group, longest_step_s=_LONGEST_STEP_S)
+    seen: dict[str, int] = {}
+    while True:
+        state = commits.look()
+        signs = folder.read()
+        present = watch.look(system.monotonic(), signs, state.record).keys() & state.record.members
+        counters = {each: signs[sign_name(commits.group, each)].counter for each in present}
+        living = [each for each, count in counters.items() if seen.get(each, count) != count]
+        if living:
+            hosts = {state.record.members[each].settings.host for each in living}
+            raise OptionError(
+                f"group {commits.group!r} has members that live: {', '.join(sorted(living))} on "
+                f"{', '.join(sorted(hosts))}. Stop them first; nothing was changed"
+            )
+        if not present:
+            return state
+        if not seen:
+            _tell_wait(commits.group, state, present, dry_run=dry_run)
+        seen |= counters
+        system.sleep(LOOK_S)
+
+
+def _tell_wait(group: str, state: GroupState, present: Collection[str], *, dry_run: bool) -> None:
+    longest = max(state.record.members[each].settings.session_timeout_ms for each in present)
+    _LOGGER.warning(
+        "group %r has members: %s. If they say nothing for %d s, their session time-out, they are "
+        "lost, and the group is %s",
+        group,
+        ", ".join(sorted(present)),
+        longest // 1000,
+        "taken for empty" if dry_run else "changed",
+    )
+
+
+def _targets(
+    paths: Sequence[str], group: str, to: Target, topics: Collection[str], state: GroupState
+) -> dict[TopicPartition, int]:
+    """Return where the group is to stand.
+
+    Raises:
+        OptionError, UnknownTopicOrPartitionError, OffsetOutOfRangeError: see :func:`reset_group`.
+    """
+    offsets = {} if isinstance(to, str | int) else to
+    named = {*topics} or {key.topic for key in (offsets or state.positions)}
+    if not named:
+        raise OptionError(f"group {group!r} has no position here: say which topics (--topic)")
+    watch = EndsWatch(paths, lambda key: key.topic in named)
+    ends = watch.look().offsets
+    missing = [*map(str, offsets.keys() - ends.keys()), *(named - {key.topic for key in ends})]
+    if missing:
+        raise UnknownTopicOrPartitionError(
+            f"{', '.join(sorted(missing))} is not in {', '.join(paths)}"
+        )
+    if isinstance(to, str | int):
+        return {key: _resolved(watch, key, end, to) for key, end in sorted(ends.items())}
+    for key, offset in offsets.items():
+        _check_offset(key, offset, watch.log_start(key), ends[key])
+    return dict(sorted(offsets.items()))
+
+
+def _resolved(watch: EndsWatch, key: TopicPartition, end: int, to: str | int) -> int:
+    if to == LATEST:
+        return end
+    if to == EARLIEST:
+        return watch.log_start(key)
+    if isinstance(to, str):
+        raise OptionError(f"a group cannot go to {to!r}, expected {EARLIEST}, {LATEST} or a time")
+    with watch.open(key) as log:
+        found = log.offset_for_timestamp(to, end_offset=end)
+    return end if found is None else min(found.offset, end)
+
+
+def _check_offset(key: TopicPartition, offset: int, start: int, end: int) -> None:
+    if not start <= offset <= end:
+        raise OffsetOutOfRangeError(
+            f"a group cannot stand at offset {offset} of {key}: expected one from {start}, the log "
+            f"start, to {end}, where it is committed"
+        )
