@@ -11,7 +11,7 @@ from kafkalog.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["OptionValues", "Paths", "joined", "texts", "topic_names"]
+__all__ = ["OptionValues", "Paths", "joined", "key_bytes", "texts", "topic_names"]
 
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
 """One log directory, or those that belong together (Kafka's ``log.dirs``)."""
@@ -40,3 +40,8 @@ def texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in options.items()
     }
+
+
+def key_bytes(key: bytes | str) -> bytes:
+    """Return a key; text stands for its UTF-8."""
+    return key.encode() if isinstance(key, str) else bytes(key)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from kafkalog.errors import OptionError, RowError
 from kafkalog.files.block_cache import CacheStats, block_cache
 from kafkalog.files.system import remembered, system
-from kafkalog.streaming.arguments import OptionValues, Paths, joined, texts, topic_names
+from kafkalog.streaming.arguments import OptionValues, Paths, joined, key_bytes, texts, topic_names
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
@@ -39,8 +39,17 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.store.session import Condition
 
-__all__ = ["Outcome", "Paths", "append", "assign_partitions", "cache_stats", "get", "read", "tail"]
-
+__all__ = [
+    "Outcome",
+    "Paths",
+    "append",
+    "assign_partitions",
+    "cache_stats",
+    "get",
+    "read",
+    "scan",
+    "tail",
+]
 
 _OF_APPEND: Final = frozenset(
     {"path", "topic", "transactional.id", "txnappid", "txnversion", "checkpointlocation"}
@@ -231,12 +240,52 @@ def get(
     from kafkalog.streaming.source import lookup  # noqa: PLC0415
 
     given = {"path": joined(path), **texts(options or {}, _OF_GET)}
-    sought = key.encode() if isinstance(key, str) else bytes(key)
+    sought = key_bytes(key)
     partition = lookup.partition_to_search(given, topic, sought, partition)
     as_of = lookup.AsOf(as_of_offset, as_of_timestamp)
     found = lookup.look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
     rows = [row for batch in found for row in batch.to_pylist()]
     return rows[0] if rows else None
+
+
+@crosses_border
+def scan(
+    path: Paths,
+    topic: str,
+    *,
+    prefix: bytes | str | None = None,
+    low: bytes | str | None = None,
+    high: bytes | str | None = None,
+    partition: int | None = None,
+    as_of_offset: int | None = None,
+    as_of_timestamp: int | None = None,
+    options: OptionValues | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Look for the newest records of many keys, in the order of the keys' bytes.
+
+    The keys are those that begin with ``prefix``, or lie from ``low`` on and below ``high``; texts
+    stand for their UTF-8. Without ``partition`` all are read, and whole. A key that several have
+    comes several times, by their numbers. What does not fit ``table.memory`` is sorted in files
+    without a name. The other arguments are those of :func:`get`.
+
+    Yields:
+        record batches with the source's columns, ``headers`` too; ``timestamp`` is int64 of ms.
+
+    Raises:
+        OptionError, UnknownTopicOrPartitionError, KafkaLogError: as in :func:`get`; raised when the
+            first batch is asked for.
+        SpillError: rows cannot be written to disk or read from it.
+    """
+    from kafkalog.streaming.source import lookup  # noqa: PLC0415
+    from kafkalog.streaming.table.wanted_keys import KeySpan  # noqa: PLC0415
+
+    given = {"path": joined(path), **texts(options or {}, _OF_GET)}
+    bounds = (None if each is None else key_bytes(each) for each in (prefix, low, high))
+    span = KeySpan.named(*bounds)
+    if partition is not None:
+        partition = lookup.partition_to_search(given, topic, b"", partition)
+    as_of = lookup.AsOf(as_of_offset, as_of_timestamp)
+    yield from lookup.look_up_span(given, topic, span, partition=partition, as_of=as_of)
 
 
 def cache_stats() -> CacheStats:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import ISOLATION, TOPIC, Isolation
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, TOPIC, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_found
 
 __all__ = ["get"]
 
@@ -54,6 +54,7 @@ def get(  # noqa: PLR0917 - what the command line offers
     as_of_offset: Offset = None,
     as_of_timestamp: Time = None,
     isolation: ISOLATION = Isolation.UNCOMMITTED,
+    settings: SETTINGS = None,
     as_json: Json = False,
     stats: Stats = False,
 ) -> None:
@@ -67,16 +68,16 @@ def get(  # noqa: PLR0917 - what the command line offers
         if as_of_timestamp is not None:
             time = milliseconds_of("--as-of-timestamp", as_of_timestamp)
         rows = find_rows(
-            {"path": ",".join(paths), "kafka.isolation.level": isolation.value},
+            {"path": ",".join(paths), **reading_options(isolation, settings)},
             topic,
             Sought(key, prefix, low, high, is_hex=is_hex),
             partition=partition,
             all_partitions=all_partitions,
             as_of=AsOf(as_of_offset, time),
         )
-    print_rows(rows, as_json=as_json)
+        found = print_found(rows, as_json=as_json)
     if stats:
         from kafkalog.files.block_cache import block_cache  # noqa: PLC0415
 
         typer.echo(f"cache: {block_cache().stats()}", err=True)
-    exit_if([not rows])
+    exit_if([not found])

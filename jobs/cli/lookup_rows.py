@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.record_arguments import data_of
-from kafkalog.streaming.source.lookup import look_up, partition_to_search
+from kafkalog.streaming.source.lookup import look_up, look_up_span, partition_to_search
 from kafkalog.streaming.table.wanted_keys import KeySpan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from kafkalog.streaming.source.lookup import AsOf
     from kafkalog.streaming.table.wanted_keys import Keys
@@ -57,13 +57,14 @@ def find_rows(
     partition: int | None,
     all_partitions: bool,
     as_of: AsOf,
-) -> list[Row]:
-    """Return the newest record of each key, in the order of keys and partitions.
+) -> Iterator[Row]:
+    """Yield the newest record of each key, in the order of keys and partitions.
 
     ``given`` are options of the source.
 
     Raises:
-        OptionError, UnknownTopicOrPartitionError, KafkaLogError: as ``look_up``.
+        OptionError, UnknownTopicOrPartitionError, KafkaLogError: as ``look_up`` and
+            ``look_up_span``.
     """
     if all_partitions and partition is not None:
         raise OptionError("give --partition or --all-partitions, not both")
@@ -72,10 +73,13 @@ def find_rows(
         key = next(iter(keys)) if isinstance(keys, frozenset) else b""
         partition = partition_to_search(given, topic, key, partition)
     show = shown_data(is_hex=sought.is_hex)
-    found = look_up(given, topic, keys, partition=partition, as_of=as_of)
-    records = [row for batch in found for row in batch.to_pylist()]
-    records.sort(key=lambda row: (row["key"], row["partition"]))
-    return [shown_record(row, show) for row in records]
+    if isinstance(keys, frozenset):
+        found = look_up(given, topic, keys, partition=partition, as_of=as_of)
+    else:
+        found = look_up_span(given, topic, keys, partition=partition, as_of=as_of)
+    for batch in found:
+        for row in batch.to_pylist():
+            yield shown_record(row, show)
 
 
 def shown_data(*, is_hex: bool) -> Callable[[bytes], str]:

@@ -20,6 +20,7 @@ __all__ = [
     "end_with",
     "exit_if",
     "one_line_errors",
+    "print_found",
     "print_rows",
     "progress_bar",
     "table_of",
@@ -93,6 +94,18 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, has_units: b
     if not console.is_terminal:
         console.width = _WIDEST  # for who reads on: no cell is folded
     console.print(table_of(rows, has_units=has_units))
+
+
+def print_found(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> int:
+    """Print rows as :func:`print_rows` does, objects as they come; gives how many there are."""
+    if not as_json:
+        rows = list(rows)
+        print_rows(rows, as_json=False)
+        return len(rows)
+    found = 0
+    for found, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
+        print_rows([row], as_json=True)
+    return found
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], *, has_units: bool = True) -> Table:

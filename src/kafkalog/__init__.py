@@ -1,6 +1,6 @@
 """Kafka's log without the broker: read and write Kafka's log directories from Spark and Python.
 
-:func:`append`, :func:`read`, :func:`tail`, :func:`get` and :func:`cache_stats`
+:func:`append`, :func:`read`, :func:`tail`, :func:`get`, :func:`scan` and :func:`cache_stats`
     Arrow tables in and out, and look-ups of keys, without Spark.
 :class:`Consumer`, :func:`assign_partitions`
     a member of a consumer group, and who reads which partitions in a consumer group.
@@ -22,7 +22,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kafkalog.streaming.consumer.consumer import Consumer
-    from kafkalog.streaming.library import append, assign_partitions, cache_stats, get, read, tail
+    from kafkalog.streaming.library import (
+        append,
+        assign_partitions,
+        cache_stats,
+        get,
+        read,
+        scan,
+        tail,
+    )
 
 __version__ = "0.1.0"
 
@@ -34,6 +42,7 @@ __all__ = [
     "cache_stats",
     "get",
     "read",
+    "scan",
     "tail",
 ]
 

@@ -275,7 +275,7 @@ def refuse_if_compacted(split: LatestSplit, options: ReadOptions) -> None:
 def _say_that_it_spills(memory: int) -> None:
     """Say once per process that keys go to disk."""
     _LOGGER.warning(
-        "view=latest: the keys of a partition need more than table.memory (%d bytes), so that "
+        "view=latest: the keys of a partition need more than %d bytes of table.memory, so that "
         "they are written to Spark's local directory, and a part of the log is read twice; raise "
         "table.memory to avoid it",
         memory,

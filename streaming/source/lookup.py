@@ -6,7 +6,8 @@ The partition of a key is the one that Kafka's producers and the sink choose by 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,14 +22,15 @@ from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.key_search import find_key
 from kafkalog.streaming.source.latest import plan_latest, read_latest
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.table.ordered_rows import OrderedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kafkalog.streaming.source.latest import LatestSplit
-    from kafkalog.streaming.table.wanted_keys import Keys
+    from kafkalog.streaming.table.wanted_keys import Keys, KeySpan
 
-__all__ = ["AsOf", "look_up", "partition_to_search", "read_keys", "with_ms"]
+__all__ = ["AsOf", "look_up", "look_up_span", "partition_to_search", "read_keys", "with_ms"]
 
 _HASH: Final = 0x7FFFFFFF
 
@@ -66,8 +68,43 @@ def look_up(
         UnknownTopicOrPartitionError: the topic is not there.
         KafkaLogError: directories or logs that cannot be read.
     """
+    return _look_up(_options(given, topic, partition, as_of), keys)
+
+
+def look_up_span(
+    given: Mapping[str, str],
+    topic: str,
+    span: KeySpan,
+    *,
+    partition: int | None,
+    as_of: AsOf,
+) -> Iterator[pa.RecordBatch]:
+    """Read the newest records of the keys between two, by their keys and then by partition.
+
+    Half of ``table.memory`` is for telling which records are the newest, and half for their order.
+    What does not fit goes to a file without a name, in Spark's local directory or where temporary
+    files lie. Arguments, batches and errors as of :func:`look_up`, and:
+
+    Raises:
+        SpillError: that file cannot be written or read.
+    """
+    options = _options(given, topic, partition, as_of)
+    part = options.table_memory // 2
+    with closing(OrderedRows(part)) as ordered:
+        for batch in _look_up(replace(options, table_memory=part), span):
+            ordered.add(batch)
+        yield from ordered.take()
+
+
+def _options(
+    given: Mapping[str, str], topic: str, partition: int | None, as_of: AsOf
+) -> ReadOptions:
     options = ReadOptions.parse({**given, **_bounds(topic, partition, as_of)})
     warn_ignored(options.ignored)
+    return options
+
+
+def _look_up(options: ReadOptions, keys: Keys) -> Iterator[pa.RecordBatch]:
     rows = RowSchema.named(include_headers=True)
     with naming_way_out(options):
         splits = plan_latest(options)

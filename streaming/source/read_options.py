@@ -122,7 +122,7 @@ class ReadOptions(RangeOptions):
         default=128 << 20,
         unit="bytes",
         doc="with view=latest: the memory for keys that one task may take. The keys of a partition "
-        "with more are written to Spark's local directory",
+        "with more are written to Spark's local directory. Scans of key ranges: for keys and rows",
     )
     cache_memory: int = option(
         "cache.memory",

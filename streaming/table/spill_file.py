@@ -83,7 +83,7 @@ class SpillFile:
 
     def _failed(self, action: str, size: int, error: OSError) -> SpillError:
         return SpillError(
-            f"{self._folder}: cannot {action} {size} bytes of keys that do not fit table.memory, "
+            f"{self._folder}: cannot {action} {size} bytes that do not fit table.memory, "
             f"after {self.size} bytes: {error.strerror}; make room there, let SPARK_LOCAL_DIRS "
             "(spark.local.dir) name another directory, or raise table.memory"
         )
@@ -101,9 +101,7 @@ def _open() -> tuple[int, str]:
             return _open_in(folder), folder
         except OSError as error:
             reasons.append(f"{folder}: {error.strerror}")
-    raise SpillError(
-        "cannot make a file for keys that do not fit table.memory: " + "; ".join(reasons)
-    )
+    raise SpillError("cannot make a file for what does not fit table.memory: " + "; ".join(reasons))
 
 
 def _open_in(folder: str) -> int:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 
+from kafkalog.errors import OptionError
 from kafkalog.streaming.table import key_kernels as kernels
 
 if TYPE_CHECKING:
@@ -28,6 +29,19 @@ class KeySpan(NamedTuple):
         """Return the keys that begin with some bytes."""
         stem = prefix.rstrip(b"\xff")
         return cls(prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None)
+
+    @classmethod
+    def named(cls, prefix: bytes | None, low: bytes | None, high: bytes | None) -> KeySpan:
+        """Return the keys with a prefix, or else those between two; without any of them all keys.
+
+        Raises:
+            OptionError: a prefix is given with one of the others.
+        """
+        if prefix is None:
+            return cls(low or b"", high)
+        if low is not None or high is not None:
+            raise OptionError("give prefix, or low and high, and not both")
+        return cls.with_prefix(prefix)
 
 
 Keys = frozenset[bytes] | KeySpan

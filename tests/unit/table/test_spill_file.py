@@ -111,7 +111,7 @@ def test_a_full_disk_is_an_error_of_one_line_that_says_where_and_what_to_do(
     with pytest.raises(SpillError) as caught:
         file.append(data(100))
     text = str(caught.value)
-    assert text.startswith(f"{folder}: cannot write 100 bytes of keys")
+    assert text.startswith(f"{folder}: cannot write 100 bytes that do not fit table.memory")
     assert "No space left on device; make room there" in text
     assert "\n" not in text
     file.close()
