@@ -135,9 +135,7 @@ class Committer:
             if left is None:
                 return self._leave(log_set, log_set.state)
             before = log_set.state
-            appenders = self._appenders.begin(before)
-            appends = self._append(log_set, left, appenders)
-            self._finish(log_set, appends, appenders)
+            appends = self.append(log_set, left)
             tell_forgotten(before, log_set.state)
             tell_newcomer(self._identity, before, [each.topic for each in appends])
             ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
@@ -253,10 +251,12 @@ class Committer:
                 _LOGGER.info("%s is in topic %r already", given, name)
         return [run for run in runs if run.topic_partition.topic in left]
 
-    def _append(
-        self, log_set: LogSet, runs: Sequence[StagedRun], appenders: AppendersOfSet
-    ) -> list[PartitionAppend]:
-        """Decide what the batch does to each partition, and do it: steps 4 to 6."""
+    def append(self, log_set: LogSet, runs: Sequence[StagedRun]) -> list[PartitionAppend]:
+        """Decide what the batch does to each partition, and do it: steps 4 to 7.
+
+        REQUIRES: the locks are held, and nothing is unfinished.
+        """
+        appenders = self._appenders.begin(log_set.state)
         for check in self._conditions:
             check(log_set)
         now_ms = system.time_ns() // 1_000_000
@@ -277,6 +277,7 @@ class Committer:
             self._write(log_set, state, appends)
         elif self._identity.is_remembered:
             self._publish(log_set, state, *self._conditions)
+        self._finish(log_set, appends, appenders)
         return appends
 
     def _following(

@@ -12,18 +12,16 @@ commit (:class:`~.group_commits.Unchanged`).
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
+from kafkalog.streaming.store.group_files import GROUP_LOCK_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GROUP_LOCK_PREFIX", "GroupLock"]
-
-GROUP_LOCK_PREFIX: Final = ".kafkalog.grouplock."
-"""None of the members' files begins like that: they are opened without a mutex."""
+__all__ = ["GroupLock"]
 
 
 class GroupLock(DirectoryLocks):

@@ -38,21 +38,19 @@ from kafkalog.files.watch import Watched
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.rebalance import Presence
+from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "MEMBER_PREFIX",
     "MemberFile",
     "MemberFolder",
     "Sign",
     "remove_member",
     "sign_name",
 ]
-
-MEMBER_PREFIX: Final = ".kafkalog.group."
 
 _COUNTER: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qII")

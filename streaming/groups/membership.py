@@ -27,6 +27,7 @@ from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder, rem
 from kafkalog.streaming.groups.rebalance import Presence, next_record
 from kafkalog.streaming.groups.subscriptions import NO_GENERATION
 from kafkalog.streaming.groups.watch import Watch
+from kafkalog.streaming.store.locks import check_no_broker, seems_held_by_broker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -101,8 +102,10 @@ class Membership:
         """Say that it wants to be a member.
 
         Raises:
+            LogDirectoryError: a broker holds the directory.
             OSError: that cannot be written.
         """
+        check_no_broker(self._folder, timeout_ms=0)
         self._file.create(self._presence)
 
     def round(self) -> GroupState:
@@ -171,7 +174,8 @@ class Membership:
         now_s = system.monotonic()
         if now_s - self._beat_s >= self._interval_s:
             self._beat_s = now_s
-            self._file.beat()
+            if not seems_held_by_broker(self._folder):
+                self._file.beat()
 
     @shielded_part
     def _decide(self) -> None:

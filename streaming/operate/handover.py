@@ -35,6 +35,7 @@ from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.operate.broker_settings import changed_settings, with_broker_settings
+from kafkalog.streaming.operate.groups import empty_groups
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
@@ -79,9 +80,9 @@ def hand_over(
 ) -> Upkeep:
     """Make a set that our sink wrote one that a broker can start on.
 
-    Unfinished commits are taken back, logs made durable, and the checkpoint files written. So is
-    the mark of a clean shutdown, unless logs of a broker's own topics lie there, whose ends it has
-    to look at itself. Nothing is written where a problem was found.
+    Unfinished commits are taken back, groups written as empty, logs made durable, and checkpoint
+    files written. So is the mark of a clean shutdown, unless logs of a broker's own topics lie
+    there, whose ends it has to look at itself. Nothing is written where a problem was found.
 
     Args:
         paths: all log directories of the set.
@@ -131,9 +132,13 @@ def _ready(
         _check_numbers(done)
     if done.problems:
         return done
+    emptied = empty_groups(log_set, dry_run=dry_run)
     if not dry_run:
+        if emptied:
+            done = put_in_order(log_set, begun)
         log_set.check_current()
         _make_durable(log_set, done.partitions)
+    done.written += emptied
     done.partitions = _renamed(log_set, done, topic_ids, dry_run=dry_run)
     return done
 
@@ -171,7 +176,7 @@ def take_over(
     of ours. Topics get the settings that the broker's cluster has given to them. A high watermark
     above the end of a whole log is lowered, with a warning. Where a problem was found, such as a
     transaction that is still open, the state of that partition is left as it was. Partitions that
-    are gone are forgotten, with a warning: the broker has moved or removed them.
+    are gone are forgotten, with a warning. Consumer groups have no members after that.
 
     With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
     that will not start again, and end them. With ``dry_run`` nothing is changed, nor locked.
@@ -210,6 +215,8 @@ def _take(log_set: LogSet, done: Upkeep) -> None:
         remove_clean_shutdown_marker(folder)  # what it marks is not what is there from now on
         _lower_high_watermarks(folder, done.partitions)
         drop_lines_of_gone(folder)
+    if not done.problems:
+        done.written += empty_groups(log_set)
 
 
 def _previewed(log_set: LogSet, begun: Upkeep, *, aborts_open: bool) -> Upkeep:
@@ -219,6 +226,8 @@ def _previewed(log_set: LogSet, begun: Upkeep, *, aborts_open: bool) -> Upkeep:
     state = without_lost(advanced(log_set.state, done.partitions), log_set)
     state = with_broker_settings(state, log_set.directories)
     done.written = _changes(log_set.state, state)
+    if not done.problems:
+        done.written += empty_groups(replace(log_set, state=state), dry_run=True)
     return done
 
 

@@ -23,6 +23,7 @@ from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote, understood
+from kafkalog.streaming.operate.groups import forget_positions
 from kafkalog.streaming.operate.old_segments import opened_after_broker
 from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -195,7 +196,7 @@ def delete(
     allows_broker: bool = False,
     dry_run: bool = False,
 ) -> Deleted:
-    """Delete a topic with all of its records.
+    """Delete a topic with all of its records, and the positions of groups in it.
 
     It is gone for readers and writers at once. If this is cut off, whoever opens the directories
     next removes the rest.
@@ -223,6 +224,7 @@ def delete(
         size = sum(path.lstat().st_size for each in found for path in each.path.iterdir())
         if not dry_run:
             delete_topics(log_set, keys)
+            forget_positions(log_set, topic)
         folders = tuple(each.path for each in found)
         return Deleted(log_set.state.set_id, topic, folders, size)
 

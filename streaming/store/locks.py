@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from threading import Lock
 
-__all__ = ["DirectoryLocks", "check_no_broker", "check_unused"]
+__all__ = ["DirectoryLocks", "check_no_broker", "check_unused", "seems_held_by_broker"]
 
 _OFD_SETLK: Final = fcntl.F_OFD_SETLK if sys.platform == "linux" else None
 _FLOCK: Final = struct.Struct("hhqqi4x")
@@ -246,6 +246,17 @@ def check_no_broker(folder: Path, *, timeout_ms: int) -> None:
         DirectoryLocks([folder], holder="a look for a broker", timeout_ms=timeout_ms),
     ):
         return
+
+
+def seems_held_by_broker(folder: Path) -> bool:
+    """Whether a broker seems to hold a directory now; makes and takes nothing, waits for nobody."""
+    mutex = remembered(_Mutexes).of(folder)
+    if not mutex.acquire(blocking=False):
+        return False  # a thread of this process has all locks
+    try:
+        return broker_holds(folder) and not is_locked(folder / LOCK_FILE)
+    finally:
+        mutex.release()
 
 
 def check_unused(folder: Path) -> None:

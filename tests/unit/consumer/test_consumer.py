@@ -29,8 +29,9 @@ from kafkalog.errors import (
 )
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.groups.member_files import MEMBER_PREFIX, MemberFolder
+from kafkalog.streaming.groups.member_files import MemberFolder
 from kafkalog.streaming.library import append
+from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.open_set import look_at_set
 
 if TYPE_CHECKING:

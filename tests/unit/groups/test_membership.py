@@ -15,8 +15,8 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, Move
 from kafkalog.streaming.groups.group_record import MemberSettings
-from kafkalog.streaming.groups.member_files import MEMBER_PREFIX
 from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.held_locks import held_elsewhere
 
 from kafkalog.checkpoints.broker import LOCK
 from kafkalog.checkpoints.commit_state import LOCK_FILE
@@ -16,28 +16,7 @@ from kafkalog.streaming.store import locks as locks_module
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
-
-HOLD = """
-import fcntl, os, sys
-descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600)
-fcntl.lockf(descriptor, fcntl.LOCK_EX)
-print("held", flush=True)
-sys.stdin.read()
-"""
-
-
-@contextmanager
-def held_elsewhere(path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"held\n"
-        yield process
-        process.stdin.close()
 
 
 def locks(*directories: Path, timeout_ms: int = 100) -> DirectoryLocks:
