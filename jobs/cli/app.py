@@ -8,6 +8,7 @@ Every command but ``run`` takes log directories, those that belong together as s
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Annotated, Any, Final
 
 import typer
@@ -129,4 +130,8 @@ app.command(
 def main() -> None:
     """Run the command line."""
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    if sys.argv[1:2] == ["get"]:  # a compiler would take most of its time
+        from kafkalog.streaming.records.jit.kernel import load_without_compiler  # noqa: PLC0415
+
+        load_without_compiler()
     run(app)

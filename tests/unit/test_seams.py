@@ -35,7 +35,7 @@ NAMES = set().union(*ASKS.values())
 KEPT = {
     "streaming/records/compression/codec.py": "which modules of codecs are installed",
     "streaming/records/compression/lz4_library.py": "whether lz4 exports its functions",
-    "streaming/records/jit/cache.py": "compiled kernels, the same for all",
+    "streaming/records/jit/folder.py": "the folder of compiled kernels, the same for all",
     "streaming/options.py": "the names of options",
     "streaming/store/topics.py": "settings, parsed",
     "streaming/worker.py": "what belongs to a Python worker of Spark's",

@@ -6,8 +6,8 @@ access itself, because compiled code does not. Its signature is explicit, so tha
 one compilation; ``const`` arrays take read-only and writable arrays alike.
 
 ``jit.cache`` keeps compiled code and shares it between processes. The first call of a kernel
-imports numba. That, and loading the code, takes a process a third of a second. Callers with little
-to do use ``as_python`` instead.
+imports numba. That, and loading the code, takes a process half a second. Callers with little to do
+use ``as_python`` instead, and programs that end soon :func:`load_without_compiler`.
 
 With ``KAFKALOG_JIT=0`` (or numba's ``NUMBA_DISABLE_JIT=1``) kernels run as Python over arrays that
 refuse every index and slice that does not lie inside them, which is what fuzzing needs: neither
@@ -27,7 +27,7 @@ from kafkalog.streaming.records.jit.inline import INTERPRETED
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["as_python", "compiler_is_loaded", "kernel"]
+__all__ = ["as_python", "compiler_is_loaded", "kernel", "load_without_compiler"]
 
 _F = TypeVar("_F", bound="Callable[..., Any]")
 
@@ -52,6 +52,15 @@ def compiler_is_loaded() -> bool:
     return INTERPRETED or "kafkalog.streaming.records.jit.cache" in sys.modules
 
 
+def load_without_compiler() -> None:
+    """Let kernels from now on be loaded without numba: for a process that ends soon.
+
+    A call of such a kernel takes some 10 µs more. One that no process has loaded so yet is compiled
+    by numba all the same.
+    """
+    _Kernel.without_compiler = True
+
+
 def as_python(function: _F) -> _F:
     """Return a kernel's Python function, for so little work that loading the code costs more."""
     return cast("_F", function.as_python) if isinstance(function, _Kernel) else function
@@ -59,6 +68,8 @@ def as_python(function: _F) -> _F:
 
 class _Kernel:
     """A kernel that loads or compiles itself when it is first called."""
+
+    without_compiler = False
 
     def __init__(
         self, function: Callable[..., Any], result: str, arguments: tuple[str, ...]
@@ -72,9 +83,14 @@ class _Kernel:
         return self._entry(*arguments)
 
     def _first_call(self, *arguments: Any) -> Any:  # noqa: ANN401
-        from kafkalog.streaming.records.jit.cache import compiled  # noqa: PLC0415
+        if self.without_compiler:
+            from kafkalog.streaming.records.jit.object_code import loaded  # noqa: PLC0415
 
-        self._entry = compiled(self._function, *self._signature)
+            self._entry = loaded(self._function, *self._signature)
+        else:
+            from kafkalog.streaming.records.jit.cache import compiled  # noqa: PLC0415
+
+            self._entry = compiled(self._function, *self._signature)
         return self._entry(*arguments)
 
 

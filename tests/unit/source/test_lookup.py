@@ -173,6 +173,20 @@ def test_a_look_up_imports_neither_pyspark_nor_pandas(log: Path) -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_the_command_imports_no_compiler_once_its_kernels_are_kept(log: Path) -> None:
+    code = (
+        "import sys\n"
+        "from kafkalog.jobs.cli.app import main\n"
+        f"sys.argv = ['kafkalog', 'get', {str(log)!r}, '--topic', 't', '--key', 'key 3']\n"
+        "try:\n    main()\nfinally:\n    print('numba' in sys.modules)"
+    )
+    for _ in range(2):
+        words = [sys.executable, "-c", code]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert "key 3 9" in done.stdout
+    assert done.stdout.splitlines()[-1] == "False"
+
+
 def test_the_command_shows_many_keys_in_their_order(log: Path) -> None:
     keys = [row["key"] for row in shown(log, "--prefix", "key 1")]
     assert keys == ["key 1", *(f"key 1{n}" for n in range(10))]
