@@ -28,6 +28,7 @@ from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.store.batch_search import find_valid_batch, reach_of
 from kafkalog.streaming.store.ends.rule import SeenEnd, end_of, marks_above
+from kafkalog.streaming.store.file_systems import is_shared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,6 +75,8 @@ class ForeignLog:
         marks: what brokers left in the log directories.
         takes_over: whether the log counts as it is, even above what is committed, and even if it
             ends below a broker's high watermark.
+        is_there: whether the folder was found where partitions were looked for. One that is gone
+            since is no new one.
         advice: what else to say where a log ends below what is committed.
         check_locks: raises if the locks were lost: their new holder may be writing the batch that
             looks like a torn tail. It is called only before something is cut off.
@@ -85,6 +88,7 @@ class ForeignLog:
     committed_end: int | None
     marks: BrokerMarks
     takes_over: bool = False
+    is_there: bool = True
     advice: str = ""
     check_locks: Callable[[], None] = lambda: None
 
@@ -100,7 +104,7 @@ class ForeignLog:
             CommitError: the log ends below what is committed or acknowledged, above what is
                 committed though no broker lived there, or with an open transaction; or records are
                 damaged that are not to be lost.
-            LogDirectoryError: damage in the middle of the log.
+            LogDirectoryError: damage in the middle of the log; or the folder is gone.
             CheckpointError: a broker's checkpoint files cannot be read.
         """
 
@@ -112,17 +116,28 @@ class ForeignLog:
                 now_ms=now_ms,
                 topic_id=topic_id,
                 first_offset=first_offset,
+                may_be_replaced=is_shared(self.folder.parent),
             )
 
-        if not self.folder.is_dir():
-            return opened()
         try:
             appender = opened()
         except CorruptRecordError:
             self.cut_torn_tail()
             appender = opened()
-        self._check_end(appender.log_end_offset)
+        if appender.makes_directory:
+            self._check_is_new()
+        else:
+            self._check_end(appender.log_end_offset)
         return appender
+
+    def _check_is_new(self) -> None:
+        """Refuse to make a folder again that was away for a moment, as a mount may be."""
+        if self.is_there:
+            raise LogDirectoryError(
+                f"{self.folder} was there a moment ago, and is gone: its disk may not be mounted, "
+                "or the folder was moved or deleted. Nothing was written. Try again once it is "
+                "there"
+            )
 
     def look(self, *, ends_open: bool = False) -> tuple[int, str | None]:
         """Return the end that :meth:`open` would find, and what it would cut off for it.

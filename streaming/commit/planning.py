@@ -326,21 +326,12 @@ class _Planner:
             )
         folder, log_dir = self._place(key, found)
         kept = [run for run in runs if run.first_offset >= 0]
-        state = self._log_set.state
-        committed_end = state.log_end(key.topic, topic.topic_id, key.partition)
+        committed_end = self._log_set.state.log_end(key.topic, topic.topic_id, key.partition)
         log_start, appender = 0, self._appenders.take(folder)
         if appender is not None and appender.log_end_offset == committed_end:
             appender.resume(topic.config, now_ms=self._now_ms)
         else:
-            log = ForeignLog(
-                folder=folder,
-                key=key,
-                config=topic.config,
-                committed_end=committed_end,
-                marks=self._marks,
-                advice=advice(state.topics.get(topic.key), key.partition),
-                check_locks=self._log_set.check_current,
-            )
+            log = self._foreign_log(topic, key, folder, is_there=found is not None)
             first_offset = min((run.first_offset for run in kept), default=start)
             appender = log.open(
                 now_ms=self._now_ms, topic_id=topic.topic_id, first_offset=first_offset
@@ -354,6 +345,21 @@ class _Planner:
             _check_room(key, runs, appender.log_end_offset)
         member = self._log_set.node.member_of(log_dir)
         return _Opened(topic, key, runs, appender, member, log_start)
+
+    def _foreign_log(
+        self, topic: Topic, key: TopicPartition, folder: Path, *, is_there: bool
+    ) -> ForeignLog:
+        state = self._log_set.state
+        return ForeignLog(
+            folder=folder,
+            key=key,
+            config=topic.config,
+            committed_end=state.log_end(key.topic, topic.topic_id, key.partition),
+            marks=self._marks,
+            is_there=is_there,
+            advice=advice(state.topics.get(topic.key), key.partition),
+            check_locks=self._log_set.check_current,
+        )
 
     def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
         if found is not None:

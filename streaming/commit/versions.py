@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import BatchIdentityError
-from kafkalog.model import partition_directory_name
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.row_digest import RowDigest
 from kafkalog.streaming.store.identity import APP_PREFIX
 
@@ -104,21 +104,19 @@ def note_versions(
 
 def _known_topics(log_set: LogSet, names: Collection[str]) -> Mapping[str, TopicState]:
     """Return what the state knows of topics that are still the same ones."""
+    # Not asked folder by folder: a log directory that is away for a moment has none of them.
+    there = log_set.partitions()
+
+    def is_there(key: str, topic: TopicState) -> bool:
+        keys = (TopicPartition(topic.name, number) for number in topic.partitions)
+        found = next((there[each].path for each in keys if each in there), None)
+        return found is not None and log_set.state.key_of(topic.name, read_topic_id(found)) == key
+
     return {
         topic.name: topic
         for key, topic in log_set.state.topics.items()
-        if topic.name in names and _is_there(log_set, key, topic)
+        if topic.name in names and is_there(key, topic)
     }
-
-
-def _is_there(log_set: LogSet, key: str, topic: TopicState) -> bool:
-    paths = (
-        folder / partition_directory_name(topic.name, number)
-        for number in topic.partitions
-        for folder in log_set.directories
-    )
-    found = next((path for path in paths if path.is_dir()), None)
-    return found is not None and log_set.state.key_of(topic.name, read_topic_id(found)) == key
 
 
 def _other_rows(

@@ -185,7 +185,7 @@ def _check_partition(
 ) -> None:
     """Prove what is to go, in all partitions before the first one is touched."""
     folder = _folder(log_set, intended)
-    if folder.is_dir():
+    if _is_there(log_set, folder):
         if not intended.created:  # of a new one, the marks are of an earlier topic
             _check_not_acknowledged(folder, intended, marks)
         check_ours(log_set, intended, folder, staged_may_be_lost=staged_may_be_lost)
@@ -211,7 +211,7 @@ def _check_not_acknowledged(folder: Path, intended: IntendedPartition, marks: Br
 
 def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut: bool) -> None:
     folder = _folder(log_set, intended)
-    if not folder.is_dir():
+    if not _is_there(log_set, folder):
         return
     log_set.check_current()
     for segment in reversed(() if is_cut else intended.segments):
@@ -238,6 +238,18 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
         log_set.check_current()
         start_segment(folder, intended.start_offset)
     fsync_directory(folder)
+
+
+def _is_there(log_set: LogSet, folder: Path) -> bool:
+    """Return whether a partition has a folder; its log directory may be away for a moment.
+
+    Raises:
+        LogDirectoryError, CommitError: it is, so that its lock is gone; or the locks are lost.
+    """
+    if folder.is_dir():
+        return True
+    log_set.check_current()
+    return folder.is_dir()
 
 
 def _index_interval(log_set: LogSet, intended: IntendedPartition) -> int:

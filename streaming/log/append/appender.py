@@ -156,9 +156,12 @@ class PartitionAppender:
         now_ms: int,
         topic_id: str | None = None,
         first_offset: int = 0,
+        may_be_replaced: bool = False,
     ) -> None:
         """Look at the folder, which may not exist yet, and change nothing.
 
+        With ``may_be_replaced`` another host may put a new file in the place of the active
+        segment's, if it was given our locks: only the file that is there now is appended to.
         ``topic_id`` and ``first_offset`` are for a partition that is to be made. ``now_ms`` is the
         wall clock, which counts for the age of segments without timestamps only.
 
@@ -174,15 +177,22 @@ class PartitionAppender:
         self._log = PartitionLog(directory, topic_partition)
         self._epochs = read_leader_epochs(directory) if self._exists else []
         self._state = SegmentState.empty(first_offset, now_ms)
+        self._looked_at: os.stat_result | None = None
         self._has_segment = self._exists and bool(self._log.segments)
         if self._has_segment:
             with self._log.segments[-1] as active:
                 self._state = load_segment_state(active, config.index_interval_bytes)
+                self._looked_at = active.path.stat() if may_be_replaced else None
 
     def resume(self, config: LogConfig, *, now_ms: int) -> None:
         """Continue after :meth:`apply`, with settings and a time as at the start."""
         self.config = config
         self._now_ms = now_ms
+
+    @property
+    def makes_directory(self) -> bool:
+        """Whether the folder was not there, so that what is appended first makes it."""
+        return not self._exists
 
     @property
     def topic_id(self) -> str | None:
@@ -229,7 +239,7 @@ class PartitionAppender:
             directory=self.directory,
             start_offset=self.log_end_offset,
             end_offset=state.next_offset,
-            creates_directory=not self._exists,
+            creates_directory=self.makes_directory,
             starts_leader_epoch=epoch,
             snapshots=self._snapshots([s.base_offset for s in segments[1:]], runs),
             segments=tuple(segments),
@@ -273,6 +283,7 @@ class PartitionAppender:
             with _closing(_create(self.directory / file_name(offset, SNAPSHOT))) as target:
                 write_all(target, EMPTY_SNAPSHOT, 0)
         self._state, self._exists, self._has_segment = plan.state, True, True
+        self._looked_at = None
         self._log.refresh()
 
     def append(self, data: npt.NDArray[np.uint8], table: BatchTable) -> AppendPlan:
@@ -307,7 +318,7 @@ class PartitionAppender:
         target = _create(path) if creates else _open(path)
         try:
             if not creates:
-                _check_end(path, target, position)
+                _check_end(path, target, position, self._looked_at)
             for part in parts:
                 sources[part.run].copy(part.source_position, part.size, target, position)
                 position += part.size
@@ -357,13 +368,21 @@ def _create(path: Path) -> int:
         raise _in_the_way(path) from error
 
 
-def _check_end(path: Path, target: int, position: int) -> None:
-    """Refuse a log that does not end where the plan begins: another writer appended or cut it."""
-    size = os.fstat(target).st_size
-    if size != position:
+def _check_end(path: Path, target: int, position: int, looked_at: os.stat_result | None) -> None:
+    """Refuse a log that does not end where the plan begins: another writer appended or cut it.
+
+    If the file that was ``looked_at`` is known, refuse another one of its name, too.
+    """
+    found = os.fstat(target)
+    if found.st_size != position:
         raise LogDirectoryError(
-            f"{path}: has {size} bytes, and had {position} when the append was planned: another "
-            "writer has changed it. Nothing was written to it"
+            f"{path}: has {found.st_size} bytes, and had {position} when the append was planned: "
+            "another writer has changed it. Nothing was written to it"
+        )
+    if looked_at is not None and not os.path.samestat(looked_at, found):
+        raise LogDirectoryError(
+            f"{path}: is another file than when the append was planned: another host was given "
+            "the locks, and has recovered the log. Nothing was written to it"
         )
 
 

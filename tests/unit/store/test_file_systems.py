@@ -12,7 +12,9 @@ from tests.support.sinking import Writer, rows, values_of
 from kafkalog.checkpoints.commit_state import LOCK_FILE
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.system import system
-from kafkalog.streaming.log.append.recovery import cut_segment
+from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.log.append.recovery import cut_segment, start_segment
+from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.store.file_systems import (
     Mount,
     check_file_system,
@@ -205,6 +207,30 @@ def test_where_hosts_share_files_each_unfinished_commit_of_several_is_kept_out(
     assert values_of([folder], "t") == {0: ["a", "b"]}
     assert Writer(folder, run="run-4", topic="t").write(2, rows(["c"])).appended
     assert values_of([folder], "t") == {0: ["a", "b", "c"]}
+
+
+def test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_file_of_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
+    folder = tmp_path / "log"
+    Writer(folder, topic="t").write(0, rows(["a"]))
+    cut_off(Writer(folder, run="run-1", topic="t"), monkeypatch, "first")
+    recover([str(folder)])  # the log ends in an empty segment now
+    late, apply = Writer(folder, run="run-2", topic="t"), PartitionAppender.apply
+    segment = folder / "t-0" / f"{1:020d}.log"
+
+    def sleep_meanwhile(*given: object) -> None:
+        start_segment(folder / "t-0", 1)  # as one who has the locks by now, and takes this back
+        apply(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionAppender, "apply", sleep_meanwhile)
+        with pytest.raises(LogDirectoryError, match=r"1\.log: is another file than when"):
+            late.write(1, rows(["late"]))
+    assert segment.stat().st_size == 0
+    Writer(folder, run="run-3", topic="t").write(1, rows(["b"]))
+    assert values_of([folder], "t") == {0: ["a", "b"]}
 
 
 def cut_off(writer: Writer, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
