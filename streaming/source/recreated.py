@@ -85,10 +85,13 @@ class TopicIds:
         start: Mapping[TopicPartition, int],
         ends: Mapping[TopicPartition, int],
         now: Mapping[TopicPartition, str | None],
+        *,
+        cut: Collection[TopicPartition] = (),
     ) -> dict[TopicPartition, Recreated]:
         """Find the partitions of ``start`` and ``ends`` whose offsets are those of another topic.
 
-        A log that ends below its offset and has the id that is known was cut, not recreated.
+        A log that ends below its offset and has the id that is known was cut, not recreated. So was
+        one of ``cut``, where no id is known: as much is committed to it as was read.
         """
         shorter = {key for key, offset in start.items() if ends.get(key, offset) < offset}
         if now is self._adopted:  # thousands of partitions, and nothing new
@@ -100,7 +103,7 @@ class TopicIds:
         return {
             key: recreated
             for key, recreated in sorted(found.items())
-            if recreated.known is None or self.is_other(key, recreated.now)
+            if (recreated.known is None and key not in cut) or self.is_other(key, recreated.now)
         }
 
     def adopt(

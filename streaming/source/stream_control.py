@@ -307,7 +307,9 @@ class StreamControl:
         is, notes that the offsets are those of the new topic from then on.
         """
         # The ids are of the last look. The ends may be targets, which are of an earlier one.
-        recreated = self._ids.find_recreated(start, ends, self._logs.topic_ids())
+        lost = self._logs.ends.lost
+        cut = [key for key, gap in lost.items() if gap.end >= start.get(key, 0)]
+        recreated = self._ids.find_recreated(start, ends, self._logs.topic_ids(), cut=cut)
         found = {key: self._logs.log_start_if_there(key) for key in recreated}
         log_starts = {key: first for key, first in found.items() if first not in {None, start[key]}}
         recreated = {key: recreated[key] for key in log_starts}

@@ -256,3 +256,29 @@ def test_a_topic_that_gets_another_id_and_keeps_its_records_is_the_same(
     make(directory, 5)
     with pytest.raises(DataLossError, match="were deleted and recreated"):
         stream.next_end(offsets, take_all=False)
+
+
+def test_a_log_that_was_cut_below_what_is_committed_is_not_taken_for_a_recreated_topic(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    segment = next((tmp_path / "t-0").glob("*.log"))
+    size = segment.stat().st_size
+    writer.write(1, rows(["b", "c"]))
+    with segment.open("r+b") as file:
+        file.truncate(size)
+    restarted = control(tmp_path)
+    assert restarted.next_end({T0: 3}, take_all=True) == {T0: 1}
+    assert "t-0 [1, 3)" in caplog.text
+    assert "recreated: t-0" not in caplog.text
+
+
+def test_a_partition_that_a_batch_adds_is_not_read_from_a_topic_recreated_meanwhile(
+    log: Path,
+) -> None:
+    running = control(log)
+    end = running.next_end({T0: 4}, take_all=True)
+    assert end == {T0: 10, T1: 4}
+    make(log, 10, 4)
+    assert spans(running.plan({T0: 10}, end)) == {}
