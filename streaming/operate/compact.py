@@ -279,8 +279,8 @@ def _clean_all(
         return clean_partition(task, partial(tell, each))
 
     with system.pool(workers, "kafkalog-compact") as pool:
-        futures = [(each, pool.submit(clean, each)) for each in due]
         try:
+            futures = [(each, pool.submit(clean, each)) for each in due]
             for each, future in futures:
                 _note(each, future, done)
         finally:

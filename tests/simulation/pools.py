@@ -53,8 +53,8 @@ class Pool(Executor):
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **named: Any) -> Any:
         found = _Task(self._scheduler, lambda: task(*arguments, **named))
+        self._scheduler.start_thread(found.run, ())  # an interrupt may keep it from starting
         self._tasks.append(found)
-        self._scheduler.start_thread(found.run, ())
         return found
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
