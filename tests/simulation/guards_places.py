@@ -84,4 +84,139 @@ GUARDS: Final = {
         },
         test="unit/checkpoints/test_checkpoint_file.py::test_what_would_be_too_large_to_read_is_not_written",
     ),
+    "a partition that is away for a moment is a new one": Mutation(
+        "a commit drops what Kafka's checkpoints say of it, fails, and cannot be taken back",
+        {"commit.foreign_log.ForeignLog._check_is_new": Instead("if self.is_there:", "if False:")},
+        test="unit/commit/test_away_for_a_moment.py::test_a_folder_that_is_gone_while_its_log_is_opened_is_not_made_again",
+    ),
+    "a partition that is away for a moment is not taken back": Mutation(
+        "its log has records that no commit names, and is not written any more",
+        {
+            "store.take_back._is_there": Instead(
+                "log_set.check_current()\n    return folder.is_dir()", "return False"
+            )
+        },
+        test="unit/commit/test_away_for_a_moment.py::test_an_unfinished_commit_is_taken_back_whichever_question_is_answered_wrongly",
+    ),
+    "a log that was cut counts as a recreated topic": Mutation(
+        "a query reads all of it again",
+        {
+            "source.recreated.TopicIds.find_recreated": Instead(
+                "(recreated.known is None and key not in cut)", "recreated.known is None"
+            )
+        },
+        test="unit/source/test_recreated.py::test_a_log_that_was_cut_below_what_is_committed_is_not_taken_for_a_recreated_topic",
+    ),
+    "partitions that a batch adds may be of a recreated topic": Mutation(
+        "a query reads them twice",
+        {
+            "source.stream_control.StreamControl._recreated_since": Instead(
+                "if start.get(key, 0) < offset", "if key in start and start.get(key, 0) < offset"
+            )
+        },
+        test="unit/source/test_recreated.py::test_a_partition_that_a_batch_adds_is_not_read_from_a_topic_recreated_meanwhile",
+    ),
+    "a topic's folders may have lost their ids": Mutation(
+        "what is committed of it counts for another topic, and goes with the next recovery",
+        {
+            "store.topics.TopicCatalog._check_never_had_id": Instead(
+                "if known.name == name and key != topic_key(name, None):", "if False:"
+            )
+        },
+        test="unit/store/test_log_set.py::test_a_folder_that_took_the_place_of_a_partition_is_not_gone_on_with",
+    ),
+    "a folder without its topic id is no problem": Mutation(
+        "a loss is not told, though an operator looks for it",
+        {
+            "operate.recover.report_lost": Instead(
+                "if each.key == topic_key(name, None) != known:", "if False:"
+            )
+        },
+        test="unit/store/test_lost_partitions.py::test_a_folder_without_its_topic_id_is_reported_and_cut_nowhere",
+    ),
+    "a version counts for all topics": Mutation(
+        "a write to a second topic under its version is left out",
+        {
+            "commit.versions.new_topics_of": Instead(
+                "topics[name].versions.get(app_id) if name in topics else None",
+                "max((t.versions[app_id] for t in log_set.state.topics.values() "
+                "if app_id in t.versions), key=lambda t: t.batch_id, default=None)",
+            )
+        },
+        test="unit/commit/test_versions.py::test_versions_grow_with_gaps_in_each_topic_by_itself",
+    ),
+    "file systems whose locks are a machine's are written to": Mutation(
+        "two machines write at once",
+        {"store.file_systems.refusal": Instead("if kind in _REFUSED:", "if False:")},
+        test="unit/store/test_file_systems.py::test_other_mounts_are_refused_with_type_and_reason",
+    ),
+    "other machines are thought of on no file system": Mutation(
+        "what a dead host writes late lands among committed records",
+        {
+            "store.file_systems.is_shared": Instead(
+                "mount is not None and mount.kind not in _LOCAL | _LOCAL_FUSE", "False"
+            )
+        },
+        test="unit/store/test_file_systems.py::test_what_other_machines_may_write_to_is_known_by_its_type",
+    ),
+    "a state whose folder cannot be synced is durable": Mutation(
+        "a loss of power takes what was said to be durable",
+        {
+            "store.publishing._sync": Instead(
+                "failures[0] if len(failures) == len(folders) else None", "None"
+            )
+        },
+        test="unit/store/test_publishing.py::test_a_state_whose_folder_cannot_be_synced_is_published_and_not_said_to_be_durable",
+    ),
+    "a segment that comes after its checkpoint is not looked for": Mutation(
+        "a query on a mirror stays where it is for good",
+        {
+            "store.ends.seen_log.SeenLog.has_changed": Instead(
+                "listing_is_due and may_grow and self._directory.changed()", "False"
+            )
+        },
+        test="unit/source/test_tail.py::test_a_segment_that_a_mirror_copies_after_the_checkpoint_is_found",
+    ),
+    "a loss that cannot be described fails the query": Mutation(
+        "a query beside retention fails though it wants to continue",
+        {
+            "source.plan.planner._first_time": Instead(
+                "except (KafkaLogError, OSError):", "except ZeroDivisionError:"
+            )
+        },
+        test="unit/source/plan/test_planner.py::test_retention_while_a_loss_is_described_is_no_failure_of_its_own",
+    ),
+    "the zeros of a preallocated segment are damage": Mutation(
+        "a copy of a live log counts as damaged",
+        {
+            "log.read.verification.check_segment": Instead(
+                " and not (is_whole and ends_in_zeros(segment, size))", ""
+            )
+        },
+        test="unit/log/read/test_verification.py::test_zeros_at_the_end_of_a_copy_of_a_live_log_are_no_damage",
+    ),
+    "open transactions are aborted unasked": Mutation(
+        "a takeover ends what a broker's producer still writes",
+        {"operate.handover.take_over": Instead("if aborts_open and (", "if (")},
+        test="unit/operate/test_open_transactions.py::test_without_being_asked_nothing_is_aborted",
+    ),
+    "a dry run takes over": Mutation(
+        "what was to be looked at is changed, without locks",
+        {"operate.handover.take_over": Instead("if dry_run:", "if False:")},
+        test="unit/operate/test_dry_run.py::test_what_a_broker_that_was_killed_has_left",
+    ),
+    "a new query in another one's topic is not told": Mutation(
+        "a query whose checkpoint was deleted writes all rows twice, and nobody knows",
+        {"commit.newcomers.tell_newcomer": Instead("if others:", "if False:")},
+        test="unit/commit/test_newcomers.py::test_a_new_query_in_a_topic_that_another_wrote_last_is_told_once",
+    ),
+    "a host that wakes up late opens what has the name now": Mutation(
+        "an empty segment that another host has made has records that no commit names",
+        {
+            "log.append.appender._check_end": Instead(
+                "if looked_at is not None and not os.path.samestat(looked_at, found):", "if False:"
+            )
+        },
+        test="unit/store/test_file_systems.py::test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_file_of_others",
+    ),
 }
