@@ -6,6 +6,7 @@ imported where it is needed.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
+    from kafkalog.streaming.joining.joined_control import JoinedControl
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.sink.group_writer import GroupWriter
     from kafkalog.streaming.source.read_options import ReadOptions
@@ -68,6 +70,7 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
         options = ReadOptions.parse(self.options)
+        options.refuse_for_batch()
         rows = _wanted_rows(options, schema)
         if options.shows_latest and rows is not None:
             return _latest_reader(options, rows)
@@ -84,8 +87,11 @@ class KafkaLogDataSource(DataSource):
 
         try:
             options = ReadOptions.parse(self.options)
+            rows = _wanted_rows(options, schema)
+            if options.join_group:
+                return _joining_reader(options, rows, dict(self.options))
             writes_positions = _group_writer if options.commit_group_offsets else None
-            return LogStreamReader(options, _wanted_rows(options, schema), writes_positions)
+            return LogStreamReader(options, rows, writes_positions)
         except KafkaLogError as error:
             from kafkalog.streaming.source.refused_reader import (  # noqa: PLC0415
                 RefusedStreamReader,
@@ -121,6 +127,28 @@ def _latest_reader(options: ReadOptions, rows: RowSchema) -> DataSourceReader:
         else latest_reader.LatestReader
     )
     return kind(options, rows)
+
+
+def _joining_reader(
+    options: ReadOptions, rows: RowSchema | None, given: dict[str, str]
+) -> DataSourceStreamReader:
+    """Make the reader of a query that is to join a group; it joins at Spark's first question."""
+    from kafkalog.streaming.joining.member_options import (  # noqa: PLC0415
+        member_options,
+        without_member_options,
+    )
+    from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
+
+    member_options(given)
+    options = without_member_options(options)
+    return LogStreamReader(options, rows, make_control=functools.partial(_join, given))
+
+
+def _join(given: dict[str, str], options: ReadOptions) -> JoinedControl:
+    """Make what knows the offsets of a query that is a member of a group."""
+    from kafkalog.streaming.joining.joined_control import JoinedControl  # noqa: PLC0415
+
+    return JoinedControl(options, given)
 
 
 def _group_writer(options: ReadOptions) -> GroupWriter:

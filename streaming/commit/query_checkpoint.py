@@ -31,6 +31,7 @@ __all__ = ["QueryCheckpoint"]
 
 _METADATA: Final = "metadata"
 _OFFSETS: Final = "offsets"
+_STATE: Final = "state"
 _LIMIT: Final = 64 << 20
 
 
@@ -91,6 +92,21 @@ class QueryCheckpoint:
                 f"{path} does not tell the end offsets of one source whose offsets are such as "
                 f'{{"flights": {{"0": 23}}}}, which preserveEnds needs: {error}'
             ) from error
+
+    def sources(self, batch_id: int) -> list[object] | None:
+        """Return the offsets at which each source ends in a batch; None if they cannot be read."""
+        try:
+            _, _, *sources = (
+                read_regular(self._offsets(batch_id), limit=_LIMIT).decode().splitlines()
+            )
+            return [json.loads(each) for each in sources]
+        except (KafkaLogError, OSError, ValueError):
+            return None
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the query keeps state from batch to batch."""
+        return (self._folder / _STATE).is_dir()
 
     def sync(self, batch_id: int) -> None:
         """Make durable what Spark has written of a batch, which it does not do itself.

@@ -26,7 +26,7 @@ from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.consumer.consumer_options import parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
 from kafkalog.streaming.consumer.fetching import Fetcher
-from kafkalog.streaming.consumer.joined import Joined
+from kafkalog.streaming.consumer.joined import Joined, check_strategy
 from kafkalog.streaming.groups.group_commits import GroupCommits, offsets_rider
 from kafkalog.streaming.groups.heartbeat import LOOK_S
 from kafkalog.streaming.store.session import ensure_set, existing
@@ -306,7 +306,7 @@ class Consumer(Closing):
         state = joined.member.round()
         if state is self._state and not self._has_failed:
             return  # nothing was committed since
-        joined.check_strategy(state.record)
+        check_strategy(joined.member_id, self._options.strategy, state.record)
         stands = state.positions
         if self._has_failed:
             self._cursors.go_back(stands)

@@ -19,9 +19,22 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.group_record import GroupRecord
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["Joined"]
+__all__ = ["Joined", "check_strategy"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
+
+
+def check_strategy(member_id: str, wanted: str, record: GroupRecord) -> None:
+    """Refuse to wait for ever to be let in.
+
+    Raises:
+        OptionError: the group's members want partitions to be assigned in another way.
+    """
+    if member_id not in record.members and record.strategy not in {None, wanted}:
+        raise OptionError(
+            f"option 'kafka.partition.assignment.strategy' is {wanted}, and the members of the "
+            f"group use {record.strategy}: all of a group use the same"
+        )
 
 
 class Joined:
@@ -89,19 +102,6 @@ class Joined:
                 "take less at once, or give it more time"
             )
         self._heartbeat.polled()
-
-    def check_strategy(self, record: GroupRecord) -> None:
-        """Refuse to wait for ever to be let in.
-
-        Raises:
-            OptionError: the group's members want partitions to be assigned in another way.
-        """
-        wanted = self._options.strategy
-        if self.member_id not in record.members and record.strategy not in {None, wanted}:
-            raise OptionError(
-                f"option 'kafka.partition.assignment.strategy' is {wanted}, and the members of the "
-                f"group use {record.strategy}: all of a group use the same"
-            )
 
     def leave(self) -> None:
         """Leave; a static member falls silent, to be replaced by itself."""

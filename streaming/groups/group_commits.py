@@ -172,10 +172,18 @@ class GroupCommits:
 
     def partitions_of(self, topics: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of those of the topics that exist."""
+        counts = self._all_counts()
+        return {topic: counts[topic] for topic in topics if topic in counts}
+
+    def topics(self) -> frozenset[str]:
+        """Return the names of all topics that exist."""
+        return frozenset(self._all_counts())
+
+    def _all_counts(self) -> dict[str, int]:
         log_set = self._look_at_set()
         if self._counts is None:
             self._counts = partition_counts(log_set.partitions())
-        return {topic: self._counts[topic] for topic in topics if topic in self._counts}
+        return self._counts
 
     def look(self) -> GroupState:
         """Return the group as it is committed now; nothing is locked.

@@ -14,14 +14,14 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Self
 
-from kafkalog.streaming.store.group_files import GROUP_LOCK_PREFIX
+from kafkalog.streaming.store.group_files import GROUP_LOCK_PREFIX, INSTANCE_LOCK_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 from kafkalog.streaming.store.locks import DirectoryLocks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["GroupLock"]
+__all__ = ["GroupLock", "InstanceLock"]
 
 
 class GroupLock(DirectoryLocks):
@@ -50,3 +50,29 @@ class GroupLock(DirectoryLocks):
         """Give the lock back."""
         self.is_held = False
         super().close()
+
+
+class InstanceLock(DirectoryLocks):
+    """Of two queries with one ``kafka.group.instance.id`` one joins.
+
+    Held from a :meth:`try_to_take` that says so to :meth:`close`; the system gives it back when the
+    process ends, however it does.
+    """
+
+    def __init__(self, folder: Path, group: str, instance: str) -> None:
+        """Take the directory of the set's first member id, a group's id and a member's name."""
+        super().__init__([folder], holder=f"{instance!r} of group {group!r}", timeout_ms=0)
+        self._name = f"{INSTANCE_LOCK_PREFIX}{staging_hash(group)}.{staging_hash(instance)}"
+
+    def try_to_take(self) -> bool:
+        """Take the lock; return whether nobody else has it.
+
+        Raises:
+            LogDirectoryError: its file cannot be made, or the file system has no locks.
+        """
+        (folder,) = self.directories
+        with ExitStack() as undo:
+            if self._try_file(folder, self._name, undo):
+                self._undo = undo.pop_all()
+                return True
+        return False

@@ -17,6 +17,7 @@ Between rounds a thread of heartbeats may say that it lives, and watch the other
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import FencedMemberError
@@ -147,6 +148,18 @@ class Membership:
         left = self._presence.owned - (frozenset(partitions) & self._revoked)
         if left != self._presence.owned:
             self._say(self._presence.generation, left)
+
+    def subscribe(self, topics: frozenset[str]) -> None:
+        """Say which topics it wants from now on; nothing if these are the same.
+
+        Raises:
+            FencedMemberError, OSError: as :meth:`round`.
+        """
+        said = self._presence
+        if topics != said.settings.topics:
+            settings = replace(said.settings, topics=topics)
+            self._presence = replace(said, settings=settings)
+            self._file.say(self._presence)
 
     def since(self, partition: TopicPartition) -> int:
         """Return since which generation it has a partition that it holds."""

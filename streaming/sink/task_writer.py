@@ -92,7 +92,8 @@ class TaskWriter:
             staging.discard()
             raise
         digests = tuple(self._digests.items())
-        return TaskOutput(self._identity, self._query_id, runs, self._digest, digests)
+        nonce = None if self._plan.planned is None else self._plan.planned.nonce
+        return TaskOutput(self._identity, self._query_id, runs, self._digest, digests, nonce)
 
     def _counted(self, run: StagedRun) -> StagedRun:
         """Note where rows were placed, which a commit compares with what is there by then."""

@@ -131,6 +131,21 @@ class WriteOptions(Options):
         "write is skipped if its version is not above the topic's last one of txnAppId, and "
         "refused if it is the last one again with other rows",
     )
+    group_id: str | None = option(
+        "kafka.group.id",
+        TEXT,
+        default=None,
+        doc="the consumer group that the query's source has joined (joinGroup). Together with "
+        "kafka.group.instance.id: a streaming query publishes the group's positions with its rows, "
+        "and each row of the input is there once. One of the two alone has no effect",
+    )
+    group_instance_id: str | None = option(
+        "kafka.group.instance.id",
+        TEXT,
+        default=None,
+        doc="the source's option of this name: the sink finds by it what the source has planned. "
+        "Queries with state are refused then",
+    )
     allow_broker_directory: bool = option(
         "allowBrokerDirectory",
         BOOLEAN,
@@ -287,6 +302,22 @@ class WriteOptions(Options):
             raise OptionError("give both of the options 'txnAppId' and 'txnVersion', or none")
         if self.preserve_ends and not self.preserve_offsets:
             raise OptionError("option 'preserveEnds' goes with preserveOffsets=true")
+        if self.preserve_ends and self.group is not None:
+            raise OptionError(
+                "option 'preserveEnds' copies logs from end to end: leave out kafka.group.id and "
+                "kafka.group.instance.id, since a member of a group reads parts of them"
+            )
+        self._ignore_half_a_group()
+
+    def _ignore_half_a_group(self) -> None:
+        """Take one of a consumer's two names for what it is to a producer."""
+        given = {
+            "kafka.group.id": self.group_id,
+            "kafka.group.instance.id": self.group_instance_id,
+        }
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) == 1:
+            object.__setattr__(self, "ignored", tuple(sorted((*self.ignored, *names))))
 
     def _check_topic(self) -> None:
         if self.topic is None:
@@ -295,6 +326,13 @@ class WriteOptions(Options):
             validate_topic_name(self.topic)
         except InvalidTopicError as error:
             raise OptionError(f"option 'topic': {error}") from None
+
+    @property
+    def group(self) -> tuple[str, str] | None:
+        """The group whose positions are published with rows, and the source's instance id."""
+        if self.group_id is None or self.group_instance_id is None:
+            return None
+        return self.group_id, self.group_instance_id
 
     @property
     def policy(self) -> SetPolicy:

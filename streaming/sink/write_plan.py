@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 
 if TYPE_CHECKING:
+    from kafkalog.streaming.groups.planned_commit import Planned
     from kafkalog.streaming.sink.write_options import WriteOptions
 
 __all__ = ["WritePlan"]
@@ -21,12 +22,14 @@ class WritePlan:
     ``set_id`` names the set of log directories that the driver sees. ``append_time_ms`` is the one
     stamp of all records in topics with ``message.timestamp.type=LogAppendTime``. With
     ``digests_rows`` tasks hash their rows, since nothing else tells what the batch holds.
+    ``planned`` is what the query's source has planned, if the sink publishes a group's positions.
     """
 
     options: WriteOptions
     set_id: str
     append_time_ms: int
     digests_rows: bool = False
+    planned: Planned | None = None
 
     @property
     def directories(self) -> list[Path]:

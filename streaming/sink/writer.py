@@ -31,7 +31,7 @@ from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.store.session import ensure_set
+from kafkalog.streaming.store.session import ensure_set, existing
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.copied_ends import CopiedEnd
+    from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun, TaskOutput
+    from kafkalog.streaming.groups.planned_commit import Planned
+    from kafkalog.streaming.store.session import Condition
 
 __all__ = [
     "LogBatchWriter",
@@ -81,8 +84,10 @@ def make_stream_writer(
     """
     del overwrite
     plan = _plan(options, schema)
-    is_planned = QueryCheckpoint.at(plan.options.checkpoint_location) is not None
-    return LogStreamWriter(replace(plan, digests_rows=not is_planned))
+    checkpoint = QueryCheckpoint.at(plan.options.checkpoint_location)
+    planned = _planned_by_source(plan.options, checkpoint)
+    is_told = checkpoint is not None or planned is not None
+    return LogStreamWriter(replace(plan, digests_rows=not is_told, planned=planned))
 
 
 def make_batch_writer(
@@ -101,6 +106,8 @@ def make_batch_writer(
         )
     plan = _plan(options, schema)
     given = plan.options
+    if given.group is not None:
+        warn_ignored(("kafka.group.id", "kafka.group.instance.id"))
     if given.txn_app_id is None or given.txn_version is None:
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
     else:
@@ -117,6 +124,27 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
     return WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
+
+
+def _planned_by_source(options: WriteOptions, checkpoint: QueryCheckpoint | None) -> Planned | None:
+    """Find what the query's source has planned, where the sink joins in its group."""
+    if options.group is None:
+        return None
+    from kafkalog.streaming.groups.planned_commit import Planned  # noqa: PLC0415
+
+    _refuse_state(options, checkpoint)
+    directories = existing(options.paths)
+    return Planned.find(directories, *options.group, options.policy)
+
+
+def _refuse_state(options: WriteOptions, checkpoint: QueryCheckpoint | None) -> None:
+    if checkpoint is not None and checkpoint.has_state:
+        raise OptionError(
+            f"the query with the checkpoint at {options.checkpoint_location} keeps state, and "
+            "cannot publish positions of a group (kafka.group.id, kafka.group.instance.id): when a "
+            "partition moves, rows of a key change queries, and its state stays. Nothing was "
+            "written"
+        )
 
 
 class LogStreamWriter(DataSourceStreamArrowWriter):
@@ -157,22 +185,41 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
         checkpoint = QueryCheckpoint.of_query(
             self._plan.options.checkpoint_location, first.query_id
         )
-        digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of_rows(outputs)
+        digest = (checkpoint and checkpoint.digest(batchId)) or self._digest_of(outputs)
         identity = replace(first.identity, digest=digest)
+        conditions, riders = self._ride(outputs, checkpoint, batchId)
         committer = Committer(
             self._plan.commit_plan,
             identity,
             checkpoint=checkpoint,
             appenders=remembered(KeptAppenders),
+            conditions=conditions,
+            riders=riders,
             ends=_ends(checkpoint, batchId) if self._plan.options.preserve_ends else None,
         )
         committer.commit(_runs(outputs))
         if not self._plan.options.preserve_ends:  # else it is a copy: who makes it moves its starts
             _retain(self._plan)
 
-    def _digest_of_rows(self, outputs: Sequence[TaskOutput]) -> str:
-        """Tell the batch by its rows, where its checkpoint cannot be read."""
+    def _ride(
+        self, outputs: Sequence[TaskOutput], checkpoint: QueryCheckpoint | None, batch_id: int
+    ) -> tuple[Sequence[Condition], Sequence[Rider]]:
+        """Return what a query of a group commits with its rows, and under which condition."""
+        planned = self._plan.planned
+        if planned is None:
+            return (), ()
+        _refuse_state(self._plan.options, checkpoint)
+        ends = None if checkpoint is None else checkpoint.sources(batch_id)
+        nonces = {output.nonce for output in outputs}
+        policy = self._plan.options.policy
+        condition, riders = planned.ride(self._plan.directories, policy, nonces, ends)
+        return (condition,), riders
+
+    def _digest_of(self, outputs: Sequence[TaskOutput]) -> str:
+        """Tell the batch by its plan or by its rows, where its checkpoint cannot be read."""
         location, query_id = self._plan.options.checkpoint_location, outputs[0].query_id
+        if self._plan.planned is not None:
+            return f"plan {self._plan.planned.digest} of query {query_id}"
         digests = [output.digest for output in outputs if output.digest is not None]
         if len(digests) < len(outputs):
             raise CommitError(

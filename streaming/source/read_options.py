@@ -10,9 +10,7 @@ from kafkalog.files.storage import RemoteRoot
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
 from kafkalog.streaming.options import (
     BOOLEAN,
-    PATHS,
     TEXT,
-    Kind,
     Rules,
     choice,
     duration_ms,
@@ -20,7 +18,7 @@ from kafkalog.streaming.options import (
     option,
     size,
 )
-from kafkalog.streaming.source.range_options import RangeOptions
+from kafkalog.streaming.source.group_options import GroupOptions
 
 __all__ = ["ReadOptions"]
 
@@ -40,16 +38,14 @@ _REFUSED: Final = {
     "temporary view (CREATE TEMPORARY VIEW … USING kafkalog OPTIONS …)",
 }
 
-_IGNORED: Final = KAFKA_CLIENT_OPTIONS | {"groupIdPrefix", "kafkaConsumer.pollTimeoutMs"}
-
-
-def _one_folder(text: str) -> str:
-    (folder,) = PATHS.read(text)
-    return folder
+_IGNORED: Final = KAFKA_CLIENT_OPTIONS | {
+    *("groupIdPrefix", "kafkaConsumer.pollTimeoutMs"),
+    "kafka.rebalance.timeout.ms",  # read with joinGroup, as those of KAFKA_CLIENT_OPTIONS
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions(RangeOptions):
+class ReadOptions(GroupOptions):
     """What a query over the source was given; parse with ``ReadOptions.parse``."""
 
     RULES: ClassVar[Rules] = Rules(
@@ -64,14 +60,6 @@ class ReadOptions(RangeOptions):
         BOOLEAN,
         default=True,
         doc="true: fail if offsets that were to be read are gone. false: continue with a warning",
-    )
-    state_location: str | None = option(
-        "stateLocation",
-        Kind("a local folder (a path or file: URI)", _one_folder),
-        default=None,
-        doc="a folder of this streaming query alone, beside its checkpoint. There it keeps the "
-        "ids of the topics that it reads, so that it notices a topic that was recreated while "
-        "the query was stopped",
     )
     read_up_to: str = option(
         "readUpTo",
@@ -179,20 +167,6 @@ class ReadOptions(RangeOptions):
         unit="ms",
         doc="the longest that minOffsetsPerTrigger holds a micro-batch back",
     )
-    group_id: str | None = option(
-        "kafka.group.id",
-        TEXT,
-        default=None,
-        doc="the consumer group whose positions commitGroupOffsets writes. No effect without that "
-        "option",
-    )
-    commit_group_offsets: bool = option(
-        "commitGroupOffsets",
-        BOOLEAN,
-        default=False,
-        doc="write the stream's positions into __consumer_offsets, as those of kafka.group.id, "
-        "each time that Spark confirms a micro-batch. Only in log directories of the sink",
-    )
     min_partitions: int | None = option(
         "minPartitions",
         integer(minimum=1, maximum=2**31 - 1),
@@ -297,8 +271,9 @@ class ReadOptions(RangeOptions):
             raise OptionError(
                 f"minOffsetsPerTrigger ({minimum}) is more than maxOffsetsPerTrigger ({maximum})"
             )
-        if self.commit_group_offsets and self.group_id is None:
-            raise OptionError("option 'commitGroupOffsets' needs kafka.group.id, the group's name")
+        self.check_group()
+        if self.join_group and self.view != "records":
+            raise OptionError(f"option 'joinGroup' is for view=records, and not view={self.view}")
         if self.include_headers and self.has_view:
             raise OptionError(
                 f"option 'includeHeaders' is for view=records: view={self.view} has columns of its "

@@ -157,6 +157,9 @@ class StreamControl:
         """Take note that the query has run a batch, with something new from any of its sources."""
         self._pacer.batch_ran()
 
+    def stop(self) -> None:
+        """Do nothing: nothing is held open between calls."""
+
     def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
         # The phase moves on before the look, which may fail: the next question is not the first.
         # Ids of topics are kept after the look and before Spark is told the end, and new ones only

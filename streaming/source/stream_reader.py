@@ -30,10 +30,37 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.offsets import OffsetJson, PartitionOffsets
+    from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
-    from kafkalog.streaming.source.stream_control import StreamControl
 
-__all__ = ["LogStreamReader", "PositionWriter"]
+__all__ = ["Control", "LogStreamReader", "PositionWriter"]
+
+
+class Control(Protocol):
+    """Knows the offsets of a query: :class:`~.stream_control.StreamControl`, or a group's member.
+
+    What its methods are for is said there.
+    """
+
+    latest: PartitionOffsets
+
+    def initial(self) -> PartitionOffsets:
+        """Return where a query without a checkpoint starts."""
+
+    def freeze_targets(self) -> None:
+        """Read only what is there at the first look."""
+
+    def next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
+        """Return the end of the next batch."""
+
+    def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
+        """Cut a batch into splits."""
+
+    def batch_ran(self) -> None:
+        """Take note that the query has run a batch."""
+
+    def stop(self) -> None:
+        """End what runs beside the calls."""
 
 
 class PositionWriter(Protocol):
@@ -51,24 +78,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: ReadOptions,
         rows: RowSchema | None,
         make_position_writer: Callable[[ReadOptions], PositionWriter] | None = None,
+        make_control: Callable[[ReadOptions], Control] | None = None,
     ) -> None:
         options.refuse_for_streaming()
         self._options = options
         self._rows = rows
-        self._control: StreamControl | None = None
+        self._control: Control | None = None
+        self._make_control = make_control
         self._make_position_writer = make_position_writer
         self._positions: PositionWriter | None = None
         self._last: tuple[OffsetJson, PartitionOffsets] = ({}, {})
 
     @property
-    def control(self) -> StreamControl:
+    def control(self) -> Control:
         """What knows the offsets; made when first asked for, so that it never goes to a task."""
         if self._control is None:
-            from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
-
             show_log_lines()
             warn_ignored(self._options.ignored)
-            self._control = StreamControl(self._options)
+            self._control = (self._make_control or _alone)(self._options)
             if self._make_position_writer is not None:
                 self._positions = self._make_position_writer(self._options)
         return self._control
@@ -136,7 +163,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._positions.try_to_commit(self._from_json(end))
 
     def stop(self) -> None:
-        """End the process without a word, if Spark has gone; nothing is held open between calls."""
+        """Fall silent in a group, and end the process without a word, if Spark has gone."""
+        if self._control is not None:
+            self._control.stop()
         end_if_spark_has_gone()
 
     def _from_json(self, found: OffsetJson) -> PartitionOffsets:
@@ -150,3 +179,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if offsets != self._last[1]:
             self._last = (to_json(offsets), offsets)
         return self._last[0]
+
+
+def _alone(options: ReadOptions) -> Control:
+    """Make what knows the offsets of a query that is in no group."""
+    from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
+
+    return StreamControl(options)

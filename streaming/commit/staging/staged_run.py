@@ -141,7 +141,8 @@ class TaskOutput:
     """All that one attempt of a task has staged, runs of one partition in their order.
 
     ``digest`` is that of the rows, if the plan asks for it. ``digests`` are those of each topic's
-    rows, for a write with ``txnAppId``.
+    rows, for a write with ``txnAppId``. ``nonce`` is that of the plan by which a member of a group
+    has read the rows.
     """
 
     identity: BatchIdentity
@@ -149,3 +150,4 @@ class TaskOutput:
     runs: tuple[StagedRun, ...]
     digest: RowDigest | None = None
     digests: tuple[tuple[str, RowDigest], ...] = ()
+    nonce: str | None = None

@@ -1,0 +1,1 @@
+"""A streaming query of Spark as a member of a consumer group."""

@@ -1,0 +1,238 @@
+"""The offsets of a streaming query that has joined a group: of what it owns, and of nothing else.
+
+It answers what :class:`~kafkalog.streaming.source.stream_control.StreamControl` answers for a query
+that reads by itself. What differs follows from one rule: where the group stands in a partition
+counts, and the query's checkpoint only says what a batch was to read.
+
+=======================================  =========================================================
+a partition that the query owns is       then
+=======================================  =========================================================
+in ``start``, where the group stands     it is read on, up to what is committed and within limits
+in ``start``, elsewhere                  it is left out of ``end``
+not in ``start``                         it enters ``end`` where the group stands; nothing is read
+=======================================  =========================================================
+
+A partition that the query does not own is left out. That is no loss: others read it from where the
+group stands. For the same reason a batch that is planned again reads what is still the query's own,
+from where the group stands by now.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.errors import DataLossError, FencedMemberError
+from kafkalog.files.system import system
+from kafkalog.streaming.consumer.beginnings import beginnings
+from kafkalog.streaming.joining.member_options import instance_of, member_options
+from kafkalog.streaming.joining.query_member import QueryMember
+from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
+from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
+from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.offsets import to_json
+from kafkalog.streaming.source.pacing import IdlePacer
+from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.source.whole_look import WholeLook
+from kafkalog.streaming.store.session import ensure_set, existing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["JoinedControl"]
+
+_TRIES: Final = 10
+"""How often a batch is planned that loses partitions while it is."""
+
+_LOGGER: Final = logging.getLogger("kafkalog.groups")
+
+
+class JoinedControl:
+    """Answers what Spark asks of a source that is a member of a group."""
+
+    def __init__(self, options: ReadOptions, given: Mapping[str, str]) -> None:
+        """Check the options of a query; ``given`` are all that it was given. Nothing is joined yet.
+
+        Raises:
+            OptionError: options that cannot be used.
+            LogDirectoryError, CheckpointError: directories that are no set, or not ours to write.
+        """
+        self._options = options
+        taken = member_options(given)
+        directories = existing(taken.paths)
+        ensure_set(directories, taken.policy)
+        subscription = Subscription.of(options)
+        self.member = QueryMember(
+            directories,
+            str(options.group_id),
+            instance_of(options),
+            taken,
+            subscription=subscription,
+            beginnings=functools.partial(beginnings, options),
+        )
+        self._subscription = subscription
+        self._logs = FollowedLogs.of(options, subscription.selects)
+        self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._whole = WholeLook(self._logs, options, self._policy)
+        self._pacer = IdlePacer()
+        minimum, most = options.min_offsets_per_trigger, options.max_bytes_per_trigger
+        self._gate = minimum and TriggerGate(minimum, options.max_trigger_delay_ms)
+        self._byte_limit = most and ByteLimit(most)
+        self._is_available_now = False
+        self._targets: PartitionOffsets | None = None
+        """Up to where is read with ``Trigger.AvailableNow``, from the first look on."""
+        self._has_ended = False
+        self._planned: tuple[PartitionOffsets, PartitionOffsets, list[LogSplit]] | None = None
+        self.latest: PartitionOffsets = {}
+        """The ends of what the query owns, as of the last look."""
+
+    def initial(self) -> PartitionOffsets:
+        """Join, and begin with no partition: each enters with where the group stands.
+
+        Raises:
+            UnknownTopicOrPartitionError: a topic of ``subscribe`` does not exist.
+            KafkaLogError: as :meth:`.QueryMember.take_part`.
+        """
+        self._look()
+        self._subscription.require_topics(self._logs.existing(), self._options.paths)
+        self.member.take_part()
+        return {}
+
+    def freeze_targets(self) -> None:
+        """Read only what is there at the first look (``Trigger.AvailableNow``)."""
+        self._is_available_now = True
+
+    def next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
+        """Return the end of the next batch; ``start`` itself if there is none to be run now.
+
+        Raises:
+            FencedMemberError: the group went on without the query.
+            DataLossError: partitions are gone or end before ``start``, and the query fails then.
+            KafkaLogError: the group or the logs cannot be read or written.
+        """
+        if self._has_ended:
+            return start
+        self._pacer.asked()
+        self.member.take_part()
+        self.member.batch_ended(to_json(start))
+        if (self._is_available_now and self._targets is None) or take_all:
+            self.member.settle()
+        while True:
+            self._pacer.before_look()
+            end = self._next_end(start, take_all=take_all)
+            if end == start and self._is_available_now:
+                self._has_ended = True
+                return end
+            if not self._pacer.after_look(idle=end == start):
+                return end
+
+    def batch_ran(self) -> None:
+        """Take note that the query has run a batch, with something new from any of its sources."""
+        self._pacer.batch_ran()
+
+    def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
+        """Cut into splits what the query owns of a batch; the same for the same batch.
+
+        Raises:
+            FencedMemberError: the group went on without the query.
+            DataLossError: offsets of the batch are gone, and the query fails then.
+            KafkaLogError, OSError: the plan cannot be written.
+        """
+        if self._planned is not None and self._planned[:2] == (start, end):
+            return self._planned[2]
+        for _ in range(_TRIES):
+            self.member.take_part()
+            ranges = self._own_ranges(start, end)
+            splits = self._splits(ranges)
+            if self.member.plan(to_json(start), to_json(end), ranges):
+                self._planned = (start, end, splits)
+                return splits
+        raise FencedMemberError(
+            f"partitions were taken away from the query {_TRIES} times while it planned a batch"
+        )
+
+    def stop(self) -> None:
+        """Fall silent."""
+        self.member.stop()
+
+    def _next_end(self, start: PartitionOffsets, *, take_all: bool) -> PartitionOffsets:
+        self.member.take_part()
+        owned = self.member.owned
+        ends = self._ends(owned)
+        reading = {key: at for key, at in owned.items() if start.get(key) == at}
+        ends = {**reading, **{key: end for key, end in ends.items() if key in reading}}
+        entering = {key: at for key, at in owned.items() if key not in start}
+        available = self._not_before(reading, ends)
+        if not take_all:
+            available = self._limited(reading, available)
+        return {**available, **entering}
+
+    def _ends(self, owned: Mapping[TopicPartition, int]) -> PartitionOffsets:
+        if self._targets is not None:
+            return self._targets
+        ends = self._whole.look(self._look, concerns=owned.__contains__)
+        self._policy.partitions_deleted({key: at for key, at in owned.items() if key not in ends})
+        self.latest = {key: end for key, end in ends.items() if key in owned}
+        if self._is_available_now:
+            self._targets = ends
+        return ends
+
+    def _not_before(self, reading: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Return the ends; where one lies below what was read already, that, or it is a loss."""
+        short = {key: at for key, at in reading.items() if ends[key] < at}
+        lost = {key: at for key, at in short.items() if not self._logs.reaches(key, at)}
+        if self._targets is None:
+            self._policy.ends_before_start(lost, ends)
+        return {key: max(at, ends[key]) for key, at in reading.items()}
+
+    def _limited(self, reading: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        is_gated = self._gate and not self._is_available_now
+        if is_gated and self._gate and not self._gate.opens(reading, ends):
+            return reading
+        limit = self._options.max_offsets_per_trigger
+        if limit is not None:
+            ends = limit_offsets(reading, ends, limit)
+        return self._byte_limit.cut(reading, ends, self._logs) if self._byte_limit else ends
+
+    def _own_ranges(
+        self, start: PartitionOffsets, end: PartitionOffsets
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """Return what there is to read: nothing of what others own, or the group knows as read.
+
+        A group that stands before ``start`` was set back: the next batch goes there.
+        """
+        return {
+            key: (stands, end[key])
+            for key, stands in self.member.owned.items()
+            if key in start and key in end and start[key] <= stands < end[key]
+        }
+
+    def _splits(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> list[LogSplit]:
+        """Cut ranges into splits; what seems lost is looked at again before it counts."""
+        for _ in range(self._options.fetch_retries - 1):
+            try:
+                return self._splits_once(ranges, LossPolicy(fail=True))
+            except DataLossError:
+                system.sleep(self._options.fetch_retry_interval_ms / 1000)
+        return self._splits_once(ranges, self._policy)
+
+    def _splits_once(
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], policy: LossPolicy
+    ) -> list[LogSplit]:
+        start = {key: begin for key, (begin, _) in ranges.items()}
+        end = {key: stop for key, (_, stop) in ranges.items()}
+        found = self._logs.look(end)
+        held = {key: at for key, at in end.items() if found.get(key, at) < at}
+        available = {**found, **{k: at for k, at in held.items() if self._logs.reaches(k, at)}}
+        readable = readable_ranges(start, end, available, self._logs, policy)
+        return plan_splits(readable, self._options, self._logs, policy)
+
+    def _look(self) -> PartitionOffsets:
+        return self._logs.look(self.member.owned)

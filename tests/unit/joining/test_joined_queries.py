@@ -1,0 +1,424 @@
+"""Queries that share a topic: source and sink driven as Spark drives them."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadMaxRows
+from tests.support.consuming import positions, table, written
+from tests.support.joining import ROWS
+
+from kafkalog.errors import FencedMemberError, OptionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.groups.plan_files import load_plan
+from kafkalog.streaming.library import append
+from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.store.policy import SetPolicy
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.support.joining import Queries, Query
+
+ALL = list(range(40))
+NO_LIMIT = ReadMaxRows(1 << 60)
+
+
+def record(folder: Path) -> dict[str, set[int]]:
+    """Return the partitions that each instance reads."""
+    members = GroupCommits([folder], "g", SetPolicy()).look().record.members
+    return {
+        str(each.settings.instance): {key.partition for key in each.assigned}
+        for each in members.values()
+    }
+
+
+def lose(query: Query) -> None:
+    """Let the group go on without a query that does not know it yet."""
+    member = query.member._member
+    assert member is not None
+    member.vanish()
+
+
+def share(*queries: Query) -> None:
+    """Let queries that run nothing find their shares."""
+    for _ in range(4):
+        for each in queries:
+            each.member.take_part()
+
+
+def test_a_query_reads_all_and_publishes_positions_with_rows(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    assert query.batch() == []  # partitions enter where the group stands
+    assert query.at == {"in": {"0": 0, "1": 0, "2": 0, "3": 0}}
+    assert sorted(query.batch() or []) == ALL
+    assert set(positions(folder).values()) == {10}
+    assert query.batch() is None
+    append(folder, "in", table(range(40, 48)))
+    query.batches()
+    assert written(folder) == list(range(48))
+
+
+def test_a_reader_joins_when_it_is_asked_and_not_when_it_is_made(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    query.start()
+    assert record(folder) == {}
+    query.plan()
+    assert record(folder) == {"a": {0, 1, 2, 3}}
+
+
+def test_two_queries_share_and_each_row_is_there_once(folder: Path, queries: Queries) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batches()
+    append(folder, "in", table(range(40, 80)))
+    assert second.plan() is False  # the other one has all
+    assert record(folder) == {"a": {0, 1}, "b": set()}
+    first.plan()
+    second.plan()
+    assert record(folder) == {"a": {0, 1}, "b": {2, 3}}
+    first.batches()
+    second.batches()
+    assert (first.partitions, second.partitions) == ({0, 1}, {2, 3})
+    assert written(folder) == list(range(80))
+
+
+def test_a_running_batch_is_ended_before_its_partitions_are_given_up(
+    folder: Path, queries: Queries
+) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batch()
+    first.plan()
+    rows = first.read()
+    writer, messages = first.stage(rows)
+    second.plan()
+    first.look()
+    second.member.take_part()
+    assert record(folder) == {"a": {0, 1}, "b": set()}
+    writer.commit([*messages], 1)
+    first.look()  # sees by the positions that the batch has ended; no trigger is waited for
+    second.member.take_part()
+    assert record(folder) == {"a": {0, 1}, "b": {2, 3}}
+    assert written(folder) == ALL
+
+
+def test_what_a_batch_reads_nothing_of_is_given_up_while_it_runs(
+    folder: Path, queries: Queries
+) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batches()
+    append(folder, "in", table([40]))  # in partition 0, which stays
+    first.plan()
+    first.read()
+    second.plan()
+    first.look()
+    second.member.take_part()
+    assert record(folder) == {"a": {0, 1}, "b": {2, 3}}
+
+
+def test_a_batch_of_a_member_that_was_lost_publishes_nothing(
+    folder: Path, queries: Queries
+) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batch()
+    first.plan()
+    writer, messages = first.stage(first.read())
+    lose(first)
+    second.batches()
+    with pytest.raises(FencedMemberError, match="has gone on without member"):
+        writer.commit([*messages], 1)
+    assert first.look() is False
+    with pytest.raises(FencedMemberError, match="has gone on without member"):
+        first.member.take_part()
+    first.kill()
+    assert first.batches() == []  # its batch comes again: nothing of that is its own now
+    share(first, second)
+    append(folder, "in", table(range(40, 80)))
+    first.batches()
+    second.batches()
+    assert written(folder) == list(range(80))
+
+
+def test_a_batch_that_was_not_published_comes_again_with_what_is_still_its_own(
+    folder: Path, queries: Queries
+) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batch()
+    first.plan()
+    first.read()
+    lose(first)
+    second.plan()
+    first.kill()
+    first.start()
+    share(second)
+    first.plan()
+    first.member.take_part()
+    share(second, first)
+    assert record(folder) == {"a": {0, 1}, "b": {2, 3}}
+    assert sorted(first.batch() or []) == [each for each in ALL if each % 4 < 2]
+    second.batches()
+    first.batches()
+    assert written(folder) == ALL
+
+
+@pytest.mark.parametrize("shows_checkpoint", [True, False])
+def test_a_batch_that_was_published_and_comes_again_is_skipped(
+    folder: Path, queries: Queries, shows_checkpoint: bool
+) -> None:
+    query = queries.new(shows_checkpoint=shows_checkpoint)
+    query.batch()
+    query.plan()
+    writer, messages = query.stage(query.read())
+    writer.commit([*messages], 1)
+    query.kill()  # before Spark writes down that the batch is done
+    query.start()
+    assert query.batch() == []
+    assert query.done == 2
+    append(folder, "in", table([40]))
+    assert query.batch() == [40]
+    assert written(folder) == [*ALL, 40]
+
+
+def test_rows_of_a_plan_that_was_replaced_are_refused(folder: Path, queries: Queries) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    writer, messages = query.stage(query.read())
+    query.kill()
+    query.start()
+    query.read()
+    with pytest.raises(FencedMemberError, match="a plan that was replaced since"):
+        writer.commit([*messages], 1)
+    output = replace(messages[0].output, nonce="another")
+    again, _ = query.stage(query.read())
+    with pytest.raises(FencedMemberError, match="a plan that was replaced since"):
+        again.commit([replace(messages[0], output=output)], 1)
+
+
+def test_a_plan_that_ends_elsewhere_than_the_checkpoint_says_is_refused(queries: Queries) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    writer, messages = query.stage(query.read())
+    offsets = query.checkpoint / "offsets" / "1"
+    offsets.write_text(offsets.read_text().replace("10", "9"))
+    with pytest.raises(FencedMemberError, match="the query's checkpoint has"):
+        writer.commit([*messages], 1)
+
+
+def test_a_batch_that_is_planned_twice_has_one_plan(folder: Path, queries: Queries) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    rows = query.read()
+    plan = load_plan(folder, "g", "a")
+    assert query.read() == rows
+    assert load_plan(folder, "g", "a") == plan
+
+
+def test_a_query_with_state_is_refused(queries: Queries) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    rows = query.read()
+    writer, messages = query.stage(rows)
+    (query.checkpoint / "state").mkdir()
+    with pytest.raises(OptionError, match="keeps state"):
+        writer.commit([*messages], 1)
+    with pytest.raises(OptionError, match="keeps state"):
+        query.stage(rows)
+
+
+def test_a_sink_without_the_group_is_at_least_once_and_that_is_said_once(
+    folder: Path, queries: Queries, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = queries.new(joins_sink=False)
+    query.batch()
+    query.batch()
+    assert set(positions(folder).values()) == {0}
+    assert query.batch() is None  # what comes next tells that the batch has run
+    assert set(positions(folder).values()) == {10}
+    append(folder, "in", table(range(40, 44)))
+    query.batches()
+    assert set(positions(folder).values()) == {11}
+    assert caplog.text.count("at least once") == 1
+    assert written(folder) == list(range(44))
+
+
+def test_a_batch_that_ran_before_the_query_was_started_again_is_not_read_again(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new(joins_sink=False)
+    query.batch()
+    query.batch()
+    query.kill()
+    assert query.batches() == []
+    assert set(positions(folder).values()) == {10}
+
+
+def test_a_batch_counts_as_run_only_if_the_group_did_not_go_on_without_the_query(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new(joins_sink=False)
+    query.batch()
+    query.batch()
+    lose(query)
+    other = queries.new("b")
+    other.plan()
+    query.kill()
+    query.start()
+    query.member.take_part()
+    lose(other)
+    share(query)
+    query.batch()
+    assert set(positions(folder).values()) == {0}
+
+
+def test_a_partition_in_which_the_group_stands_elsewhere_leaves_and_enters(
+    folder: Path, queries: Queries, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = queries.new()
+    query.batches()
+    query.kill()
+    lost = TopicPartition("in", 2)
+    GroupWriter([str(folder)], "g").commit({lost: 6})
+    caplog.set_level(logging.WARNING)
+    assert query.batch() == []
+    assert query.partitions == {0, 1, 3}
+    assert query.batch() == []
+    assert query.at["in"]["2"] == 6
+    assert query.batch() == [26, 30, 34, 38]
+    assert positions(folder)[lost] == 10
+
+
+def test_what_start_does_not_name_is_not_read(queries: Queries) -> None:
+    query = queries.new()
+    query.batch()
+    reader = query.reader
+    assert reader is not None
+    parts = reader.partitions({"in": {"0": 0}}, {"in": {"0": 4, "1": 9}})
+    rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert [int(row["value"]) for row in rows] == [0, 4, 8, 12]
+    assert ROWS is not None
+
+
+def test_the_second_of_one_name_is_refused_as_long_as_the_first_lives(
+    folder: Path, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = queries.new("a")
+    first.batches()
+    second = queries.new("a")
+
+    def rest(_: float) -> None:
+        first.member._member.beat()  # type: ignore[union-attr]
+
+    monkeypatch.setattr("kafkalog.files.system.system.sleep", rest)
+    monkeypatch.setattr(first.member._member, "_beat_s", -1e9)
+    monkeypatch.setattr(first.member._member, "_interval_s", 0)
+    with pytest.raises(OptionError, match="needs a name of its own"):
+        second.plan()
+    monkeypatch.undo()
+    assert record(folder) == {"a": {0, 1, 2, 3}}
+    append(folder, "in", table([40]))
+    assert first.batch() == [40]
+
+
+def test_a_query_that_hangs_is_replaced_by_one_of_its_name(folder: Path, queries: Queries) -> None:
+    short = {"kafka.session.timeout.ms": "60", "kafka.heartbeat.interval.ms": "20"}
+    first = queries.new("a", source=short)
+    first.batch()
+    first.plan()
+    writer, messages = first.stage(first.read())
+    second = queries.new("a", source=short)
+    second.checkpoint = folder.parent / "another"
+    second.batches()
+    with pytest.raises(FencedMemberError):
+        writer.commit([*messages], 1)
+    assert written(folder) == ALL
+
+
+def test_a_query_that_is_not_asked_for_long_falls_silent(queries: Queries) -> None:
+    query = queries.new(source={"kafka.max.poll.interval.ms": "1"})
+    query.batch()
+    while query.look():
+        pass
+    with pytest.raises(FencedMemberError, match=r"kafka\.max\.poll\.interval\.ms"):
+        query.plan()
+
+
+def test_without_a_name_a_query_keeps_one_in_its_state_location(
+    folder: Path, queries: Queries, tmp_path: Path
+) -> None:
+    source = {"stateLocation": str(tmp_path / "state"), "kafka.group.instance.id": ""}
+    query = queries.new(joins_sink=False, source=source)
+    query.batches()
+    (name,) = record(folder)
+    query.kill()
+    query.batches()
+    assert set(record(folder)) == {name}
+    assert name.startswith("query-")
+
+
+def test_topics_that_match_a_pattern_are_joined_when_they_come(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new(source={"subscribe": "", "subscribePattern": "in"})
+    query.batches()
+    append(folder, "in-2", table(range(40, 44)), options={"numPartitions": 4})
+    query.batches()
+    assert written(folder) == list(range(44))
+
+
+def test_available_now_ends_where_logs_ended_at_its_first_look(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    query.start().prepareForTriggerAvailableNow()
+    query.batch()
+    append(folder, "in", table(range(40, 44)))
+    assert sorted(query.batches()) == ALL
+    assert query.batch() is None
+    query.kill()
+    query.start().prepareForTriggerAvailableNow()
+    query.batches()
+    assert written(folder) == list(range(44))
+
+
+def test_limits_are_shared_by_what_the_query_owns(queries: Queries) -> None:
+    query = queries.new(source={"maxOffsetsPerTrigger": "8"})
+    query.batch()
+    assert len(query.batch() or []) == 8
+    assert query.at == {"in": {"0": 2, "1": 2, "2": 2, "3": 2}}
+
+
+def test_options_that_do_not_go_with_a_group_are_refused(queries: Queries) -> None:
+    for source, words in [
+        ({"kafka.group.id": ""}, r"needs kafka\.group\.id"),
+        ({"kafka.group.instance.id": ""}, r"needs kafka\.group\.instance\.id"),
+        ({"subscribe": "", "assign": '{"in":[0]}'}, "the group decides"),
+        ({"commitGroupOffsets": "true"}, "a member commits its positions"),
+        ({"stopAtOffsets": '{"in":{"0":4}}'}, "a group has no end"),
+        ({"startingOffsets": '{"in":{"0":4}}'}, "a group begins at earliest or latest"),
+        ({"view": "batches"}, "is for view=records"),
+        ({"kafka.heartbeat.interval.ms": "90000"}, "must be less than"),
+        ({"kafka.partition.assignment.strategy": "nearest"}, "accepts one of range"),
+    ]:
+        with pytest.raises(OptionError, match=words):
+            queries.new(source=source).start().initialOffset()
+
+
+def test_a_sink_of_a_group_that_no_query_has_joined_is_refused(queries: Queries) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    rows = query.read()
+    query.name = "another"
+    with pytest.raises(OptionError, match="no query has joined the group there"):
+        query.stage(rows)
