@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.files.atomic import TEMPORARY_SUFFIX
 from kafkalog.files.copies import copy_range
+from kafkalog.files.local_file import peek_at
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
@@ -180,7 +181,7 @@ def _ends_alike(path: Path, source: int, size: int) -> bool:
     start = max(0, size - _COMPARED_BYTES)
     copy = open_regular(path)
     try:
-        return os.pread(copy, size - start, start) == os.pread(source, size - start, start)
+        return peek_at(copy, start, size - start) == peek_at(source, start, size - start)
     finally:
         os.close(copy)
 

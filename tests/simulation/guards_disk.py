@@ -302,4 +302,14 @@ GUARDS: Final = {
         },
         test="unit/operate/test_what_survives.py::test_whenever_the_deletion_of_old_segments_is_cut_off_the_rest_is_a_whole_log",
     ),
+    "what a failed fsync leaves counts as written": Mutation(
+        "a loss of power takes what flush=os had left and a later commit made durable",
+        {"kafkalog.files.regular._write_again": Instead("write_all(descriptor, data, position)")},
+        test="unit/files/test_regular_file.py::test_after_an_fsync_that_failed_the_next_one_has_all_to_write",
+    ),
+    "a read that stops short is the end of the file": Mutation(
+        "committed records beside a recovery count as lost",
+        {"kafkalog.files.local_file.peek_at": Instead("while part and", "while False and")},
+        test="unit/files/test_regular_file.py::test_a_look_that_stops_short_is_continued",
+    ),
 }

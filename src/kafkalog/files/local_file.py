@@ -15,13 +15,22 @@ if TYPE_CHECKING:
 
     from kafkalog.files.open_file import Bytes
 
-__all__ = ["LocalFile", "fill_from", "read_at"]
+__all__ = ["LocalFile", "fill_from", "peek_at", "read_at"]
 
 
 def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8]:
     """Read up to ``length`` bytes into a new array; fewer only where the file ends."""
     data = np.empty(length, np.uint8)
     return data[: fill_from(descriptor, position, data)]
+
+
+def peek_at(descriptor: int, position: int, length: int) -> bytes:
+    """Read a few bytes, without an array; fewer only where the file ends."""
+    data = part = os.pread(descriptor, length, position)
+    while part and len(data) < length:
+        part = os.pread(descriptor, length - len(data), position + len(data))
+        data += part
+    return data
 
 
 def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> int:
@@ -60,8 +69,8 @@ class LocalFile:
         return read_at(self._descriptor, position, length)
 
     def peek(self, position: int, length: int) -> bytes:
-        """Read a few bytes."""
-        return os.pread(self._descriptor, length, position)
+        """Read a few bytes; fewer only where the file ends."""
+        return peek_at(self._descriptor, position, length)
 
     def will_read(self, position: int, end: int) -> None:
         """Leave reading ahead to the kernel."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 _SAFE: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITTEN_AGAIN_BYTES: Final = 1 << 20
 _NO_REGULAR_FILE: Final = frozenset({errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENODEV})
 
 
@@ -178,11 +180,46 @@ def replace_end(descriptor: int, position: int, data: bytes) -> None:
 def sync(descriptor: int) -> None:
     """Make the content of an open file, or the names in an open folder, durable.
 
+    REQUIRES: nobody else writes to the file.
+
     Raises:
         OSError: it may be lost; asking again would not tell.
     """
+    failed = remembered(_FailedSyncs)
     with naming(descriptor):
-        os.fsync(descriptor)
+        if failed and _number(descriptor) in failed:
+            _write_again(descriptor, failed)
+        try:
+            os.fsync(descriptor)
+        except OSError:
+            if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                failed.add(_number(descriptor))
+                with suppress(OSError):
+                    _write_again(descriptor, failed)
+            raise
+
+
+class _FailedSyncs(set[tuple[int, int]]):
+    """The files that are to be written again, since an fsync of this process failed."""
+
+
+def _number(descriptor: int) -> tuple[int, int]:
+    found = os.fstat(descriptor)
+    return found.st_dev, found.st_ino
+
+
+def _write_again(descriptor: int, failed: _FailedSyncs) -> None:
+    """Write what a file has over itself, after an fsync that failed.
+
+    Linux counts pages as written then that never reached the disk: the next fsync would leave them
+    out, and succeed. Others may have left some of them to the system. While memory has them, this
+    lets the next fsync write them.
+    """
+    position = 0
+    while data := os.pread(descriptor, _WRITTEN_AGAIN_BYTES, position):
+        write_all(descriptor, data, position)
+        position += len(data)
+    failed.discard(_number(descriptor))
 
 
 def fsync_file(path: Path, *, missing_ok: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from typing import TYPE_CHECKING
@@ -9,9 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files.local_file import peek_at
 from kafkalog.files.regular import (
     create_exclusive,
     fsync_directory,
+    fsync_file,
     make_directory,
     open_regular,
     read_regular,
@@ -118,3 +121,54 @@ def test_every_byte_is_written_though_a_write_stops_short(
     os.close(descriptor)
     fsync_directory(tmp_path)
     assert (tmp_path / "file").read_bytes() == b"\0\x000123456789"
+
+
+def test_after_an_fsync_that_failed_the_next_one_has_all_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, content = tmp_path / "file", os.urandom(3_000_000)
+    path.write_bytes(content)
+    written: set[int] = set()
+    pwrite = os.pwrite
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    def write(descriptor: int, data: bytes, position: int) -> int:
+        count = pwrite(descriptor, data, position)
+        written.update(range(position, position + count))
+        return count
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        patch.setattr(os, "pwrite", write)
+        with pytest.raises(OSError, match="the disk"):
+            fsync_file(path)
+        assert written == set(range(len(content)))
+        assert path.read_bytes() == content
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(OSError, match="the disk"):
+            fsync_file(path)
+    written.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", write)
+        fsync_file(path)  # what could not be written again then is now
+        assert written == set(range(len(content)))
+        written.clear()
+        fsync_file(path)
+    assert not written
+
+
+def test_a_look_that_stops_short_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, pread = tmp_path / "file", os.pread
+    path.write_bytes(b"0123456789")
+    with monkeypatch.context() as patch, path.open("rb") as file:
+        patch.setattr(os, "pread", lambda file, count, at: pread(file, min(count, 3), at))
+        assert peek_at(file.fileno(), 1, 8) == b"12345678"
+        assert peek_at(file.fileno(), 8, 8) == b"89"
+        assert peek_at(file.fileno(), 10, 8) == b""
