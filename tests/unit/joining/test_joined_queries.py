@@ -298,6 +298,21 @@ def test_a_partition_in_which_the_group_stands_elsewhere_leaves_and_enters(
     assert positions(folder)[lost] == 10
 
 
+def test_a_batch_that_comes_again_does_not_read_what_the_group_was_set_back_to(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    query.batches()
+    append(folder, "in", table(range(40, 48)))
+    query.plan()
+    query.kill()
+    back = TopicPartition("in", 2)
+    GroupWriter([str(folder)], "g").commit({back: 6})
+    assert sorted(query.batch() or []) == [40, 41, 43, 44, 45, 47]
+    assert query.batches() == [26, 30, 34, 38, 42, 46]
+    assert set(positions(folder).values()) == {12}
+
+
 def test_what_start_does_not_name_is_not_read(queries: Queries) -> None:
     query = queries.new()
     query.batch()
