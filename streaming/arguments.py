@@ -27,8 +27,15 @@ def joined(path: Paths) -> str:
 
 
 def topic_names(topics: str | Sequence[str]) -> list[str]:
-    """Return the names of one topic, or of several."""
-    return [topics] if isinstance(topics, str) else list(topics)
+    """Return the names of one topic, or of several.
+
+    Raises:
+        OptionError: there is none.
+    """
+    names = [topics] if isinstance(topics, str) else list(topics)
+    if not names:
+        raise OptionError("an empty list of topics was given: name one, or several")
+    return names
 
 
 def texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:

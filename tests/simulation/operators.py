@@ -65,6 +65,8 @@ def deleter(scene: Scene, name: str, operations: int, chance: random.Random) -> 
                     cut.starts.clear()  # it says that nothing was changed
                     highest = dict.fromkeys(highest, 0)
                     continue
+                if done.problems:  # what they are about is as it was
+                    cut.starts.clear()
                 for each in done.partitions:
                     cut.starts[each.topic_partition.partition] = each.start
         finally:

@@ -299,6 +299,13 @@ def test_options_are_checked_when_it_is_made(
         consumer(folder, options=options)
 
 
+def test_a_list_without_topics_is_refused_by_what_it_is(folder: Path) -> None:
+    with pytest.raises(OptionError, match="an empty list of topics"):
+        kafkalog.Consumer(folder, "g", [])
+    with pytest.raises(OptionError, match="an empty list of topics"):
+        kafkalog.read(folder, [])
+
+
 def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
     reader = consumer(folder)
     with pytest.raises(OptionError, match="not the same set"):
