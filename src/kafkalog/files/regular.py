@@ -193,7 +193,6 @@ def sync(descriptor: int) -> None:
             os.fsync(descriptor)
         except OSError:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
-                failed.add(_number(descriptor))
                 with suppress(OSError):
                     _write_again(descriptor, failed)
             raise
@@ -213,13 +212,19 @@ def _write_again(descriptor: int, failed: _FailedSyncs) -> None:
 
     Linux counts pages as written then that never reached the disk: the next fsync would leave them
     out, and succeed. Others may have left some of them to the system. While memory has them, this
-    lets the next fsync write them.
+    lets the next fsync write them. A file that is open for reading only is left to who writes it.
     """
-    position = 0
+    number, position = _number(descriptor), 0
+    failed.add(number)
     while data := os.pread(descriptor, _WRITTEN_AGAIN_BYTES, position):
-        write_all(descriptor, data, position)
+        try:
+            write_all(descriptor, data, position)
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                break
+            raise
         position += len(data)
-    failed.discard(_number(descriptor))
+    failed.discard(number)
 
 
 def fsync_file(path: Path, *, missing_ok: bool = False) -> None:

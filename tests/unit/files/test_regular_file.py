@@ -19,6 +19,7 @@ from kafkalog.files.regular import (
     open_regular,
     read_regular,
     replace_end,
+    sync,
     write_all,
 )
 
@@ -160,6 +161,23 @@ def test_after_an_fsync_that_failed_the_next_one_has_all_to_write(
         written.clear()
         fsync_file(path)
     assert not written
+
+
+def test_a_file_that_is_only_read_can_be_synced_again_after_an_fsync_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x")
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, "the disk")
+
+    with path.open("rb") as file:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", fail)
+            with pytest.raises(OSError, match="the disk"):
+                sync(file.fileno())
+        sync(file.fileno())
 
 
 def test_a_look_that_stops_short_is_continued(
