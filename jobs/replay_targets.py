@@ -16,11 +16,11 @@ from pyspark.sql import functions as sf
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.local_paths import folder_in_both
 from kafkalog.jobs.inputs import read_brokers, require_answer
-from kafkalog.jobs.times import iso_time
 from kafkalog.model import partition_counts, validate_topic_name
 from kafkalog.streaming.operate.topics import create
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.times import iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

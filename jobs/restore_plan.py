@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
-from kafkalog.jobs.times import parse_iso_time
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.commit.row_digest import rows_of
 from kafkalog.streaming.log.config import LogConfig, understood
@@ -19,6 +18,7 @@ from kafkalog.streaming.operate.copied_bounds import Bounds
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.offsets import parse_partition_longs
 from kafkalog.streaming.store.topics import check_writable
+from kafkalog.streaming.times import parse_iso_time
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
-from kafkalog.jobs.times import shown_time
+from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
-__all__ = ["OptionValues", "Paths", "joined", "key_bytes", "texts", "topic_names"]
+__all__ = ["OptionValue", "OptionValues", "Paths", "joined", "key_bytes", "texts", "topic_names"]
 
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
 """One log directory, or those that belong together (Kafka's ``log.dirs``)."""
 
-OptionValues = Mapping[str, str | int | float | bool]
-"""Options by their names, in any case; values as Spark's readers and writers take them."""
+OptionValue = str | int | float | bool | datetime | Mapping[Any, Any] | Sequence[Any]
+"""A value as Spark's readers and writers take it, a time, or what would be written as JSON.
+
+Offsets are a dict by topic and partition, or by pairs of them: ``{"flights": {0: 23}}`` and
+``{("flights", 0): 23}`` say the same.
+"""
+
+OptionValues = Mapping[str, OptionValue]
+"""Options by their names, in any case."""
 
 
 def joined(path: Paths) -> str:
@@ -43,10 +52,41 @@ def texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:
     for name in options:
         if name.lower().removeprefix("kafka.") in arguments:
             raise OptionError(f"option {name!r} is none of this function's: use its arguments")
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-    }
+    return {name: _text(name, value) for name, value in options.items()}
+
+
+def _text(name: str, value: OptionValue) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return json.dumps(_nested(name, value), default=_json_value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        raise OptionError(f"option {name!r} is {value!r}, expected a text, a number or a dict")
+    return str(value)
+
+
+def _nested(name: str, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Bring ``{(topic, partition): number}`` into the form of ``{topic: {partition: number}}``."""
+    if not all(isinstance(key, tuple) for key in value):
+        if any(isinstance(key, tuple) for key in value):
+            raise OptionError(f"option {name!r} has topics and partitions side by side: {value!r}")
+        return value
+    found: dict[Any, dict[Any, Any]] = {}
+    for key, each in value.items():
+        if len(key) != 2:
+            raise OptionError(f"option {name!r} has {key!r}, expected a topic and a partition")
+        found.setdefault(key[0], {})[key[1]] = each
+    return found
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, set | frozenset | range):
+        return sorted(value)
+    return str(value)
 
 
 def key_bytes(key: bytes | str) -> bytes:

@@ -28,15 +28,17 @@ from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.session import ensure_set
+from kafkalog.streaming.times import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from datetime import datetime
 
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.consumer.consumer import Consumer
-    from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.source.read_rows import ReadRows
     from kafkalog.streaming.store.session import Condition
 
 __all__ = [
@@ -52,11 +54,12 @@ __all__ = [
 ]
 
 _OF_APPEND: Final = frozenset(
-    {"path", "topic", "transactional.id", "txnappid", "txnversion", "checkpointlocation"}
+    {"path", "topic", "subscribe", "transactional.id", "txnappid", "txnversion"}
+    | {"checkpointlocation"}
 )
-_OF_READ: Final = frozenset({"path", "subscribe", "subscribepattern", "assign"})
+_OF_READ: Final = frozenset({"path", "subscribe"})
 _OF_GET: Final = _OF_READ | {
-    *("view", "includeheaders", "minpartitions"),
+    *("subscribepattern", "assign", "view", "includeheaders", "minpartitions"),
     *("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp"),
 }
 
@@ -169,7 +172,7 @@ def _append(
 @crosses_border
 def read(
     path: Paths,
-    topic: str | Sequence[str],
+    topic: str | Sequence[str] | None = None,
     *,
     columns: Sequence[str] = (),
     strings: Sequence[str] = (),
@@ -179,13 +182,15 @@ def read(
 
     Args:
         path: the log directories, or the folder of one partition.
-        topic: one topic, or several.
+        topic: one topic, or several; None where ``subscribePattern`` or ``assign`` says which.
         columns: which of ``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``,
-            ``timestampType`` and ``headers`` to read, in this order; default: the first seven.
+            ``timestampType`` and ``headers`` to read, in this order; default: the first seven. Of
+            the views ``batches``, ``offsets`` and ``transactions``, which of theirs; default: all.
         strings: those of ``key`` and ``value`` to give as string instead of binary. The bytes are
             taken as they are, and not checked.
         options: the source's other options, as for Spark: ``startingOffsets`` (default
-            ``earliest``), ``endingOffsets``, and so on; see ``docs/options.md``.
+            ``earliest``), ``endingOffsets``, ``view``, and so on; see ``docs/options.md``. Offsets
+            may be a dict, and times a ``datetime``.
 
     Returns:
         a reader to iterate over, or to take a table from by ``read_all()``. Rows of a partition
@@ -203,7 +208,7 @@ def read(
     parsed, rows = _reading(path, topic, columns, strings, options)
     with naming_way_out(parsed):
         splits = plan_latest(parsed) if parsed.shows_latest else plan_batch(parsed)
-    return pa.RecordBatchReader.from_batches(rows.to_arrow(), _rows_of(splits, parsed, rows))
+    return pa.RecordBatchReader.from_batches(rows.schema, _rows_of(splits, parsed, rows))
 
 
 @crosses_border
@@ -214,7 +219,7 @@ def get(
     *,
     partition: int | None = None,
     as_of_offset: int | None = None,
-    as_of_timestamp: int | None = None,
+    as_of_timestamp: int | str | datetime | None = None,
     options: OptionValues | None = None,
 ) -> dict[str, Any] | None:
     """Look for the newest record of a key, from the end of its partition backwards.
@@ -225,7 +230,8 @@ def get(
         key: the key; text stands for its UTF-8.
         partition: the one to look in; default: the one that producers choose by the key's hash.
         as_of_offset: the newest record below this offset.
-        as_of_timestamp: the newest before the first record with this timestamp (ms) or a later one.
+        as_of_timestamp: the newest before the first record of this time or a later one; ISO 8601
+            text (UTC, unless it says otherwise), milliseconds, or a ``datetime``.
         options: the source's other options; with ``tombstones`` a null value is an answer too.
 
     Returns:
@@ -242,7 +248,7 @@ def get(
     given = {"path": joined(path), **texts(options or {}, _OF_GET)}
     sought = key_bytes(key)
     partition = lookup.partition_to_search(given, topic, sought, partition)
-    as_of = lookup.AsOf(as_of_offset, as_of_timestamp)
+    as_of = lookup.AsOf(as_of_offset, _moment(as_of_timestamp))
     found = lookup.look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
     rows = [row for batch in found for row in batch.to_pylist()]
     return rows[0] if rows else None
@@ -258,7 +264,7 @@ def scan(
     high: bytes | str | None = None,
     partition: int | None = None,
     as_of_offset: int | None = None,
-    as_of_timestamp: int | None = None,
+    as_of_timestamp: int | str | datetime | None = None,
     options: OptionValues | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Look for the newest records of many keys, in the order of the keys' bytes.
@@ -284,8 +290,12 @@ def scan(
     span = KeySpan.named(*bounds)
     if partition is not None:
         partition = lookup.partition_to_search(given, topic, b"", partition)
-    as_of = lookup.AsOf(as_of_offset, as_of_timestamp)
+    as_of = lookup.AsOf(as_of_offset, _moment(as_of_timestamp))
     yield from lookup.look_up_span(given, topic, span, partition=partition, as_of=as_of)
+
+
+def _moment(time: int | str | datetime | None) -> int | None:
+    return None if time is None else moment("as_of_timestamp", time)
 
 
 def cache_stats() -> CacheStats:
@@ -296,7 +306,7 @@ def cache_stats() -> CacheStats:
 @crosses_border
 def tail(
     path: Paths,
-    topic: str | Sequence[str],
+    topic: str | Sequence[str] | None = None,
     *,
     columns: Sequence[str] = (),
     strings: Sequence[str] = (),
@@ -324,42 +334,41 @@ def tail(
 
     parsed, rows = _reading(path, topic, columns, strings, options)
     for split in new_splits(parsed, idle_timeout):
-        yield from read_split(split, parsed, rows)
+        yield from map(rows.chosen, read_split(split, parsed, rows.of_records))
 
 
 @crosses_border
 def _rows_of(
-    splits: Iterable[LogSplit], options: ReadOptions, rows: RowSchema
+    splits: Iterable[LogSplit], options: ReadOptions, rows: ReadRows
 ) -> Iterator[pa.RecordBatch]:
     from kafkalog.streaming.source.latest import LatestSplit, read_latest  # noqa: PLC0415
     from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
     for split in splits:
-        if isinstance(split, LatestSplit):
-            yield from read_latest(split, options, rows)
+        if isinstance(split, LatestSplit) and rows.of_records is not None:
+            yield from read_latest(split, options, rows.of_records)
         else:
-            yield from read_split(split, options, rows)
+            yield from map(rows.chosen, read_split(split, options, rows.of_records))
 
 
 def _reading(
     path: Paths,
-    topic: str | Sequence[str],
+    topic: str | Sequence[str] | None,
     columns: Sequence[str],
     strings: Sequence[str],
     options: OptionValues | None,
-) -> tuple[ReadOptions, RowSchema]:
-    from kafkalog.streaming.schema import RowSchema  # noqa: PLC0415
+) -> tuple[ReadOptions, ReadRows]:
     from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+    from kafkalog.streaming.source.read_rows import ReadRows  # noqa: PLC0415
 
-    given = {"subscribe": ",".join(topic_names(topic)), **texts(options or {}, _OF_READ)}
-    parsed = ReadOptions.parse({"path": joined(path), **given})
+    given = {"path": joined(path), **texts(options or {}, _OF_READ)}
+    if topic is not None:
+        given["subscribe"] = ",".join(topic_names(topic))
+    parsed = ReadOptions.parse(given)
     warn_ignored(parsed.ignored)
-    if parsed.has_view:
-        raise OptionError(f"view={parsed.view} is for Spark: rows here are records")
     if parsed.commit_group_offsets:
         raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
-    rows = RowSchema.named(columns, strings=strings, include_headers=parsed.include_headers)
-    return parsed, rows
+    return parsed, ReadRows.of(parsed, columns, strings)
 
 
 def _batches(

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
-from kafkalog.streaming.log.files import parse_partition_directory
+from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.streaming.log.log_dir import entries_of
-from kafkalog.streaming.log.segments import LogSegments
+from kafkalog.streaming.log.nearby import log_dirs_near
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,28 +40,8 @@ def explain_nothing(paths: Sequence[Path]) -> None:
         else:
             raise LogDirectoryError(
                 f"{path} is no log directory: it holds no folder such as topic-0 with a .log file "
-                f"in it, but {listed(names)}{_log_dirs_near(path)}"
+                f"in it, but {listed(names)}{log_dirs_near(path)}"
             )
-
-
-def _log_dirs_near(path: Path) -> str:
-    """Name what was meant, if a folder was named that is one level too high or too low."""
-    try:
-        if _is_log_dir(path.parent):
-            return f". Its parent is a log directory: {path.parent}"
-        below = [path / entry.name for entry in entries_of(path) if entry.is_dir()]
-        found = sorted(str(each) for each in below if _is_log_dir(each))
-    except KafkaLogError:
-        return ""
-    return f". Log directories in it: {listed(found)}" if found else ""
-
-
-def _is_log_dir(path: Path) -> bool:
-    names = {entry.name for entry in entries_of(path)}
-    if STATE_FILE in names or META_PROPERTIES in names:
-        return True
-    folders = (path / name for name in names if parse_partition_directory(name) is not None)
-    return any(LogSegments.of(folder) for folder in folders)
 
 
 def listed(names: Sequence[str]) -> str:

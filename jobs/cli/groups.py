@@ -97,9 +97,9 @@ def delete_group(
 
 def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartition, int]:
     from kafkalog.errors import OptionError  # noqa: PLC0415
-    from kafkalog.jobs.times import milliseconds_of  # noqa: PLC0415
     from kafkalog.streaming.groups.administration import EARLIEST, LATEST  # noqa: PLC0415
     from kafkalog.streaming.source.offsets import parse_partition_longs  # noqa: PLC0415
+    from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
 
     if (to is None) == (offsets is None):
         raise OptionError("say where the group goes: either --to or --offsets")

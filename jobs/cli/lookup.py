@@ -61,8 +61,8 @@ def get(  # noqa: PLR0917 - what the command line offers
     """Show the newest record of a key, or of several; ends with 1 if there is none."""
     with one_line_errors():
         from kafkalog.jobs.cli.lookup_rows import Sought, find_rows  # noqa: PLC0415
-        from kafkalog.jobs.times import milliseconds_of  # noqa: PLC0415
         from kafkalog.streaming.source.lookup import AsOf  # noqa: PLC0415
+        from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
 
         time = None
         if as_of_timestamp is not None:

@@ -81,7 +81,7 @@ class Words:
             UnknownTopicOrPartitionError: nothing is known of the transactional id.
         """
         from kafkalog.jobs.records.wanted import HeaderWanted, RecordsWanted  # noqa: PLC0415
-        from kafkalog.jobs.times import milliseconds_of  # noqa: PLC0415
+        from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
 
         return RecordsWanted(
             partition=self.partition,

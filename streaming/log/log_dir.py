@@ -21,6 +21,7 @@ from kafkalog.streaming.log.files import (
     parse_partition_directory,
     parse_retired_directory,
 )
+from kafkalog.streaming.log.nearby import log_dirs_near
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -254,11 +255,16 @@ def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
         with os.scandir(path) as entries:
             return list(entries)
     except OSError as error:
+        near = log_dirs_near(path)
         if isinstance(error, FileNotFoundError) and not isinstance(path, RemotePath):
             raise LogDirectoryError(
                 f"log directory {path} does not exist; check its name, and where several machines "
                 "work, that it is mounted on each. If nothing was written yet: a first write makes "
-                "it, and a stream with subscribePattern waits for topics in an empty one"
+                f"it, and a stream with subscribePattern waits for topics in an empty one{near}"
+            ) from error
+        if near:
+            raise LogDirectoryError(
+                f"log directory {path} cannot be listed: {error.strerror or error}{near}"
             ) from error
         raise LogDirectoryError(
             f"log directory {path} cannot be listed: {error.strerror or error}; where several "

@@ -69,6 +69,13 @@ class WriteOptions(Options):
     topic: str | None = option(
         "topic", TEXT, default=None, doc="the topic of every row. It comes before a column topic"
     )
+    subscribe: str | None = option(
+        "subscribe",
+        TEXT,
+        default=None,
+        doc="the topic that a temporary view of SQL is read from. INSERT INTO the view appends to "
+        "it, where topic is not given",
+    )
     num_partitions: int | None = option(
         "numPartitions",
         integer(1, 100_000),
@@ -296,6 +303,8 @@ class WriteOptions(Options):
     )
 
     def __post_init__(self) -> None:
+        if self.topic is None and self.subscribe is not None and "," not in self.subscribe:
+            object.__setattr__(self, "topic", self.subscribe)
         self._check_topic()
         LogConfig.from_mapping(self.settings)
         if (self.txn_app_id is None) != (self.txn_version is None):

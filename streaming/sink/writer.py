@@ -104,6 +104,12 @@ def make_batch_writer(
             'a log is only appended to: write with mode("append"); a stream in update mode does so '
             "in foreachBatch"
         )
+    if "path" not in options:
+        raise OptionError(
+            "option 'path' is missing: save(path) names the log directories. Spark hands no "
+            "options of a table to a Python data source: INSERT INTO a temporary view (CREATE "
+            "TEMPORARY VIEW … USING kafkalog OPTIONS (path …, subscribe …)), or save a DataFrame"
+        )
     plan = _plan(options, schema)
     given = plan.options
     if given.group is not None:

@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
+from kafkalog.streaming.times import milliseconds_of
 
 __all__ = [
     "EARLIEST",
@@ -26,6 +27,7 @@ __all__ = [
     "parse_assignment",
     "parse_offsets",
     "parse_partition_longs",
+    "parse_partition_times",
     "to_json",
 ]
 
@@ -86,13 +88,33 @@ def from_json_text(text: object) -> PartitionOffsets:
 
 
 def parse_partition_longs(option: str, text: str, minimum: int) -> PartitionOffsets:
-    """Parse an option such as ``{"flights":{"0":23,"1":-1}}`` (offsets or timestamps).
+    """Parse an option such as ``{"flights":{"0":23,"1":-1}}``.
 
     Raises:
         OptionError: no JSON of this form, or a number below ``minimum`` or beyond an int64.
     """
     example = '{"topicA":{"0":23,"1":45},"topicB":{"0":10}}'
     return _partition_longs(option, text, _object(option, text, example), minimum, example)
+
+
+def parse_partition_times(option: str, text: str) -> PartitionOffsets:
+    """Parse ``{"flights":{"0":1700000000000,"1":"2026-11-22T10:15:00Z"}}`` to milliseconds.
+
+    Raises:
+        OptionError: no JSON of this form, no time, or one in seconds by all appearances.
+    """
+    example = '{"topicA":{"0":"2026-11-22T10:15:00Z","1":1700000000000}}'
+    given = _object(option, text, example)
+    for topic, of_topic in given.items():
+        if isinstance(of_topic, dict):
+            named = {
+                name: milliseconds_of(f"option {option!r} of {topic}-{name}", str(time))
+                if type(time) in {int, str}
+                else time
+                for name, time in of_topic.items()
+            }
+            given[topic] = named
+    return _partition_longs(option, text, given, 0, example)
 
 
 def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffsets]:

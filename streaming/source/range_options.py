@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.options import READABLE_PATHS, TEXT, Options, choice, integer, option
+from kafkalog.streaming.options import BOOLEAN, READABLE_PATHS, TEXT, Kind, Options, choice, option
+from kafkalog.streaming.times import TIME_ACCEPTS, read_moment
 
 __all__ = ["RangeOptions"]
 
-_LONG_MS: Final = integer(minimum=0)
+_MOMENT: Final = Kind(TIME_ACCEPTS, read_moment)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,13 @@ class RangeOptions(Options):
         default=None,
         doc="a regular expression (Python's). It is searched anywhere in a topic's name. Internal "
         "topics are left out",
+    )
+    wait_for_topics: bool = option(
+        "waitForTopics",
+        BOOLEAN,
+        default=False,
+        doc="true: a stream waits for topics of subscribe that are not there yet, and reads each "
+        "from its first record on. false: it fails. The log directory itself must be there",
     )
     assign: str | None = option(
         "assign", TEXT, default=None, doc='partitions to read, as JSON: {"topicA":[0,1]}'
@@ -55,16 +63,14 @@ class RangeOptions(Options):
     )
     starting_timestamp: int | None = option(
         "startingTimestamp",
-        _LONG_MS,
+        _MOMENT,
         default=None,
-        unit="ms",
         doc="start at the first record of each partition with this timestamp or a later one",
     )
     ending_timestamp: int | None = option(
         "endingTimestamp",
-        _LONG_MS,
+        _MOMENT,
         default=None,
-        unit="ms",
         doc="end each partition before its first record with this timestamp or a later one. A "
         "stream ends there too",
     )
@@ -72,14 +78,13 @@ class RangeOptions(Options):
         "startingOffsetsByTimestamp",
         TEXT,
         default=None,
-        unit="ms",
-        doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}',
+        doc='startingTimestamp per partition, as JSON: {"topicA":{"0":1700000000000}}, or '
+        '{"topicA":{"0":"2026-11-22T10:15:00Z"}}',
     )
     ending_offsets_by_timestamp: str | None = option(
         "endingOffsetsByTimestamp",
         TEXT,
         default=None,
-        unit="ms",
         doc="endingTimestamp per partition, as JSON",
     )
     starting_timestamp_strategy: str = option(

@@ -364,6 +364,8 @@ class ReadOptions(GroupOptions):
         """Refuse options that only make sense in a stream, and would be missed in a batch."""
         if self.commit_group_offsets:
             raise OptionError("option 'commitGroupOffsets' is for streaming queries")
+        if self.wait_for_topics:
+            raise OptionError("option 'waitForTopics' is for streaming queries and kafkalog.tail")
         if self.stop_at_offsets is not None:
             raise OptionError(
                 "option 'stopAtOffsets' is for streaming queries; use endingOffsets in a batch"

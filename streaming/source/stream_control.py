@@ -103,7 +103,9 @@ class StreamControl:
         """
         if self._initial is None:
             ends = self._whole.look(lambda: self._look({}))
-            self._subscription.require_topics(self._logs.existing(), self._options.paths)
+            self._subscription.require_topics(
+                self._logs.existing(), self._options.paths, wait=self._options.wait_for_topics
+            )
             for _ in range(self._options.fetch_retries - 1):
                 try:
                     self._initial = self._resolved(ends)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.places import as_path
 from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition, validate_topic_name
+from kafkalog.streaming.log.nearby import log_dirs_near
 from kafkalog.streaming.source.offsets import parse_assignment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kafkalog.streaming.source.read_options import ReadOptions
 
@@ -91,10 +93,13 @@ class Subscription:
             return topic not in INTERNAL_TOPICS and self.pattern.search(topic) is not None
         return topic_partition.topic in self.topics or topic_partition in self.partitions
 
-    def require_topics(self, existing: Iterable[TopicPartition], paths: Iterable[str]) -> None:
+    def require_topics(
+        self, existing: Iterable[TopicPartition], paths: Iterable[str], *, wait: bool = False
+    ) -> None:
         """Refuse to start without a topic that ``subscribe`` names, as a broker would.
 
-        What a pattern or ``assign`` names may come later: a warning says what is not there yet.
+        What a pattern or ``assign`` names may come later, and what is waited for (``wait``): a
+        warning says what is not there yet.
 
         Raises:
             UnknownTopicOrPartitionError: none of its partitions is among those that exist.
@@ -102,12 +107,9 @@ class Subscription:
         found = set(existing)
         topics = {topic for topic, _ in found}
         missing = self.topics - topics
+        paths = [*paths]
         if missing:
-            raise UnknownTopicOrPartitionError(
-                f"no partition of topic {', '.join(sorted(missing))} is in {', '.join(paths)}"
-                f"{_holding(topics)}; a topic comes with its first write, and a stream "
-                "with subscribePattern waits for it"
-            )
+            _tell_missing(missing, topics, paths, wait=wait)
         if self.pattern is not None and not any(map(self.selects, found)):
             _LOGGER.warning(
                 "subscribePattern %r matches no topic in %s%s; internal topics are left out",
@@ -121,6 +123,20 @@ class Subscription:
                 ", ".join(paths),
                 _named(map(str, self.partitions - found)),
             )
+
+
+def _tell_missing(
+    missing: Iterable[str], topics: set[str], paths: Sequence[str], *, wait: bool
+) -> None:
+    names, where = ", ".join(sorted(missing)), ", ".join(map(str, paths))
+    if wait:
+        _LOGGER.warning("waiting for topic %s in %s%s", names, where, _holding(topics))
+        return
+    near = "" if topics else "".join(log_dirs_near(as_path(path)) for path in paths)
+    raise UnknownTopicOrPartitionError(
+        f"no partition of topic {names} is in {where}{_holding(topics)}; a topic comes with its "
+        f"first write, and a stream with waitForTopics or subscribePattern waits for it{near}"
+    )
 
 
 def _holding(topics: Iterable[str]) -> str:

@@ -6,11 +6,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from tests.support.sinking import values_of
 
+import kafkalog
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.streaming.operate.topics import alter
 
@@ -235,6 +237,20 @@ def test_batch_writes_append_and_the_source_reads_back_all_columns(
     assert [(header.key, header.value) for header in first.headers] == [("h", b"1"), ("h", None)]
     assert (second.key, bytes(second.value), second.offset) == (None, b"v", 1)
     assert second.headers is None
+
+
+def test_sql_inserts_into_a_temporary_view(spark: SparkSession, tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["first"]}))
+    spark.sql(
+        "CREATE TEMPORARY VIEW inserted (key STRING, value STRING) USING kafkalog "
+        f"OPTIONS (path '{tmp_path}', subscribe 't')"
+    )
+    try:
+        spark.sql("INSERT INTO inserted VALUES ('k', 'second')")
+        rows = spark.sql("SELECT key, value FROM inserted ORDER BY value").collect()
+    finally:
+        spark.catalog.dropTempView("inserted")
+    assert [tuple(row) for row in rows] == [(None, "first"), ("k", "second")]
 
 
 def test_a_version_that_was_written_is_skipped(spark: SparkSession, tmp_path: Path) -> None:

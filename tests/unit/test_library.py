@@ -236,7 +236,7 @@ def test_options_may_be_numbers_and_booleans_as_in_spark(tmp_path: Path) -> None
         ({"path": "/other"}, "use its arguments"),
         ({"Subscribe": "other"}, "use its arguments"),
         ({"commitGroupOffsets": "true", "kafka.group.id": "g"}, "streaming queries of Spark"),
-        ({"view": "offsets"}, "rows here are records"),
+        ({"view": "offsets"}, "reads __consumer_offsets alone"),
     ],
 )
 def test_options_that_mean_nothing_here_are_refused(

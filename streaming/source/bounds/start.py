@@ -18,7 +18,7 @@ from kafkalog.streaming.source.offsets import (
     EARLIEST,
     LATEST,
     parse_offsets,
-    parse_partition_longs,
+    parse_partition_times,
 )
 
 if TYPE_CHECKING:
@@ -232,4 +232,4 @@ def _of_group(option: str, text: str, default: int) -> Bound:
 
 
 def _timestamps(option: str, text: str) -> Bound:
-    return Bound(option, each=parse_partition_longs(option, text, 0), timestamps=True)
+    return Bound(option, each=parse_partition_times(option, text), timestamps=True)

@@ -21,7 +21,7 @@ from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.records.format import RecordFormat
 from kafkalog.jobs.records.reading import producers_of_transaction
-from kafkalog.jobs.times import milliseconds_of, shown_time
+from kafkalog.streaming.times import milliseconds_of, shown_time
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,67 @@
+"""The log directories near a folder that was named in place of one: a level too high or too low."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["is_partition_folder", "log_dirs_near"]
+
+_SHOWN: Final = 10
+
+
+def log_dirs_near(path: Path) -> str:
+    """Return the end of a sentence that names what was meant instead of ``path``, or nothing.
+
+    That is the nearest folder above it that is a log directory, or those right below it.
+    """
+    for above in [path.parent] if isinstance(path, RemotePath) else path.parents:
+        names = _names(above)
+        if _is_log_dir(above, names):
+            which = "Its parent is" if above == path.parent else "It lies in"
+            return f". {which} a log directory: {above}"
+        if names and above != path.parent:
+            break
+    found = [str(path / name) for name in sorted(_names(path)) if _holds_log(path / name)]
+    if not found:
+        return ""
+    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+    return f". Log directories in it: {', '.join(found[:_SHOWN])}{more}"
+
+
+def is_partition_folder(path: Path) -> bool:
+    """Whether a folder is named as a partition's and has a segment."""
+    return parse_partition_directory(path.name) is not None and _has_segment(path)
+
+
+def _holds_log(path: Path) -> bool:
+    return _is_log_dir(path, _names(path))
+
+
+def _is_log_dir(path: Path, names: frozenset[str]) -> bool:
+    if STATE_FILE in names or META_PROPERTIES in names:
+        return True
+    folders = (path / name for name in names if parse_partition_directory(name) is not None)
+    return any(map(_has_segment, folders))
+
+
+def _has_segment(folder: Path) -> bool:
+    return any(parse_base_offset(name, LOG) is not None for name in _names(folder))
+
+
+def _names(path: Path) -> frozenset[str]:
+    """List a folder; nothing where that is not possible."""
+    try:
+        if isinstance(path, RemotePath):
+            return frozenset(entry.name for entry in path.entries())
+        return frozenset(os.listdir(path))  # noqa: PTH208 - names are enough
+    except OSError:
+        return frozenset()

@@ -1,0 +1,99 @@
+"""Points in time as people write them: ISO 8601, or milliseconds since 1970."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from kafkalog.errors import OptionError
+from kafkalog.model import MAX_OFFSET
+
+__all__ = [
+    "TIME_ACCEPTS",
+    "iso_time",
+    "milliseconds_of",
+    "moment",
+    "parse_iso_time",
+    "read_moment",
+    "shown_time",
+]
+
+TIME_ACCEPTS: Final = "a time such as 2026-11-22T10:15:00Z, or milliseconds since 1970"
+
+_SECONDS: Final = range(10**8, 10**11)
+"""Numbers that are dates from 1973 to 5138 as seconds, and days of 1970 to 1973 as milliseconds."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+
+
+def milliseconds_of(option: str, text: str) -> int:
+    """Read a point in time: ``2026-11-22``, ``2026-11-22T10:15:00Z`` or milliseconds.
+
+    A time without a zone is UTC.
+
+    Raises:
+        OptionError: it is none, or a number that counts seconds by all appearances.
+    """
+    try:
+        return _milliseconds(text)
+    except OptionError as error:
+        raise OptionError(f"{option} is {error}") from None
+    except ValueError:
+        raise OptionError(f"{option} is {text!r}, expected {TIME_ACCEPTS}") from None
+
+
+def moment(option: str, given: int | str | datetime) -> int:
+    """Return the milliseconds of a point in time, also of one that Python's library made.
+
+    Raises:
+        OptionError: as in :func:`milliseconds_of`.
+    """
+    return milliseconds_of(option, given.isoformat() if isinstance(given, datetime) else str(given))
+
+
+def read_moment(text: str) -> int:
+    """Read a point in time as :func:`milliseconds_of` does, for an option that names itself.
+
+    Raises:
+        ValueError: it is none, or lies before 1970 or beyond an int64.
+        OptionError: a number that counts seconds by all appearances.
+    """
+    time = _milliseconds(text)
+    if not 0 <= time <= MAX_OFFSET:
+        raise ValueError
+    return time
+
+
+def _milliseconds(text: str) -> int:
+    text = text.strip()
+    number = int(text) if text.isdecimal() and text.isascii() else None
+    if number is not None and number in _SECONDS:
+        raise OptionError(
+            f"{text}, which looks like seconds since 1970: a number counts milliseconds. Give "
+            f"{number * 1000}, or {shown_time(number * 1000)}"
+        )
+    return parse_iso_time(text) if number is None else number
+
+
+def parse_iso_time(text: str) -> int:
+    """Return the milliseconds of a time in ISO 8601; without a zone it is UTC.
+
+    Raises:
+        ValueError: it is none.
+    """
+    time = datetime.fromisoformat(text)
+    return ((time if time.tzinfo else time.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def iso_time(milliseconds: int) -> str | None:
+    """Return a time as ISO 8601 in UTC; None where the calendar has no such year."""
+    try:
+        time = _EPOCH + milliseconds * _MILLISECOND
+    except OverflowError:
+        return None
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def shown_time(milliseconds: int) -> str:
+    """Return :func:`iso_time`, or the number itself where there is none."""
+    return iso_time(milliseconds) or str(milliseconds)
