@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from kafkalog.files.atomic import write_atomically
 from kafkalog.streaming.options import PATHS
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.lag import offsets_behind_latest, partition_lags
+from kafkalog.streaming.source.lag_export import QueryLag, json_lines, prometheus_text
 from kafkalog.streaming.source.offsets import from_json_text
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     from pyspark.sql.streaming.listener import (
         QueryProgressEvent,
         QueryStartedEvent,
@@ -69,20 +74,51 @@ class GroupOffsetsListener(_ProgressListener):
 
 
 class LagListener(_ProgressListener):
-    """Keeps, and logs, how far the sources of queries are behind."""
+    """Keeps, logs and exports how far the sources of queries are behind."""
 
-    def __init__(self, *, query: str | None = None) -> None:
-        """Follow one query, or all."""
+    def __init__(
+        self, *, query: str | None = None, textfile: str | PathLike[str] | None = None
+    ) -> None:
+        """Follow one query, or all.
+
+        After each micro-batch ``textfile`` is replaced by :meth:`to_prometheus`: a file such as the
+        textfile collector of Prometheus' node exporter reads (``….prom``).
+        """
         super().__init__(query)
+        self._textfile = None if textfile is None else Path(textfile)
         self.lags: dict[str, list[dict[TopicPartition, int]]] = {}
         """By the query's id: for each of its sources the lag of each partition, in offsets."""
+        self._exported: dict[str, QueryLag] = {}
+
+    def to_prometheus(self) -> str:
+        """Return the lags of all queries in Prometheus' text format."""
+        return prometheus_text(list(self._exported.values()))
+
+    def to_json(self) -> str:
+        """Return them as JSON, a line for each partition of each source."""
+        return json_lines(list(self._exported.values()))
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        """Export the query no more."""
+        self._exported.pop(str(event.id), None)
+        self._write_textfile()
+
+    def _write_textfile(self) -> None:
+        if self._textfile is not None:
+            try:
+                write_atomically(self._textfile, self.to_prometheus().encode(), fsync=False)
+            except OSError as error:  # a query does not fail for its monitoring
+                _LOGGER.warning("lags cannot be written to %s: %s", self._textfile, error)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Take the lags as of the end of a micro-batch."""
         if not self._is_meant(event):
             return
         progress = event.progress
-        self.lags[str(progress.id)] = [partition_lags(source) for source in progress.sources]
+        query, lags = str(progress.id), [partition_lags(source) for source in progress.sources]
+        self.lags[query] = lags
+        self._exported[query] = QueryLag(query, progress.name, progress.batchId, lags)
+        self._write_textfile()
         for number, source in enumerate(progress.sources):
             behind = offsets_behind_latest(source)
             if behind:
