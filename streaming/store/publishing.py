@@ -124,13 +124,18 @@ def _check_published(folder: Path, state: CommitState, failed: OSError | None) -
         return
     if failed is not None and (found is None or found.sequence < state.sequence):
         raise failed
-    if failed is None and found is not None and found.sequence > state.sequence:
+    if failed is None and (found is None or found.sequence > state.sequence):
+        what = (
+            "and nothing is there now: its disk may not be mounted"
+            if found is None
+            else f"and another writer has published commit {found.sequence} there since, after "
+            f"this one or in place of it: {_LOST}"
+        )
         raise CommitError(
             f"whether commit {state.sequence} is published is not known: it was renamed to "
-            f"{folder / STATE_FILE}, and another writer has published commit {found.sequence} "
-            f"there since, after this one or in place of it: {_LOST}. A query, and a write with an "
-            "id of its own, finds that out itself when it runs again; of any other, look at its "
-            "records before it is written again"
+            f"{folder / STATE_FILE}, {what}. A query, and a write with an id of its own, finds "
+            "that out itself when it runs again; of any other, look at its records before it is "
+            "written again"
         )
     raise lost_locks(folder, state.sequence)
 

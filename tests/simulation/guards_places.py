@@ -219,4 +219,14 @@ GUARDS: Final = {
         },
         test="unit/store/test_file_systems.py::test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_file_of_others",
     ),
+    "what is away after its rename is not there": Mutation(
+        "a batch that is published is said to have failed",
+        {
+            "store.publishing._check_published": Instead(
+                "(found is None or found.sequence > state.sequence)",
+                "found is not None and found.sequence > state.sequence",
+            )
+        },
+        test="unit/store/test_publishing.py::test_of_a_commit_whose_directory_is_away_after_the_rename_nobody_says_that_it_is_not_there",
+    ),
 }

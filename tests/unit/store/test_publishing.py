@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -135,6 +136,32 @@ def test_of_a_commit_that_others_followed_at_once_nobody_says_that_it_is_not_the
     assert values_of([tmp_path], "t") == {0: ["a", "b", "x"]}
     assert not writer.write(1, rows(["b"])).appended
     assert values_of([tmp_path], "t") == {0: ["a", "b", "x"]}
+
+
+def test_of_a_commit_whose_directory_is_away_after_the_rename_nobody_says_that_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, away = tmp_path / "log", tmp_path / "away"
+    writer = Writer(log, topic="t")
+    writer.write(0, rows(["a"]))
+    runs = writer.stage(1, rows(["b"]))
+    load = publishing.load_stamp
+
+    def unmounted(folder: Path) -> object:
+        monkeypatch.setattr(publishing, "load_stamp", load)
+        log.rename(away)
+        log.mkdir()
+        return load(folder)
+
+    monkeypatch.setattr(publishing, "load_stamp", unmounted)
+    with pytest.raises(
+        CommitError, match=r"commit 2 is published is not known: .*nothing is there"
+    ):
+        writer.commit(1, runs)
+    shutil.rmtree(log)
+    away.rename(log)
+    assert not Writer(log, topic="t").write(1, rows(["b"])).appended
+    assert values_of([log], "t") == {0: ["a", "b"]}
 
 
 def test_a_directory_that_is_replaced_by_one_of_another_history_is_noticed(tmp_path: Path) -> None:
