@@ -70,7 +70,6 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
         options = ReadOptions.parse(self.options)
-        options.refuse_for_batch()
         rows = _wanted_rows(options, schema)
         if options.shows_latest and rows is not None:
             return _latest_reader(options, rows)

@@ -366,8 +366,7 @@ def _reading(
         given["subscribe"] = ",".join(topic_names(topic))
     parsed = ReadOptions.parse(given)
     warn_ignored(parsed.ignored)
-    if parsed.commit_group_offsets:
-        raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
+    parsed.refuse_outside_streams()
     return parsed, ReadRows.of(parsed, columns, strings)
 
 

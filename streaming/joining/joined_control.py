@@ -101,7 +101,9 @@ class JoinedControl:
             KafkaLogError: as :meth:`.QueryMember.take_part`.
         """
         self._look()
-        self._subscription.require_topics(self._logs.existing(), self._options.paths)
+        self._subscription.require_topics(
+            self._logs.existing(), self._options.paths, wait=self._options.wait_for_topics
+        )
         self.member.take_part()
         return {}
 

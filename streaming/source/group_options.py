@@ -79,14 +79,19 @@ class GroupOptions(RangeOptions):
             )
         self._refuse_with_group()
 
-    def refuse_for_batch(self) -> None:
-        """Refuse what only a streaming query can do.
+    def refuse_outside_streams(self) -> None:
+        """Refuse what only a streaming query of Spark can do.
 
         Raises:
-            OptionError: ``joinGroup`` is given.
+            OptionError: ``joinGroup`` or ``commitGroupOffsets`` is given.
         """
         if self.join_group:
-            raise OptionError("option 'joinGroup' is for streaming queries of Spark")
+            raise OptionError(
+                "option 'joinGroup' is for streaming queries of Spark; a program joins by "
+                "kafkalog.Consumer"
+            )
+        if self.commit_group_offsets:
+            raise OptionError("option 'commitGroupOffsets' is for streaming queries of Spark")
 
     def _refuse_with_group(self) -> None:
         given = {

@@ -362,8 +362,7 @@ class ReadOptions(GroupOptions):
 
     def refuse_for_batch(self) -> None:
         """Refuse options that only make sense in a stream, and would be missed in a batch."""
-        if self.commit_group_offsets:
-            raise OptionError("option 'commitGroupOffsets' is for streaming queries")
+        self.refuse_outside_streams()
         if self.wait_for_topics:
             raise OptionError("option 'waitForTopics' is for streaming queries and kafkalog.tail")
         if self.stop_at_offsets is not None:

@@ -13,9 +13,11 @@ import pytest
 import kafkalog
 from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.arguments import texts
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.writer import make_batch_writer
+from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -178,3 +180,15 @@ def test_insert_into_a_view_goes_to_its_topic_and_into_a_table_says_what_to_do()
 
 def test_dir_shows_what_there_is() -> None:
     assert {"read", "append", "tail", "get", "scan", "Consumer"} <= {*dir(kafkalog)}
+
+
+@pytest.mark.parametrize("name", ["joinGroup", "commitGroupOffsets"])
+def test_what_only_a_stream_of_spark_can_do_is_refused_elsewhere(log: Path, name: str) -> None:
+    options = {name: True, "kafka.group.id": "g", "kafka.group.instance.id": "a"}
+    said = f"'{name}' is for streaming queries of Spark"
+    with pytest.raises(OptionError, match=said):
+        values(log, **options)
+    with pytest.raises(OptionError, match=said):
+        list(kafkalog.tail(log, "t", idle_timeout=0, options=options))
+    with pytest.raises(OptionError, match=said):
+        plan_batch(ReadOptions.parse({"path": str(log), "subscribe": "t", **texts(options, ())}))

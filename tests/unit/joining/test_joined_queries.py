@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.support.consuming import positions, table, written
 from tests.support.joining import ROWS
 
-from kafkalog.errors import FencedMemberError, OptionError
+from kafkalog.errors import FencedMemberError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.plan_files import load_plan
@@ -389,6 +389,19 @@ def test_topics_that_match_a_pattern_are_joined_when_they_come(
     append(folder, "in-2", table(range(40, 44)), options={"numPartitions": 4})
     query.batches()
     assert written(folder) == list(range(44))
+
+
+def test_topics_that_are_waited_for_are_joined_when_they_come(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new(source={"subscribe": "later"})
+    with pytest.raises(UnknownTopicOrPartitionError, match="later"):
+        query.plan()
+    query.kill()
+    query = queries.new("b", source={"subscribe": "later", "waitForTopics": "true"})
+    assert query.batch() is None
+    append(folder, "later", table(range(3)), options={"numPartitions": 4})
+    assert query.batches() == [0, 1, 2]
 
 
 def test_available_now_ends_where_logs_ended_at_its_first_look(
