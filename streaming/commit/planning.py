@@ -331,7 +331,7 @@ class _Planner:
         if appender is not None and appender.log_end_offset == committed_end:
             appender.resume(topic.config, now_ms=self._now_ms)
         else:
-            log = self._foreign_log(topic, key, folder, is_there=found is not None)
+            log = self._foreign_log(topic, key, folder, committed_end, is_there=found is not None)
             first_offset = min((run.first_offset for run in kept), default=start)
             appender = log.open(
                 now_ms=self._now_ms, topic_id=topic.topic_id, first_offset=first_offset
@@ -347,17 +347,23 @@ class _Planner:
         return _Opened(topic, key, runs, appender, member, log_start)
 
     def _foreign_log(
-        self, topic: Topic, key: TopicPartition, folder: Path, *, is_there: bool
+        self,
+        topic: Topic,
+        key: TopicPartition,
+        folder: Path,
+        committed_end: int | None,
+        *,
+        is_there: bool,
     ) -> ForeignLog:
-        state = self._log_set.state
+        known = self._log_set.state.topics.get(topic.key)
         return ForeignLog(
             folder=folder,
             key=key,
             config=topic.config,
-            committed_end=state.log_end(key.topic, topic.topic_id, key.partition),
+            committed_end=committed_end,
             marks=self._marks,
             is_there=is_there,
-            advice=advice(state.topics.get(topic.key), key.partition),
+            advice=advice(known, key.partition),
             check_locks=self._log_set.check_current,
         )
 

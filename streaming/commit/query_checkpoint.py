@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.local_paths import split_paths
@@ -80,8 +80,7 @@ class QueryCheckpoint:
         if batch_id < 0:
             return {}
         try:
-            _, _, *sources = read_regular(path, limit=_LIMIT).decode().splitlines()
-            (planned,) = map(json.loads, sources)
+            (planned,) = self._planned(batch_id)
             return {
                 TopicPartition(topic, int(partition)): int(offset)
                 for topic, offsets in planned.items()
@@ -96,12 +95,13 @@ class QueryCheckpoint:
     def sources(self, batch_id: int) -> list[object] | None:
         """Return the offsets at which each source ends in a batch; None if they cannot be read."""
         try:
-            _, _, *sources = (
-                read_regular(self._offsets(batch_id), limit=_LIMIT).decode().splitlines()
-            )
-            return [json.loads(each) for each in sources]
+            return self._planned(batch_id)
         except (KafkaLogError, OSError, ValueError):
             return None
+
+    def _planned(self, batch_id: int) -> list[Any]:
+        _, _, *sources = read_regular(self._offsets(batch_id), limit=_LIMIT).decode().splitlines()
+        return [json.loads(each) for each in sources]
 
     @property
     def has_state(self) -> bool:

@@ -24,45 +24,12 @@ if TYPE_CHECKING:
 __all__ = ["GroupLock", "InstanceLock"]
 
 
-class GroupLock(DirectoryLocks):
-    """Held from ``with`` to its end if ``is_held`` says so. To be used in a shielded thread."""
+class _FileLock(DirectoryLocks):
+    """The lock of one file in the directory of the set's first member id."""
 
-    def __init__(self, folder: Path, group: str) -> None:
-        """Take the directory of the set's first member id, and a group's id."""
-        super().__init__([folder], holder=f"group {group!r}", timeout_ms=0)
-        self._name = f"{GROUP_LOCK_PREFIX}{staging_hash(group)}"
-        self.is_held = False
-
-    def __enter__(self) -> Self:
-        """Take the lock if nobody has it.
-
-        Raises:
-            LogDirectoryError: its file cannot be made, or the file system has no locks.
-        """
-        (folder,) = self.directories
-        with ExitStack() as undo:
-            if self._try_file(folder, self._name, undo):
-                self._undo = undo.pop_all()
-                self.is_held = True
-        return self
-
-    def close(self) -> None:
-        """Give the lock back."""
-        self.is_held = False
-        super().close()
-
-
-class InstanceLock(DirectoryLocks):
-    """Of two queries with one ``kafka.group.instance.id`` one joins.
-
-    Held from a :meth:`try_to_take` that says so to :meth:`close`; the system gives it back when the
-    process ends, however it does.
-    """
-
-    def __init__(self, folder: Path, group: str, instance: str) -> None:
-        """Take the directory of the set's first member id, a group's id and a member's name."""
-        super().__init__([folder], holder=f"{instance!r} of group {group!r}", timeout_ms=0)
-        self._name = f"{INSTANCE_LOCK_PREFIX}{staging_hash(group)}.{staging_hash(instance)}"
+    def __init__(self, folder: Path, name: str, holder: str) -> None:
+        super().__init__([folder], holder=holder, timeout_ms=0)
+        self._name = name
 
     def try_to_take(self) -> bool:
         """Take the lock; return whether nobody else has it.
@@ -76,3 +43,40 @@ class InstanceLock(DirectoryLocks):
                 self._undo = undo.pop_all()
                 return True
         return False
+
+
+class GroupLock(_FileLock):
+    """Held from ``with`` to its end if ``is_held`` says so. To be used in a shielded thread."""
+
+    def __init__(self, folder: Path, group: str) -> None:
+        """Take the directory of the set's first member id, and a group's id."""
+        name = f"{GROUP_LOCK_PREFIX}{staging_hash(group)}"
+        super().__init__(folder, name, f"group {group!r}")
+        self.is_held = False
+
+    def __enter__(self) -> Self:
+        """Take the lock if nobody has it.
+
+        Raises:
+            LogDirectoryError: its file cannot be made, or the file system has no locks.
+        """
+        self.is_held = self.try_to_take()
+        return self
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self.is_held = False
+        super().close()
+
+
+class InstanceLock(_FileLock):
+    """Of two queries with one ``kafka.group.instance.id`` one joins.
+
+    Held from a :meth:`try_to_take` that says so to :meth:`close`; the system gives it back when the
+    process ends, however it does.
+    """
+
+    def __init__(self, folder: Path, group: str, instance: str) -> None:
+        """Take the directory of the set's first member id, a group's id and a member's name."""
+        name = f"{INSTANCE_LOCK_PREFIX}{staging_hash(group)}.{staging_hash(instance)}"
+        super().__init__(folder, name, f"{instance!r} of group {group!r}")
