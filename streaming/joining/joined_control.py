@@ -28,8 +28,7 @@ from kafkalog.files.system import system
 from kafkalog.streaming.consumer.beginnings import beginnings
 from kafkalog.streaming.joining.member_options import instance_of, member_options
 from kafkalog.streaming.joining.query_member import QueryMember
-from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
-from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
+from kafkalog.streaming.source.bounds.batch_limits import BatchLimits
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
@@ -82,9 +81,7 @@ class JoinedControl:
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
-        minimum, most = options.min_offsets_per_trigger, options.max_bytes_per_trigger
-        self._gate = minimum and TriggerGate(minimum, options.max_trigger_delay_ms)
-        self._byte_limit = most and ByteLimit(most)
+        self._limits = BatchLimits.of(options)
         self._is_available_now = False
         self._targets: PartitionOffsets | None = None
         """Up to where is read with ``Trigger.AvailableNow``, from the first look on."""
@@ -172,9 +169,11 @@ class JoinedControl:
         ends = {**reading, **{key: end for key, end in ends.items() if key in reading}}
         entering = {key: at for key, at in owned.items() if key not in start}
         available = self._not_before(reading, ends)
-        if not take_all:
-            available = self._limited(reading, available)
-        return {**available, **entering}
+        if take_all:
+            return {**available, **entering}
+        may_wait = not self._is_available_now
+        cut = self._limits.cut(reading, available, self._logs, may_hold_back=may_wait)
+        return {**(reading if cut is None else cut), **entering}
 
     def _ends(self, owned: Mapping[TopicPartition, int]) -> PartitionOffsets:
         if self._targets is not None:
@@ -193,15 +192,6 @@ class JoinedControl:
         if self._targets is None:
             self._policy.ends_before_start(lost, ends)
         return {key: max(at, ends[key]) for key, at in reading.items()}
-
-    def _limited(self, reading: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-        is_gated = self._gate and not self._is_available_now
-        if is_gated and self._gate and not self._gate.opens(reading, ends):
-            return reading
-        limit = self._options.max_offsets_per_trigger
-        if limit is not None:
-            ends = limit_offsets(reading, ends, limit)
-        return self._byte_limit.cut(reading, ends, self._logs) if self._byte_limit else ends
 
     def _own_ranges(
         self, start: PartitionOffsets, end: PartitionOffsets

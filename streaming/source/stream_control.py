@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
-from kafkalog.streaming.source.bounds.admission import TriggerGate, limit_offsets
-from kafkalog.streaming.source.bounds.byte_limit import ByteLimit
+from kafkalog.streaming.source.bounds.batch_limits import BatchLimits
 from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
 from kafkalog.streaming.source.bounds.stream_end import StreamEnd
@@ -71,16 +70,7 @@ class StreamControl:
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
-        self._gate = (
-            None
-            if options.min_offsets_per_trigger is None
-            else TriggerGate(options.min_offsets_per_trigger, options.max_trigger_delay_ms)
-        )
-        self._byte_limit = (
-            None
-            if options.max_bytes_per_trigger is None
-            else ByteLimit(options.max_bytes_per_trigger)
-        )
+        self._limits = BatchLimits.of(options)
         self._initial: PartitionOffsets | None = None
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
@@ -147,7 +137,7 @@ class StreamControl:
         end: PartitionOffsets | None = None
         while True:
             self._pacer.before_look()
-            if end is None or self._gate is not None or self._logs.look() is not self.latest:
+            if end is None or self._limits.may_hold_back or self._logs.look() is not self.latest:
                 end = self._next_end(start, take_all=take_all)
             if self.phase is Phase.AVAILABLE_NOW and end == start == self._targets:
                 self.phase = Phase.ENDED
@@ -190,13 +180,9 @@ class StreamControl:
         }
         if take_all:
             return self._without_latest(start, ends) if is_fresh else ends
-        gate = self._gate if self.phase is Phase.RUNNING else None
-        if gate is not None and not gate.opens(begin, ends):
-            return start
-        limit = self._options.max_offsets_per_trigger
-        if limit is not None:
-            ends = limit_offsets(begin, ends, limit)
-        return ends if self._byte_limit is None else self._byte_limit.cut(begin, ends, self._logs)
+        may_wait = self.phase is Phase.RUNNING
+        cut = self._limits.cut(begin, ends, self._logs, may_hold_back=may_wait)
+        return start if cut is None else cut
 
     def plan(self, start: PartitionOffsets, end: PartitionOffsets) -> list[LogSplit]:
         """Cut a batch into splits. May be called more than once for the same batch.
