@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.model import listed
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.nearby import log_dirs_near
 
@@ -17,11 +18,9 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["explain_nothing", "listed", "unknown_partition"]
+__all__ = ["explain_nothing", "unknown_partition"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
-
-_SHOWN: Final = 10
 
 
 def explain_nothing(paths: Sequence[Path]) -> None:
@@ -44,18 +43,12 @@ def explain_nothing(paths: Sequence[Path]) -> None:
             )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return some of the names, and how many more there are."""
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
 def unknown_partition(
     wanted: TopicPartition, paths: Sequence[str], there: Iterable[TopicPartition]
 ) -> UnknownTopicOrPartitionError:
     """Return the error that names the partitions of the topic that are there."""
     numbers = sorted(key.partition for key in there if key.topic == wanted.topic)
-    known = f"Partitions of {wanted.topic} there: {listed(list(map(str, numbers)))}"
+    known = f"Partitions of {wanted.topic} there: {listed(map(str, numbers))}"
     return UnknownTopicOrPartitionError(
         f"{wanted} is not in {', '.join(paths)}. {known if numbers else 'Nor is its topic'}"
     )

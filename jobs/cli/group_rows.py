@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import UnknownTopicOrPartitionError
-from kafkalog.jobs.cli.emptiness import listed
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.jobs.lag.meter import lag_of
-from kafkalog.model import OFFSETS_TOPIC, TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
 from kafkalog.streaming.coordinator.all_groups import read_groups
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.member_files import MemberFolder

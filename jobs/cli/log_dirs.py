@@ -6,7 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
-from kafkalog.jobs.cli.emptiness import explain_nothing, listed
+from kafkalog.jobs.cli.emptiness import explain_nothing
+from kafkalog.model import listed
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import CheckpointError, OptionError
-from kafkalog.jobs.cli.emptiness import listed
 from kafkalog.jobs.lag.spark_checkpoint import read_checkpoint
-from kafkalog.model import OFFSETS_TOPIC
+from kafkalog.model import OFFSETS_TOPIC, listed
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.source.offsets import from_json_text
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.closing import Closing
-from kafkalog.jobs.cli.emptiness import listed
 from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
+from kafkalog.model import listed
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import DECODED_TOPICS

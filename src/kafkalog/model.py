@@ -23,6 +23,7 @@ __all__ = [
     "OffsetRange",
     "TimestampType",
     "TopicPartition",
+    "listed",
     "partition_counts",
     "partition_directory_name",
     "validate_topic_name",
@@ -121,3 +122,10 @@ def validate_topic_name(name: str) -> None:
         return
     shown = name if len(name) <= 80 else name[:80] + "…"
     raise InvalidTopicError(f"topic name {shown!r} {reason}")
+
+
+def listed(items: Iterable[str], *, most: int = 10) -> str:
+    """Return the first of some items for a message, and how many more there are."""
+    found = list(items)
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return ", ".join(found[:most]) + more

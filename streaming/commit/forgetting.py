@@ -18,10 +18,11 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.model import listed
 from kafkalog.streaming.store.identity import APP_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterator, Mapping
 
     from kafkalog.checkpoints.commit_state import CommitState, WriterState
 
@@ -60,14 +61,14 @@ def tell_forgotten(before: CommitState, after: CommitState) -> None:
         _LOGGER.warning(
             "forgotten, since they were silent for twice their transactional.id.expiration.ms: %s. "
             "A query that comes back is refused, a txnAppId begins again",
-            _listed(gone),
+            listed(gone, most=_SHOWN),
         )
     if expired:
         _LOGGER.warning(
             "silent for longer than their transactional.id.expiration.ms: %s. They will be "
             "forgotten once as much time again has gone by. It is %s by the clock of this machine: "
             "if that is wrong, set it right before",
-            _listed([*expired]),
+            listed(expired, most=_SHOWN),
             _shown(max(expired.values())),
         )
 
@@ -79,11 +80,6 @@ def _named(state: CommitState, keys: Container[str]) -> Iterator[tuple[str, Writ
         if key in keys:
             for app_id, last in topic.versions.items():
                 yield f"{APP_PREFIX}{app_id} in topic {topic.name!r}", last
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"
 
 
 def _shown(time_ms: int) -> str:

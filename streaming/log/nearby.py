@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.model import listed
 from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["is_partition_folder", "log_dirs_near"]
-
-_SHOWN: Final = 10
+__all__ = ["log_dirs_near"]
 
 
 def log_dirs_near(path: Path) -> str:
@@ -30,20 +29,9 @@ def log_dirs_near(path: Path) -> str:
             return f". {which} a log directory: {above}"
         if names and above != path.parent:
             break
-    found = [str(path / name) for name in sorted(_names(path)) if _holds_log(path / name)]
-    if not found:
-        return ""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return f". Log directories in it: {', '.join(found[:_SHOWN])}{more}"
-
-
-def is_partition_folder(path: Path) -> bool:
-    """Whether a folder is named as a partition's and has a segment."""
-    return parse_partition_directory(path.name) is not None and _has_segment(path)
-
-
-def _holds_log(path: Path) -> bool:
-    return _is_log_dir(path, _names(path))
+    below = [path / name for name in sorted(_names(path))]
+    found = [str(each) for each in below if _is_log_dir(each, _names(each))]
+    return f". Log directories in it: {listed(found)}" if found else ""
 
 
 def _is_log_dir(path: Path, names: frozenset[str]) -> bool:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError
+from kafkalog.model import listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["LossPolicy", "iso_time", "refuse_lost_targets"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
-
-_SHOWN = 10
 
 
 class LossPolicy:
@@ -46,7 +45,7 @@ class LossPolicy:
             self._lost(
                 "PARTITIONS_DELETED",
                 f"These partitions are gone, from the next offset on that was to be read: "
-                f"{_listed(f'{key} from {offset}' for key, offset in sorted(start.items()))}. "
+                f"{listed(f'{key} from {offset}' for key, offset in sorted(start.items()))}. "
                 "Their folders were deleted, a log directory is not mounted, or the query's "
                 "options no longer name them.",
             )
@@ -64,7 +63,7 @@ class LossPolicy:
             self._lost(
                 "PARTITION_OFFSET_CHANGED",
                 "The end of these partitions went back: "
-                f"{_listed(f'{key} from {start[key]} to {end[key]}' for key in shorter)}. "
+                f"{listed(f'{key} from {start[key]} to {end[key]}' for key in shorter)}. "
                 "The topic was recreated, its log was truncated, or the start lies beyond its end.",
             )
 
@@ -77,7 +76,7 @@ class LossPolicy:
     ) -> None:
         """Topics were deleted and recreated under their names: their offsets mean nothing now."""
         if recreated:
-            shown = _listed(
+            shown = listed(
                 f"{key} from {found.offset} to {ends[key]}{found.ids}"
                 for key, found in sorted(recreated.items())
             )
@@ -98,7 +97,7 @@ class LossPolicy:
     def logs_cut(self, lost: Mapping[TopicPartition, OffsetGap]) -> None:
         """Logs end below what was committed to them."""
         if lost:
-            shown = _listed(f"{key} [{gap.start}, {gap.end})" for key, gap in sorted(lost.items()))
+            shown = listed(f"{key} [{gap.start}, {gap.end})" for key, gap in sorted(lost.items()))
             self._lost(
                 "COULD_NOT_READ_OFFSET_RANGE",
                 f"These offsets were committed and are no longer in the log: {shown}. It was cut, "
@@ -112,7 +111,7 @@ class LossPolicy:
         if names:
             self._lost(
                 "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
-                f"These new partitions vanished before they were read: {_listed(map(str, names))}.",
+                f"These new partitions vanished before they were read: {listed(map(str, names))}.",
             )
 
     def added_partitions_start_late(self, starts: Mapping[TopicPartition, int]) -> None:
@@ -122,7 +121,7 @@ class LossPolicy:
             self._lost(
                 "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
                 "These new partitions do not start at offset 0: "
-                f"{_listed(f'{key} at {offset}' for key, offset in late.items())}. "
+                f"{listed(f'{key} at {offset}' for key, offset in late.items())}. "
                 "What lay before was removed before it could be read.",
             )
 
@@ -172,9 +171,3 @@ def iso_time(timestamp_ms: int) -> str:
         return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return f"{timestamp_ms} ms"
-
-
-def _listed(items: Iterable[str]) -> str:
-    found = list(items)
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.places import as_path
-from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC, TopicPartition, validate_topic_name
+from kafkalog.model import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
+    TopicPartition,
+    listed,
+    validate_topic_name,
+)
 from kafkalog.streaming.log.nearby import log_dirs_near
 from kafkalog.streaming.source.offsets import parse_assignment
 
@@ -25,7 +31,6 @@ __all__ = ["DECODED_TOPICS", "Subscription"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.source")
 
-_NAMED: Final = 10
 
 DECODED_TOPICS: Final = {
     "offsets": OFFSETS_TOPIC,
@@ -121,7 +126,7 @@ class Subscription:
             _LOGGER.warning(
                 "assign names partitions that are not in %s: %s",
                 ", ".join(paths),
-                _named(map(str, self.partitions - found)),
+                listed(sorted(map(str, self.partitions - found))),
             )
 
 
@@ -141,13 +146,7 @@ def _tell_missing(
 
 def _holding(topics: Iterable[str]) -> str:
     """Return the part of a sentence that says which topics there are, ten of them by name."""
-    return f", which holds {_named(set(topics) - INTERNAL_TOPICS) or 'no topic'}"
-
-
-def _named(names: Iterable[str]) -> str:
-    every = sorted(names)
-    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
-    return ", ".join(every[:_NAMED]) + more
+    return f", which holds {listed(sorted(set(topics) - INTERNAL_TOPICS)) or 'no topic'}"
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, listed
 from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.lost_partitions import MissingMembers
 
 __all__ = ["NOTHING", "MissingParts", "find_missing_parts"]
-
-_SHOWN: Final = 10
 
 
 class MissingParts(NamedTuple):
@@ -39,8 +37,7 @@ class MissingParts(NamedTuple):
     def __str__(self) -> str:
         """Say what is missing, for a person."""
         ends = [f"{key} up to offset {end}" for key, end in sorted(self.partitions.items())]
-        more = f" and {len(ends) - _SHOWN} more" if len(ends) > _SHOWN else ""
-        shown = ", ".join(ends[:_SHOWN]) + more
+        shown = listed(ends)
         if self.members is None:
             return (
                 f"These partitions were committed and have no folder: {shown}. Restore them; or, "
