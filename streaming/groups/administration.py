@@ -63,7 +63,7 @@ def reset_group(
 
     Args:
         paths: all log directories of the set.
-        group: its id; a group that nobody knows yet begins there.
+        group: its id; a group that does not exist yet begins there.
         to: ``earliest`` or ``latest``; a time in ms, for the first record of that time or a later
             one, or the end where there is none; or an offset for each partition.
         topics: which topics; those in which the group has positions if none is named.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import subprocess
@@ -10,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.consuming import consumer, output, positions, table, written
+from tests.support.consuming import consumer, keep_groups_small, output, positions, table, written
 
-from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
+from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.library import append
 from kafkalog.streaming.store.policy import SetPolicy
@@ -55,8 +54,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    small = dataclasses.replace(OFFSETS_POLICY, partitions=1)
-    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+    keep_groups_small(monkeypatch)
     where = tmp_path / "logs"
     for step in range(20):
         append(where, "in", table(range(40 * step, 40 * step + 40)), options={"numPartitions": 4})

@@ -206,7 +206,7 @@ GUARDS: Final = {
         test="unit/operate/test_dry_run.py::test_what_a_broker_that_was_killed_has_left",
     ),
     "a new query in another one's topic is not told": Mutation(
-        "a query whose checkpoint was deleted writes all rows twice, and nobody knows",
+        "a query whose checkpoint was deleted writes all rows twice, without a warning",
         {"commit.newcomers.tell_newcomer": Instead("if others:", "if False:")},
         test="unit/commit/test_newcomers.py::test_a_new_query_in_a_topic_that_another_wrote_last_is_told_once",
     ),

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kafkalog import Consumer
-from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.library import read
+from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
+from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.library import append, read
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    import pytest
 
     from kafkalog.model import TopicPartition
 
@@ -22,6 +26,18 @@ OPTIONS = {
     "kafka.session.timeout.ms": 60_000,
     "kafka.heartbeat.interval.ms": 50,
 }
+
+
+def keep_groups_small(monkeypatch: pytest.MonkeyPatch, *, partitions: int = 1) -> None:
+    """Let ``__consumer_offsets`` have few partitions in place of 50, each a folder with files."""
+    small = dataclasses.replace(OFFSETS_POLICY, partitions=partitions)
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+
+
+def make_shared_topic(folder: Path) -> None:
+    """Give ``in`` four partitions with ten numbers each, and make the topic of groups."""
+    append(folder, "in", table(range(40)), options={"numPartitions": 4})
+    GroupCommits([folder], "another", SetPolicy()).decide(GroupRecord(), GroupRecord(1))
 
 
 def table(numbers: Iterable[int]) -> pa.Table:

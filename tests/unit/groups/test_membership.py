@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.consuming import keep_groups_small
 from tests.support.sinking import Writer, rows
 
 from kafkalog.errors import FencedMemberError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits, Move
+from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
@@ -32,8 +32,7 @@ class Group:
         self.folder = folder
         self.now_s = 100.0
         monkeypatch.setattr(system, "monotonic", lambda: self.now_s)
-        small = dataclasses.replace(OFFSETS_POLICY, partitions=1)
-        monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+        keep_groups_small(monkeypatch)
         writer = Writer(folder, topic="t", numPartitions="3")
         writer.commit(0, writer.stage(0, rows(["x"])))
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.support.consuming import consumer, table
+from tests.support.consuming import consumer, keep_groups_small, table
 from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
+from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give a topic of four partitions with ten records each, a second apart."""
-    small = dataclasses.replace(OFFSETS_POLICY, partitions=1)
-    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+    keep_groups_small(monkeypatch)
     folder = tmp_path / "log"
     rows = table(range(40))
     stamps = pa.array([1_700_000_000_000 + number * 1000 for number in range(40)])

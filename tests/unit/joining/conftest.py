@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.consuming import table
+from tests.support.consuming import keep_groups_small, make_shared_topic
 from tests.support.joining import Queries
 
-from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
-from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.joining.query_member import QueryMember
-from kafkalog.streaming.library import append
-from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,12 +17,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    small = dataclasses.replace(OFFSETS_POLICY, partitions=1)
-    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
-    where = tmp_path / "logs"
-    append(where, "in", table(range(40)), options={"numPartitions": 4})
-    GroupCommits([where], "another", SetPolicy()).decide(GroupRecord(), GroupRecord(1))
-    return where
+    keep_groups_small(monkeypatch)
+    make_shared_topic(tmp_path / "logs")
+    return tmp_path / "logs"
 
 
 @pytest.fixture

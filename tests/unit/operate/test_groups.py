@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.consuming import consumer, positions, table
+from tests.support.consuming import consumer, keep_groups_small, positions, table
 from tests.support.held_locks import held_elsewhere
 
 import kafkalog
@@ -15,7 +14,7 @@ from kafkalog.checkpoints.broker import LOCK
 from kafkalog.errors import FencedMemberError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
+from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.topics import delete
@@ -31,8 +30,7 @@ EMPTIED = "group g: empty in generation 2, before with 1 members"
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    small = dataclasses.replace(OFFSETS_POLICY, partitions=2)
-    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+    keep_groups_small(monkeypatch, partitions=2)
     folder = tmp_path / "log"
     kafkalog.append(folder, "in", table(range(40)), options={"numPartitions": 4})
     return folder
