@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import OptionError
@@ -61,7 +62,7 @@ def _text(name: str, value: OptionValue) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Mapping):
-        return json.dumps(_nested(name, value), default=_json_value)
+        return json.dumps(_plain(_nested(name, value)), default=str)
     if isinstance(value, Sequence) and not isinstance(value, str):
         raise OptionError(f"option {name!r} is {value!r}, expected a text, a number or a dict")
     return str(value)
@@ -81,12 +82,18 @@ def _nested(name: str, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return found
 
 
-def _json_value(value: object) -> object:
+def _plain(value: object) -> object:
+    """Return what JSON can hold, of what Python, numpy and pandas have for numbers and times."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)
+    if isinstance(value, list | tuple | range):
+        return [_plain(each) for each in value]
     if isinstance(value, datetime):
         return value.isoformat()
-    if isinstance(value, set | frozenset | range):
-        return sorted(value)
-    return str(value)
+    is_bool = type(value) is bool  # which is a number, too
+    return int(value) if isinstance(value, Integral) and not is_bool else value
 
 
 def key_bytes(key: bytes | str) -> bytes:

@@ -1,7 +1,7 @@
 """What a query of a group reads in its present micro-batch: written by its source, for its sink.
 
 Spark lets a source and a sink know nothing of each other. So they meet here: by a file beside those
-of the group's members, one for each ``kafka.group.instance.id``. The source writes it anew for each
+of the group's members, one for each ``kafka.group.instance.id``. The source replaces it in each
 micro-batch, with a nonce. The sink's writer, which Spark makes after that, gives the nonce to its
 tasks; it comes back with their messages. Rows whose nonce is not that of the file are of a batch
 that was replaced, and are not committed.
@@ -40,7 +40,7 @@ __all__ = ["Plan", "load_plan", "save_plan"]
 
 _FORMAT: Final = "kafkalog.groupplan"
 _VERSION: Final = 1
-_REMEDY: Final = "Remove it while the query is stopped: it is written anew for each micro-batch"
+_REMEDY: Final = "Remove it while the query is stopped: it is written again for each micro-batch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import logging
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -83,7 +84,14 @@ def test_what_is_no_time_is_refused_with_an_example(log: Path, wrong: str) -> No
 
 @pytest.mark.parametrize(
     "offsets",
-    [{"t": {0: 7}}, {"t": {"0": 7}}, {("t", 0): 7}, {TopicPartition("t", 0): 7}],
+    [
+        {"t": {0: 7}},
+        {"t": {"0": 7}},
+        {("t", 0): 7},
+        {TopicPartition("t", 0): 7},
+        {"t": {np.int32(0): np.int64(7)}},
+        {("t", np.int64(0)): np.int64(7)},
+    ],
 )
 def test_offsets_may_be_a_dict(log: Path, offsets: dict[Any, Any]) -> None:
     assert values(log, startingOffsets=offsets) == [b"7", b"8", b"9"]
@@ -106,7 +114,10 @@ def test_a_dict_of_another_form_is_refused(log: Path, offsets: Any, said: str) -
 
 def test_topics_may_be_matched_or_assigned_outside_spark(log: Path) -> None:
     assert len(values(log, None, subscribePattern="t|u")) == 11
-    assert values(log, None, assign={"u": [0]}) == [b"other"]
+    for numbers in ([0], (0,), {0}, range(1), [np.int64(0)]):
+        assert values(log, None, assign={"u": numbers}) == [b"other"]
+    with pytest.raises(OptionError, match="'assign'"):
+        values(log, None, assign={"u": {0, "a"}})
     with pytest.raises(OptionError, match="subscribe"):
         values(log, "t", subscribePattern="u")
     with pytest.raises(OptionError, match="subscribe"):
