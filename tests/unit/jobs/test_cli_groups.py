@@ -22,7 +22,6 @@ from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -150,25 +149,23 @@ def test_a_group_with_members_stays_as_it_is(log: Path) -> None:
         assert GroupCommits([log], "g", SetPolicy()).look().record.members
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """Let time pass only while somebody waits."""
-    now = [0.0]
-    with monkeypatch.context() as patch:
-        patch.setattr(system, "monotonic", lambda: now[0])
-        patch.setattr(system, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-        yield now
+def let_time_pass_only_while_somebody_waits(patch: pytest.MonkeyPatch) -> list[float]:
+    now = [system.monotonic()]
+    patch.setattr(system, "monotonic", lambda: now[0])
+    patch.setattr(system, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    return now
 
 
 def test_members_that_were_killed_are_waited_for_and_go_with_the_change(
-    log: Path, clock: list[float]
+    log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = consumer(log)
-    reader.poll(0)
+    reader.poll(5)
     joined = reader._joined
     assert joined is not None
     joined._heartbeat.stop()  # as if it was killed
     assert list(log.glob(f"{MEMBER_PREFIX}*"))
+    clock = let_time_pass_only_while_somebody_waits(monkeypatch)
     began = clock[0]
     call_json("groups", "reset", log, "--group", "g", "--to", "latest", "--dry-run")
     assert 60 <= clock[0] - began < 65
