@@ -16,8 +16,10 @@ from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readab
 from kafkalog.streaming.source.plan.pruning import join_splits, prune_ranges
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.whole_look import WholeLook
+from kafkalog.streaming.store.ends.cleaned_beyond import cleaned_beyond
 
 if TYPE_CHECKING:
+    from kafkalog.model import OffsetRange
     from kafkalog.streaming.source.bounds.start import Bound
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.plan.selection import Selection
@@ -77,14 +79,35 @@ def _plan(
         {k: gap for k, gap in logs.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
     )
     ranges = readable_ranges(start, end, available, logs, policy)
-    if selection is None:
-        return plan_splits(ranges, options, logs, policy)
-    ranges = prune_ranges(ranges, selection, logs, disorder_ms=options.max_timestamp_disorder_ms)
+    if selection is not None:
+        disorder_ms = options.max_timestamp_disorder_ms
+        ranges = prune_ranges(ranges, selection, logs, disorder_ms=disorder_ms)
     splits = plan_splits(ranges, options, logs, policy)
-    if options.cuts_by_offsets:
+    if options.view == "latest":
+        open_ended = [r for r in ranges if ending.is_open(r[0], r.end, available[r[0]])]
+        _refuse_if_cleaned_beyond(open_ended, logs, policy)
+    if selection is None or options.cuts_by_offsets:
         return splits
     total = sum(split.size for split in splits)
     return join_splits(splits, split_target(options.split_bytes, total))
+
+
+def _refuse_if_cleaned_beyond(
+    ranges: list[OffsetRange], logs: FollowedLogs, policy: LossPolicy
+) -> None:
+    """Report ranges that a cleaner may have compacted by records above their open ends."""
+    for topic_partition, start, end in ranges:
+        try:
+            with logs.open(topic_partition) as log:
+                seen = cleaned_beyond(log, start, end)
+        except UnknownTopicOrPartitionError:  # reading will say it
+            continue
+        if seen:
+            policy.range_not_readable(
+                *(topic_partition, start, end),
+                f"{seen}, so that keys whose newest records lie above may have no row; read again "
+                "when that file was written (replica.high.watermark.checkpoint.interval.ms)",
+            )
 
 
 def _check_order(start: PartitionOffsets, end: PartitionOffsets) -> None:
