@@ -5,8 +5,9 @@ Whoever returns from such a batch has promised that it survives a loss of power.
 partitions the first run wrote to. So all that was left to the system is made durable. That is rare
 and cheap: a batch comes again when its query starts again.
 
-A log start that moves to where nothing is durable yet: it is durable itself. If a loss of power
-took records around it, the log would end below its start, and nobody could write or read.
+A log start that moves: it is durable itself, and the oldest records go because there are newer
+ones. If a loss of power took those, less would be left than retention keeps. If it took records
+around the start, the log would end below it, and nobody could write or read.
 """
 
 from __future__ import annotations
@@ -26,30 +27,27 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["make_durable_around", "make_left_durable"]
+__all__ = ["make_left_durable", "make_shortened_durable"]
 
 
-def make_durable_around(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) -> None:
-    """Make logs durable that are to start at offsets, by topic key, which are not durable yet.
+def make_shortened_durable(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) -> None:
+    """Make logs durable that are to start at other offsets, by topic key and partition.
 
     The state of the set says so then. REQUIRES: as :func:`make_left_durable`.
 
     Raises:
         OSError: they are not durable.
     """
-
-    def reaches(key: str, number: int, durable_end: int) -> bool:
-        return starts.get(key, {}).get(number, 0) > durable_end
-
-    log_set.state = all_durable(log_set.state, make_left_durable(log_set, reaches))
+    left = make_left_durable(log_set, lambda key, number: number in starts.get(key, {}))
+    log_set.state = all_durable(log_set.state, left)
 
 
 def make_left_durable(
-    log_set: LogSet, concerns: Callable[[str, int, int], bool] = lambda *_: True
+    log_set: LogSet, concerns: Callable[[str, int], bool] = lambda *_: True
 ) -> list[PartitionEnd]:
     """Make durable what the system was left to write; return its partitions, for the next state.
 
-    ``concerns`` chooses some by topic key, number and durable end.
+    ``concerns`` chooses some by topic key and number.
 
     REQUIRES: the locks are held, and all that is committed is in the logs.
 
@@ -64,7 +62,7 @@ def make_left_durable(
     for key, topic in topics.items():
         interval = LogConfig.of_topic(topic.settings).index_interval_bytes
         for number, durable_end in topic.durable_ends.items():
-            if not concerns(key, number, durable_end):
+            if not concerns(key, number):
                 continue
             name = TopicPartition(topic.name, number)
             where = found.get(name)

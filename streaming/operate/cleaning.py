@@ -256,7 +256,7 @@ class _Cleaning:
         """Let nothing of the log be left to the system: a gap would look like a lost record."""
         with self._open() as log_set:
             log = self._known(log_set)
-            left = make_left_durable(log_set, lambda key, p, _: (key, p) == (log.key, log.number))
+            left = make_left_durable(log_set, lambda *each: each == (log.key, log.number))
             log_set.publish(all_durable(log_set.state, left).following())
 
     def _swap_in(self, log: KnownLog, cleaned: CleanedLog) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import KafkaLogError
-from kafkalog.streaming.commit.left_to_system import make_durable_around
+from kafkalog.streaming.commit.left_to_system import make_shortened_durable
 from kafkalog.streaming.store.log_starts import LogStarts, move_log_starts
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _publish(log_set: LogSet, starts: LogStarts, gone: Sequence[Gone], problems:
 
     def move() -> None:
         if log_set.state.stamp == before:
-            make_durable_around(log_set, starts)
+            make_shortened_durable(log_set, starts)
             move_log_starts(log_set, starts)
 
     try:

@@ -89,8 +89,18 @@ GUARDS: Final = {
     ),
     "a log start may pass what flush=os left": Mutation(
         "after a loss of power a log ends below its start",
-        {"operate.shortening._publish": Instead("make_durable_around(log_set, starts)")},
+        {"operate.shortening._publish": Instead("make_shortened_durable(log_set, starts)")},
         test="unit/operate/test_retain.py::test_what_was_left_to_the_system_is_not_looked_for_once_it_has_expired",
+    ),
+    "what takes the place of deleted records is durable": Mutation(
+        "after a loss of power less is left than retention keeps",
+        {
+            "commit.left_to_system.make_shortened_durable": Instead(
+                "number in starts.get(key, {})",
+                "starts.get(key, {}).get(number, 0) > log_set.state.topics[key].durable_ends[number]",
+            )
+        },
+        test="unit/operate/test_retain.py::test_what_takes_the_place_of_deleted_records_is_durable",
     ),
     "a gap in a cleaned log is a cleaner's only where all was durable": Mutation(
         "whole segments that power took are not told",

@@ -151,7 +151,7 @@ GUARDS: Final = {
     ),
     "what was left to the system may be deleted": Mutation(
         "after a loss of power a log ends below its start, for ever",
-        {"operate.shortening.make_durable_around": _nothing},
+        {"operate.shortening.make_shortened_durable": _nothing},
         ("appender", "deleter", "deleter"),
         {"power": 400},
         {"flush": "os"},

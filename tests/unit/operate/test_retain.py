@@ -63,12 +63,12 @@ def now_ms() -> int:
     return system.time_ns() // 1_000_000
 
 
-def fill(log: Path, *stamps: int, topic: str = "t", **settings: str) -> Writer:
+def fill(log: Path, *stamps: int, topic: str = "t", first: int = 0, **settings: str) -> Writer:
     """Write one segment of two records to each of two partitions for each timestamp in ms."""
     writer = Writer(
         log, topic=topic, name=topic, numPartitions="2", segment__bytes="100", **settings
     )
-    for number, stamp in enumerate(stamps):
+    for number, stamp in enumerate(stamps, start=first):
         texts = [f"{number}{each}" for each in "abcd"]
         batch = rows(texts, keys=texts, partitions=[0, 0, 1, 1], timestamps=[stamp] * 4)
         writer.write(number, batch)
@@ -302,6 +302,21 @@ def test_what_was_left_to_the_system_is_not_looked_for_once_it_has_expired(
     monkeypatch.setattr(system, "boot_id", lambda: "second")
     assert recover([str(tmp_path)]).problems == []
     assert seen(tmp_path) == (4, [])
+
+
+def test_what_takes_the_place_of_deleted_records_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "boot_id", lambda: "first")
+    keeps = {"retention__bytes": "100"}
+    fill(tmp_path, now_ms(), now_ms(), **keeps)
+    fill(tmp_path, now_ms(), first=2, flush="os", **keeps)
+    fill(tmp_path, now_ms(), topic="u", flush="os", **keeps)
+    retain([str(tmp_path)])
+    state = load_state(tmp_path)
+    assert state is not None
+    found = {topic.name: topic.durable_ends for topic in state.topics.values()}
+    assert (bases(tmp_path)[0], found) == (2, {"t": {}, "u": {0: 0, 1: 0}})
 
 
 def test_a_stream_that_stood_below_the_new_start_is_told_what_it_lost(tmp_path: Path) -> None:
