@@ -36,6 +36,7 @@ from kafkalog.jobs.arguments import (
     pairs,
 )
 from kafkalog.jobs.attended import attend
+from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import Input
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
@@ -81,7 +82,7 @@ def to_records(
         columns.append(sf.expr(timestamp).cast("timestamp").alias("timestamp"))
     if partition is not None:
         columns.append(sf.expr(partition).cast("int").alias("partition"))
-    return rows.select(*columns)
+    return with_header_lists(rows.select(*columns))
 
 
 def _whole(rows: DataFrame) -> Column:

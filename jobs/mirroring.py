@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.local_paths import folder_in_both, split_paths
+from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.config import REMOTE_STORAGE, understood
@@ -113,7 +114,8 @@ class Mirror:
             .load(self.source)
         )
         writer = (
-            records.writeStream.format("kafkalog")
+            with_header_lists(records)
+            .writeStream.format("kafkalog")
             .queryName(self.name)
             .options(**_KEEPS)
             .option("checkpointLocation", self.checkpoint)

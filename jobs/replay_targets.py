@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.local_paths import folder_in_both
+from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import read_brokers, require_answer
 from kafkalog.model import partition_counts, validate_topic_name
 from kafkalog.streaming.operate.topics import create
@@ -183,7 +184,8 @@ class _Log:
     def take(self, rows: DataFrame, version: tuple[str, int]) -> int:
         """Append records in one commit, once."""
         seen = Observation()
-        counted = _named(rows, self.name).drop("offset").observe(seen, sf.count("*").alias("n"))
+        named = with_header_lists(_named(rows, self.name)).drop("offset")
+        counted = named.observe(seen, sf.count("*").alias("n"))
         identity = {"txnAppId": f"replay {version[0]}", "txnVersion": str(version[1])}
         writer = counted.write.format("kafkalog").mode("append")
         writer.options(**self.options, **identity).save(",".join(self.paths))

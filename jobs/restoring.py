@@ -20,6 +20,7 @@ from kafkalog.errors import OptionError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.jobs.archiving import DELTA_FORMAT
 from kafkalog.jobs.delta_tables import DeltaTable
+from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.restore_groups import restore_groups
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
 from kafkalog.jobs.topic_facts import read_facts
@@ -137,7 +138,8 @@ class Restore:
         is_in = (sf.col("offset") >= starts) & (sf.col("offset") < ends)
         mine = rows.where((sf.col("topic") == plan.topic) & is_in)
         chosen = self._without_suppressed(self._with_keys(mine)).select(*_WRITTEN)
-        writer = _in_order(chosen, plan).write.format("kafkalog").mode("append")
+        rows = with_header_lists(_in_order(chosen, plan))
+        writer = rows.write.format("kafkalog").mode("append")
         identity = {"txnAppId": version, "txnVersion": "0"}
         writer.options(topic=plan.topic, preserveOffsets="true", **identity).save(self.log)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
+from kafkalog.jobs.header_lists import with_header_lists
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,3 +81,15 @@ def test_a_file_whose_offsets_go_back_is_told(spark: SparkSession, tmp_path: Pat
         "the copy: partition 0 goes back 1 times",
         "the copy: partition 1 goes back 2 times",
     ]
+
+
+def test_records_without_headers_have_an_empty_list_of_them_on_their_way_to_the_sink(
+    spark: SparkSession,
+) -> None:
+    lists = "array(named_struct('key', 'a', 'value', X'01'))"
+    some = spark.range(2).selectExpr("id", f"IF(id = 0, NULL, {lists}) AS headers")
+    filled = with_header_lists(some)
+    assert filled.schema["headers"].dataType == some.schema["headers"].dataType
+    assert [len(row.headers) for row in filled.orderBy("id").collect()] == [0, 1]
+    for other in ("id", "'no list' AS headers"):
+        assert with_header_lists(spark.range(1).selectExpr(other)).count() == 1
