@@ -1,7 +1,7 @@
 """Rates of the record kernels by themselves: columns to batches and back, codec by codec.
 
 One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``,
-or with ``--sizes`` for the cost of a row by how many there are in a batch of lz4.
+or with ``--sizes`` for the cost of a row by how many there are in a batch.
 The decoder of aiokafka, which is compiled too but makes Python objects, is shown beside ours.
 """
 
@@ -23,7 +23,8 @@ from rich.table import Table
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.columns import ALL_COLUMNS, Columns, RecordDecoder
-from kafkalog.streaming.records.compression import Codec, lz4_library
+from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
 from kafkalog.streaming.records.record_columns import RecordColumns
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ _CHUNK: Final = 1 << 20
 _ROUNDS: Final = 5
 _SIZES: Final = (2000, 140, 10, 1)
 _SIZES_ROWS: Final = 100_000
+_CAN: Final = KernelDecompressor.can
 
 
 def main(arguments: list[str]) -> int:
@@ -94,25 +96,37 @@ def _columns(rows: int) -> list[RecordColumns]:
 
 
 def _by_size() -> int:
-    """Print what a row costs by size of batch, with liblz4 called by a kernel and from Python."""
-    ways = {"by the kernel": lz4_library.is_exported(), "by calls of Python": False}
-    table = Table("records a batch", *ways, title="CPU ns a row of lz4, all columns (best)")
+    """Print what a row costs by codec and size of batch, by kernels and by calls of Python."""
+    table = Table(
+        *("codec", "records a batch", "by the kernel", "by calls of Python", "ratio"),
+        title=f"CPU ns a row, all columns (best of {_ROUNDS})",
+    )
     columns = _columns(_SIZES_ROWS)
-    for size in _SIZES:
-        data = _encode(columns[: 1 if size == 1 else None], Codec.LZ4, size)
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        for _ in range(_ROUNDS):
-            for way, is_exported in ways.items():
-                with unittest.mock.patch.object(
-                    lz4_library, "is_exported", return_value=is_exported
-                ):
-                    rows = _decode(data, ALL_COLUMNS)
-                    start = time.process_time()
-                    _decode(data, ALL_COLUMNS)
-                    taken[way].append(1e9 * (time.process_time() - start) / rows)
-        table.add_row(str(size), *(f"{min(one):.0f}" for one in taken.values()))
+    for codec in [one for one in Codec if one != Codec.NONE]:
+        for size in _SIZES:
+            data = _encode(columns[: 1 if size == 1 else None], codec, size)
+            by_kernel, by_python = _both_ways(data)
+            taken = f"{by_kernel:.0f}", f"{by_python:.0f}"
+            table.add_row(codec.name.lower(), str(size), *taken, f"{by_python / by_kernel:.1f}")
     Console().print(table)
     return 0
+
+
+def _both_ways(data: NDArray[np.uint8]) -> tuple[float, float]:
+    """Return the ns of CPU that a row takes at best, by kernels and by calls of Python."""
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(_ROUNDS):
+        for is_able, seconds in taken.items():
+            with unittest.mock.patch.object(KernelDecompressor, "can", _CAN if is_able else _never):
+                rows = _decode(data, ALL_COLUMNS)
+                start = time.process_time()
+                _decode(data, ALL_COLUMNS)
+                seconds.append(1e9 * (time.process_time() - start) / rows)
+    return min(taken[True]), min(taken[False])
+
+
+def _never(*_: object) -> bool:
+    return False
 
 
 def _encode(

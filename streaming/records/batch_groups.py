@@ -1,8 +1,8 @@
 """Compressed batches, decompressed side by side until there is enough to be worth a kernel's call.
 
-Frames of LZ4 are decompressed by one kernel call for all of a group. Other codecs, frames that the
-kernel leaves, and builds of lz4 that export nothing to kernels take a call of Python for each
-batch; what is wrong with a batch is found there.
+A kernel decompresses all batches of a group and a codec in one call. Batches that it leaves, and
+codecs whose library exports nothing to kernels, take a call of Python each; what is wrong with a
+batch is found there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.records.compression import Codec, decompress_pieces, lz4_library
-from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
+from kafkalog.streaming.records.compression import Codec, decompress_pieces
+from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ class BatchGroups:
             are_kept: whether a group is used after the next one was asked for.
         """
         self._limit = limit
-        self._kernel_limit = min(limit, _ROOM)
+        self._kernels = KernelDecompressor(min(limit, _ROOM), GROUP_BYTES)
         self._are_kept = are_kept
         self._out: Bytes = np.empty(0, np.uint8)
 
@@ -63,30 +63,36 @@ class BatchGroups:
             CorruptRecordError: the batch after those that came cannot be decompressed; or one of
                 its kinds, as ``decompress_pieces`` raises them.
         """
-        yield from self._groups(data, starts, sizes, codecs, self._by_kernel(codecs))
+        of_kernels = {
+            codec: Bodies(data, starts, sizes, (codecs == codec).view(np.uint8))
+            for codec in np.unique(codecs).tolist()
+            if self._kernels.can(codec)
+        }
+        bodies = Bodies(data, starts, sizes, np.zeros(len(codecs), np.uint8))
+        yield from self._groups(bodies, codecs.tolist(), of_kernels)
 
     def _groups(
-        self, data: Bytes, starts: Integers, sizes: Integers, codecs: Integers, by_kernel: Bytes
+        self, bodies: Bodies, codecs: list[int], of_kernels: dict[int, Bodies]
     ) -> Iterator[tuple[Bytes, Integers]]:
         ends = np.empty(len(codecs), np.int64)
         first = row = size = 0
         while row < len(codecs):
-            done = 0
-            if by_kernel[row]:
-                rest = starts[row:], sizes[row:], by_kernel[row:]
-                done = self._decompress(data, *rest, size, ends[row:])
+            codec = codecs[row]
+            rest = of_kernels[codec].after(row) if codec in of_kernels else None
+            done = self._by_kernel(codec, rest, size, ends[row:])
             row += done
             size = int(ends[row - 1]) if done else size
-            is_left = row < len(codecs) and bool(by_kernel[row])
+            if done and row < len(codecs) and codecs[row] != codec and size < GROUP_BYTES:
+                continue
+            is_left = row < len(codecs) and codecs[row] in of_kernels
             if row > first and (is_left or size >= GROUP_BYTES):
                 yield self._group(size), ends[first:row]
                 first, size = row, 0  # what is left may fit the next group
                 continue
             if row == len(codecs):
                 break
-            body = data.data[starts[row] : starts[row] + sizes[row]]
             try:
-                pieces = self._pieces(int(codecs[row]), body)
+                pieces = self._pieces(codecs[row], bodies, row)
             except CorruptRecordError:
                 if row > first:
                     yield self._group(size), ends[first:row]
@@ -105,29 +111,15 @@ class BatchGroups:
         if row > first:
             yield self._group(size), ends[first:row]
 
-    def _decompress(
-        self,
-        data: Bytes,
-        starts: Integers,
-        sizes: Integers,
-        wanted: Bytes,
-        size: int,
-        ends: Integers,
-    ) -> int:
-        """Let the kernel put batches after the ``size`` bytes there are; return how many it did."""
-        frames, room = (data, starts, sizes, wanted), self._room()
-        return decompress_frames_by_library(
-            *frames, self._kernel_limit, GROUP_BYTES, room, size, ends
-        )
+    def _by_kernel(self, codec: int, bodies: Bodies | None, size: int, ends: Integers) -> int:
+        """Let a kernel put batches after the ``size`` bytes there are; return how many it did."""
+        if bodies is None:
+            return 0
+        return self._kernels.decompress(codec, bodies, self._room(), size, ends)
 
-    def _by_kernel(self, codecs: Integers) -> Bytes:
-        """Return 1 for each batch that the kernel is to try, uint8."""
-        is_lz4: Bytes = (codecs == Codec.LZ4).view(np.uint8)
-        if is_lz4.any() and lz4_library.is_exported():
-            return is_lz4
-        return np.zeros(len(codecs), np.uint8)
-
-    def _pieces(self, bits: int, body: memoryview) -> list[Data]:
+    def _pieces(self, bits: int, bodies: Bodies, row: int) -> list[Data]:
+        start = bodies.starts[row]
+        body = bodies.data.data[start : start + bodies.sizes[row]]
         return decompress_pieces(Codec.from_attributes(bits), body, limit=self._limit)
 
     def _room(self) -> Bytes:

@@ -79,6 +79,15 @@ def _lz4_frames() -> Iterator[bytes]:
         yield compress(Codec.LZ4, (body + bytes(times)) * times)[7:]
 
 
+def _streams_of_codecs() -> Iterator[bytes]:
+    """Give what each codec makes of records, and of what repeats itself."""
+    body = record_seeds()[0][61:]
+    for codec in Codec:
+        if codec != Codec.NONE:
+            yield bytes([codec - 1]) + compress(codec, body)
+            yield bytes([codec - 1]) + compress(codec, (body + bytes(40)) * 20)
+
+
 def _memtables() -> Iterator[bytes]:
     """Give keys in the order of their numbers, with some twice, and some that begin alike."""
     yield b"\x03" + b"\xff".join(b"key %d" % (n * 7 % 19) for n in range(40))
@@ -194,6 +203,7 @@ _SEEDS: Final[dict[str, Callable[[], Iterable[bytes]]]] = {
     "records": _records,
     "streams": _streams,
     "lz4_frames": _lz4_frames,
+    "streams_by_kernel": _streams_of_codecs,
     "compressed_batches": _streams,
     "message_sets": _message_sets,
     "coordinator_records": _coordinator_records,

@@ -60,6 +60,7 @@ from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress, decompress, lz4_library
+from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
 from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
 from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
 from kafkalog.streaming.records.control import MarkerReader
@@ -167,12 +168,27 @@ def _any_frame(frame: bytes) -> None:
         assert out[: ends[0]].tobytes() == decompress(Codec.LZ4, frame)
 
 
+def streams_by_kernel(data: bytes) -> str:
+    """Streams of any codec: what a kernel makes of one is what calls of its library make of it."""
+    codec, body = Codec(1 + data[0] % 4 if data else 1), data[1:]
+    kernels, size = KernelDecompressor(_LIMIT, 1 << 62), np.array([len(body)], np.int64)
+    if not kernels.can(codec):
+        return "no kernel"
+    bodies = Bodies(array(body), np.zeros(1, np.int64), size, np.ones(1, np.uint8))
+    out, ends = np.zeros(_LIMIT, np.uint8), np.zeros(1, np.int64)
+    if not kernels.decompress(codec, bodies, out, 0, ends):
+        return "left to the library"
+    found = out[: ends[0]].tobytes()
+    assert found == decompress(codec, body, limit=_LIMIT)
+    return repr(found)
+
+
 def compressed_batches(data: bytes) -> str:
     """Compressed bytes under a header that is right."""
     attributes = 1 + data[0] % 4 if data else 1
     batch = batch_of(data[1:], 1 + (data[0] >> 6 if data else 0), attributes=attributes)
     found = outcome(batch)
-    with unittest.mock.patch.object(lz4_library, "is_exported", return_value=False):
+    with unittest.mock.patch.object(KernelDecompressor, "can", return_value=False):
         assert outcome(batch) == found
     return found
 
@@ -505,6 +521,7 @@ TARGETS: Final[dict[str, Callable[[bytes], str]]] = {
         records,
         streams,
         lz4_frames,
+        streams_by_kernel,
         compressed_batches,
         message_sets,
         headers,

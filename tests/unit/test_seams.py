@@ -35,6 +35,8 @@ NAMES = set().union(*ASKS.values())
 KEPT = {
     "streaming/records/compression/codec.py": "which modules of codecs are installed",
     "streaming/records/compression/lz4_library.py": "whether lz4 exports its functions",
+    "streaming/records/compression/zlib_library.py": "whether zlib exports its functions",
+    "streaming/records/compression/zstd_library.py": "whether zstandard exports its functions",
     "streaming/records/jit/folder.py": "the folder of compiled kernels, the same for all",
     "streaming/options.py": "the names of options",
     "streaming/store/topics.py": "settings, parsed",

@@ -1,18 +1,35 @@
-"""Compressed batches, decompressed side by side: by liblz4 from a kernel, and from Python."""
+"""Compressed batches, decompressed side by side: by kernels, and from Python."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import gc
+import gzip
+import sys
+from typing import TYPE_CHECKING, Any
 
 import lz4.frame
 import numpy as np
 import pytest
+import snappy
+import zstandard
 from tests.support.counted_work import calls_of
 
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError
 from kafkalog.streaming.records.batch_groups import GROUP_BYTES, BatchGroups
-from kafkalog.streaming.records.compression import Codec, compress, decompress, lz4_library
+from kafkalog.streaming.records.compression import (
+    Codec,
+    compress,
+    decompress,
+    lz4_library,
+    zlib_library,
+    zstd_library,
+)
+from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
+from kafkalog.streaming.records.compression.exported import Context, export, library_of
+from kafkalog.streaming.records.compression.gzip_member_kernels import decompress_gzip_by_library
 from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
+from kafkalog.streaming.records.compression.snappy_kernels import SLACK, decompress_snappy
+from kafkalog.streaming.records.compression.zstd_frame_kernels import decompress_zstd_by_library
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.records.jit.kernel import as_python
 
@@ -22,16 +39,20 @@ if TYPE_CHECKING:
 TEXT = b"".join(b"record %d;" % i for i in range(9_000))
 LIMIT = 4 << 20
 END = bytes(4)
+RANDOM = np.random.default_rng(1).bytes(100_000)
+SKIPPED = bytes.fromhex("502a4d18 03000000") + b"???"
 CANARY = 0xA5
 
 
 @pytest.fixture(params=["library", "python"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Run each test both ways: with liblz4's functions exported, and as on a build without."""
+    """Run each test both ways: with the libraries' functions exported, and as on builds without."""
     if request.param == "python":
-        monkeypatch.setattr(lz4_library, "is_exported", lambda: False)
+        monkeypatch.setattr(KernelDecompressor, "can", lambda *_: False)
     else:
         assert lz4_library.is_exported()
+        assert zstd_library.is_exported()
+        assert zlib_library.is_exported()
     return str(request.param)
 
 
@@ -58,6 +79,47 @@ def grouped(
 
 def frame(plain: bytes, **choices: object) -> bytes:
     return bytes(lz4.frame.compress(plain, **{"block_linked": False, **choices}))
+
+
+def zstd(plain: bytes, **choices: Any) -> bytes:
+    return zstandard.ZstdCompressor(**choices).compress(plain)
+
+
+def gzip_of(plain: bytes, level: int) -> bytes:
+    return gzip.compress(plain, level)
+
+
+OTHERS = {
+    "zstd": (Codec.ZSTD, compress(Codec.ZSTD, TEXT)),
+    "zstd, empty": (Codec.ZSTD, compress(Codec.ZSTD, b"")),
+    "zstd, not to be compressed": (Codec.ZSTD, compress(Codec.ZSTD, RANDOM)),
+    "zstd, one byte repeated": (Codec.ZSTD, compress(Codec.ZSTD, bytes(300_000))),
+    "zstd with its size": (Codec.ZSTD, zstd(TEXT, write_content_size=True)),
+    "zstd with its size, small": (Codec.ZSTD, zstd(TEXT[:90], write_content_size=True)),
+    "zstd with a checksum": (Codec.ZSTD, zstd(TEXT, write_checksum=True)),
+    "zstd, two frames": (Codec.ZSTD, zstd(TEXT) + zstd(b"second")),
+    "zstd after a frame to skip": (Codec.ZSTD, SKIPPED + zstd(TEXT)),
+    "gzip": (Codec.GZIP, compress(Codec.GZIP, TEXT)),
+    "gzip, empty": (Codec.GZIP, compress(Codec.GZIP, b"")),
+    "gzip, stored": (Codec.GZIP, gzip_of(TEXT, 0)),
+    "gzip, two members": (Codec.GZIP, gzip_of(TEXT, 9) + gzip_of(b"second", 1)),
+    "gzip before zeros": (Codec.GZIP, gzip_of(TEXT, 6) + bytes(20)),
+    "snappy": (Codec.SNAPPY, compress(Codec.SNAPPY, TEXT)),
+    "snappy, empty": (Codec.SNAPPY, compress(Codec.SNAPPY, b"")),
+    "snappy, not to be compressed": (Codec.SNAPPY, compress(Codec.SNAPPY, RANDOM)),
+    "snappy, one byte repeated": (Codec.SNAPPY, compress(Codec.SNAPPY, bytes(300_000))),
+    "snappy, bare": (Codec.SNAPPY, bytes(snappy.compress(TEXT))),
+    "snappy that starts again": (Codec.SNAPPY, compress(Codec.SNAPPY, TEXT) * 2),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_every_form_of_the_other_codecs_is_decoded(kind: str) -> None:
+    codec, body = OTHERS[kind]
+    plain = compress(codec, b"plain")
+    found, _, error = grouped([plain, body, plain], [codec] * 3)
+    assert error == ""
+    assert found == [b"plain", decompress(codec, body), b"plain"]
 
 
 FRAMES = {
@@ -103,9 +165,43 @@ def test_what_is_refused_is_named_after_the_batches_before_it(kind: str) -> None
     assert error == f"{type(raised.value).__name__}: {raised.value}"
 
 
-def test_the_limit_is_to_the_byte() -> None:
-    bodies = [compress(Codec.LZ4, TEXT[:size]) for size in (50, 51)]
-    found, _, error = grouped(bodies, limit=50)
+OTHERS_REFUSED = {
+    "zstd, cut": (Codec.ZSTD, compress(Codec.ZSTD, TEXT)[:-1]),
+    "zstd, more after it": (Codec.ZSTD, compress(Codec.ZSTD, TEXT) + b"?"),
+    "zstd, a wrong checksum": (Codec.ZSTD, zstd(TEXT, write_checksum=True)[:-1] + b"?"),
+    "zstd, a bomb": (Codec.ZSTD, compress(Codec.ZSTD, bytes(LIMIT + 1))),
+    "gzip, cut": (Codec.GZIP, compress(Codec.GZIP, TEXT)[:-1]),
+    "gzip, a wrong checksum": (Codec.GZIP, compress(Codec.GZIP, TEXT)[:-8] + b"?" * 8),
+    "gzip, a bomb": (Codec.GZIP, compress(Codec.GZIP, bytes(LIMIT + 1))),
+    "gzip, nothing": (Codec.GZIP, b""),
+    "snappy, cut": (Codec.SNAPPY, compress(Codec.SNAPPY, TEXT)[:-1]),
+    "snappy, a chunk beyond the end": (Codec.SNAPPY, compress(Codec.SNAPPY, TEXT) + b"\0\0\1\0"),
+    "snappy, from before the start": (Codec.SNAPPY, bytes([8, 0, 65, 0b11010, 2, 0])),
+    "snappy, from nowhere": (Codec.SNAPPY, bytes([8, 0, 65, 0b11010, 0, 0])),
+    "snappy, more than it claims": (Codec.SNAPPY, bytes([1, 4, 65, 66])),
+    "snappy, less than it claims": (Codec.SNAPPY, bytes([3, 4, 65, 66])),
+    "snappy, a bomb": (Codec.SNAPPY, compress(Codec.SNAPPY, bytes(LIMIT + 1))),
+    "snappy, nothing": (Codec.SNAPPY, b""),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS_REFUSED)
+def test_what_is_refused_of_the_other_codecs_is_named_after_the_batches_before_it(
+    kind: str,
+) -> None:
+    codec, body = OTHERS_REFUSED[kind]
+    plain = compress(codec, b"plain")
+    found, _, error = grouped([plain, plain, body, plain], [codec] * 4)
+    assert found == [b"plain", b"plain"]
+    with pytest.raises(CorruptRecordError) as raised:
+        decompress(codec, body, limit=LIMIT)
+    assert error == f"{type(raised.value).__name__}: {raised.value}"
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_the_limit_is_to_the_byte(codec: Codec) -> None:
+    bodies = [compress(codec, TEXT[:size]) for size in (50, 51)]
+    found, _, error = grouped(bodies, [codec] * 2, limit=50)
     assert found == [TEXT[:50]]
     assert error.startswith(DecompressedTooLargeError.__name__)
 
@@ -117,7 +213,7 @@ def test_codecs_that_take_turns_share_a_group() -> None:
     assert grouped(bodies, codecs) == (plain, [len(plain)], "")
 
 
-@pytest.mark.parametrize("codec", [Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 def test_groups_are_bounded_and_a_large_batch_is_one_by_itself(codec: Codec) -> None:
     sizes = [700_000, 600_000, 900_000, 2_500_000, 100, 1_500_000, 1_900_000, 200]
     plain = [(TEXT * 40)[:size] for size in sizes]
@@ -137,14 +233,15 @@ def test_batches_without_bytes_are_batches() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
-def test_the_number_of_batches_makes_no_call_more(way: str) -> None:
-    bodies = [compress(Codec.LZ4, TEXT[:100])] * 1000
-    grouped(bodies)
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_the_number_of_batches_makes_no_call_more(way: str, codec: Codec) -> None:
+    bodies = [compress(codec, TEXT[:100])] * 1000
+    grouped(bodies, [codec] * len(bodies))
 
     def calls(many: Sequence[bytes]) -> int:
         sizes = np.array([len(body) for body in many], np.int64)
         data = np.frombuffer(b"".join(many), np.uint8)
-        codecs = np.full(len(many), Codec.LZ4, np.int64)
+        codecs = np.full(len(many), codec, np.int64)
         groups = BatchGroups(LIMIT, are_kept=False)
         work = groups.groups(data, np.cumsum(sizes) - sizes, sizes, codecs)
         return sum(calls_of(lambda: [len(ends) for _, ends in work]).values())
@@ -168,16 +265,38 @@ def test_a_build_that_exports_nothing_is_noticed(monkeypatch: pytest.MonkeyPatch
     """Look as a fresh process would, for a function that is not there."""
     monkeypatch.undo()
     monkeypatch.setattr(lz4_library, "_FUNCTION", "LZ4_not_there")
+    monkeypatch.setattr(zstd_library, "_FUNCTION", "ZSTD_not_there")
     assert lz4_library.is_exported.__wrapped__() is INTERPRETED
+    assert zstd_library.is_exported.__wrapped__() is INTERPRETED
 
 
-def by_kernel(kernel: Callable[..., int], data: bytes, limit: int, room: int) -> bytes | None:
-    """Return what the kernel makes of a frame; it writes nowhere else."""
+def test_a_library_that_is_built_in_exports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert library_of(sys) is None
+    assert not export(library_of(sys), {"kafkalog_nothing": "inflate"})
+
+
+@pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
+def test_what_a_library_keeps_between_calls_is_freed() -> None:
+    freed = []
+    Context(0, lambda: freed.append(True))
+    gc.collect()
+    assert freed == [True]
+    for library in (zstd_library, zlib_library):
+        for _ in range(1000):
+            assert library.new_context().address
+
+
+def by_kernel(
+    kernel: Callable[..., int], data: bytes, limit: int, room: int, *context: int
+) -> bytes | None:
+    """Return what the kernel makes of a batch; it writes nowhere else."""
     memory = np.full(room + 200, CANARY, np.uint8)
     out, ends = memory[100 : 100 + room], np.zeros(1, np.int64)
     starts, sizes = np.zeros(1, np.int64), np.array([len(data)])
     array = np.frombuffer(data, np.uint8)
-    done = kernel(array, starts, sizes, np.ones(1, np.uint8), limit, 1 << 62, out, 0, ends)
+    one = array, starts, sizes, np.ones(1, np.uint8), *context
+    done = kernel(*one, limit, 1 << 62, out, 0, ends)
     assert (memory[:100] == CANARY).all()
     assert (memory[100 + room :] == CANARY).all()
     return out[: ends[0]].tobytes() if done else None
@@ -204,3 +323,46 @@ def test_every_cut_and_every_flipped_bit_give_what_python_gives_or_nothing(
             expected = None
         assert by_kernel(kernel, one, 1000, 70_000) == expected
         assert by_kernel(kernel, one, 1000, 100) in {None, expected}
+
+
+SHORT = TEXT[:150] + RANDOM[:40] + bytes(60)
+KERNELS: dict[str, tuple[Codec, Callable[..., int], bytes]] = {
+    "zstd": (Codec.ZSTD, decompress_zstd_by_library, compress(Codec.ZSTD, SHORT)),
+    "zstd with a checksum": (
+        *(Codec.ZSTD, decompress_zstd_by_library),
+        zstd(SHORT, write_checksum=True, write_content_size=True),
+    ),
+    "gzip": (Codec.GZIP, decompress_gzip_by_library, compress(Codec.GZIP, SHORT)),
+    "snappy": (Codec.SNAPPY, decompress_snappy, compress(Codec.SNAPPY, SHORT)),
+    "snappy, bare": (Codec.SNAPPY, decompress_snappy, bytes(snappy.compress(SHORT))),
+}
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+def test_cuts_and_flipped_bits_of_the_other_codecs_give_what_python_gives_or_nothing(
+    way: str, kind: str
+) -> None:
+    codec, kernel, sound = KERNELS[kind]
+    libraries = {Codec.ZSTD: zstd_library, Codec.GZIP: zlib_library}
+    kept = [libraries[codec].new_context()] if codec in libraries else []
+    context = [each.address for each in kept]
+    if way == "python":
+        kernel = as_python(kernel)
+    is_compiled = way == "library" and not INTERPRETED
+    damaged = [sound[:cut] for cut in range(len(sound))]
+    for position in range(len(sound)):
+        for bit in range(8) if is_compiled else (position % 8,):
+            flipped = bytearray(sound)
+            flipped[position] ^= 1 << bit
+            damaged.append(bytes(flipped))
+    assert by_kernel(kernel, sound, 1000, 70_000, *context) == SHORT
+    least = len(SHORT) + (SLACK if codec == Codec.SNAPPY else 0)
+    assert by_kernel(kernel, sound, 1000, least, *context) == SHORT
+    assert by_kernel(kernel, sound, 1000, least - 1, *context) is None
+    for one in damaged:
+        try:
+            expected: bytes | None = decompress(codec, one, limit=1000)
+        except CorruptRecordError:
+            expected = None
+        assert by_kernel(kernel, one, 1000, 70_000, *context) in {None, expected}
+        assert by_kernel(kernel, one, 1000, 100, *context) in {None, expected}

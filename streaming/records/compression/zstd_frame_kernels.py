@@ -1,0 +1,107 @@
+"""Frames of Zstandard, many a call, which libzstd decompresses into one array.
+
+``zstd_codec`` says what a frame is. The kernel does what is a single sound frame without a
+dictionary, and fits. It stops before anything else, and ``zstd_codec`` says what is wrong with it.
+Every length is checked before libzstd sees it.
+
+The kernels of this module may be loaded only where ``zstd_library.is_exported``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kafkalog.streaming.records.byte_kernels import read_word
+from kafkalog.streaming.records.compression.zstd_library import decompress_frame
+from kafkalog.streaming.records.jit.inline import inlined
+from kafkalog.streaming.records.jit.kernel import kernel
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+__all__ = ["decompress_zstd_by_library"]
+
+_MAGIC: Final = 0xFD2FB528
+_DESCRIPTOR: Final = 4
+_SHORTEST: Final = 9
+_CHECKSUM: Final = 4
+_LARGEST_WINDOW: Final = 0x88
+"""A window descriptor of 128 MiB: the most that the library, and Kafka's, take from a stream."""
+
+
+@inlined
+def _frame_end(data: Bytes, at: int, end: int) -> int:
+    """Walk over the blocks of a frame in ``data[at:end]``; return where it ends, or -1."""
+    if end - at < _SHORTEST or read_word(data, at) != _MAGIC:
+        return np.int64(-1)
+    descriptor = np.int64(data[at + _DESCRIPTOR])
+    is_single = (descriptor >> 5) & 1
+    if (descriptor & 0x0B) != 0:  # a dictionary, or what is reserved
+        return np.int64(-1)
+    if is_single == 0 and np.int64(data[at + _DESCRIPTOR + 1]) > _LARGEST_WINDOW:
+        return np.int64(-1)
+    size_flag = descriptor >> 6
+    size_bytes: int = is_single if size_flag == 0 else np.int64(1) << size_flag
+    checksum: int = _CHECKSUM if (descriptor & 0x04) != 0 else 0
+    at += _DESCRIPTOR + 2 - is_single + size_bytes
+    while end - at >= 3:
+        header = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
+        length = header >> 3
+        if (header >> 1) & 3 == 1:
+            length = np.int64(1)
+        at += 3 + length
+        if (header & 1) != 0:
+            return at + checksum
+    return np.int64(-1)
+
+
+@kernel(
+    "int64",
+    "const uint8[]",
+    "const int64[]",
+    "const int64[]",
+    "const uint8[]",
+    "int64",
+    "int64",
+    "int64",
+    "uint8[]",
+    "int64",
+    "int64[]",
+)
+def decompress_zstd_by_library(
+    data: Bytes,
+    starts: Integers,
+    sizes: Integers,
+    wanted: Bytes,
+    context: int,
+    limit: int,
+    enough: int,
+    out: Bytes,
+    written: int,
+    ends: Integers,
+) -> int:
+    """Decompress the frames ``data[start : start + size]`` into ``out``, one after the other.
+
+    ``context`` is the address of a ``ZSTD_DCtx``. All else is as of
+    ``lz4_frame_kernels.decompress_frames_by_library``.
+    """
+    frames = min(starts.shape[0], sizes.shape[0], wanted.shape[0], ends.shape[0])
+    if written < 0 or limit < 0:
+        return 0
+    for frame in range(frames):
+        start, size, room = starts[frame], sizes[frame], out.shape[0] - written
+        if written >= enough or room < 0:
+            return frame
+        if wanted[frame] == 0 or start < 0 or size < 0 or start > data.shape[0] - size:
+            return frame
+        if _frame_end(data, start, start + size) != start + size:
+            return frame
+        room = min(room, limit)
+        made = decompress_frame(context, data, start, size, out, written, room)
+        if made < 0 or made > room:
+            return frame
+        written += made
+        ends[frame] = written
+    return frames
