@@ -7,7 +7,6 @@ The codes are those of Spark's ``KAFKA_DATA_LOSS`` conditions. A gap between off
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.recreated import Recreated
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
-__all__ = ["LossPolicy", "iso_time", "refuse_lost_targets"]
+__all__ = ["LossPolicy", "refuse_lost_targets"]
 
 _LOGGER = logging.getLogger("kafkalog.source")
 
@@ -163,11 +162,3 @@ def refuse_lost_targets(
             "AVAILABLENOW] the end of these partitions went back while the query read up to "
             f"it: {', '.join(shorter)}"
         )
-
-
-def iso_time(timestamp_ms: int) -> str:
-    """Return a time for a person, or the number if it is no time."""
-    try:
-        return datetime.fromtimestamp(timestamp_ms / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{timestamp_ms} ms"

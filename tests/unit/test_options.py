@@ -211,6 +211,8 @@ def test_paths_are_lists_of_folders_or_file_uris(
         ("s3://bucket/logs", "not on a local file system"),
         ("file://host/logs", "no local file: URI"),
         ("file:logs", "no local file: URI"),
+        ("/logs/a\0b", "has a NUL character"),
+        ("file:///logs/a%00b", "has a NUL character"),
         ("/a,/b,/a/", "/a is listed twice"),
     ],
 )

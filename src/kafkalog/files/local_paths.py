@@ -21,10 +21,17 @@ def local_path(text: str) -> str:
     """Return the absolute local path of a path or a ``file:`` URI.
 
     Raises:
-        OptionError: it is not local.
+        OptionError: it is not local, or no path can be so.
     """
+    path = _without_scheme(text)
+    if "\0" in path:
+        raise OptionError(f"{text!r} has a NUL character, which no path can have")
+    return os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps '..'
+
+
+def _without_scheme(text: str) -> str:
     if SCHEME.match(text) is None:
-        return os.path.abspath(text)  # noqa: PTH100 - Path.absolute() keeps '..'
+        return text
     uri = urlsplit(text)
     if uri.scheme.lower() != "file":
         shown = text.partition("?")[0].rpartition("@")[2]  # the rest may hold secrets
@@ -34,7 +41,7 @@ def local_path(text: str) -> str:
         )
     if uri.netloc not in {"", "localhost"} or not uri.path.startswith("/"):
         raise OptionError(f"{text!r} is no local file: URI; write file:///folder")
-    return os.path.abspath(unquote(uri.path))  # noqa: PTH100
+    return unquote(uri.path)
 
 
 def split_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str, ...]:

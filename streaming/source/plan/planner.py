@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
-from kafkalog.streaming.source.loss import iso_time
 from kafkalog.streaming.source.plan.byte_splits import by_bytes, split_target
 from kafkalog.streaming.source.plan.ranges import cut_ranges
+from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -107,7 +107,7 @@ def _first_time(logs: FollowedLogs, key: TopicPartition) -> str:
         return ""
     if first is None or first.table.max_timestamp[0] < 0:
         return ""
-    time = iso_time(int(first.table.max_timestamp[0]))
+    time = shown_time(int(first.table.max_timestamp[0]))
     return f", with records of {time}, so that what is gone was written before"
 
 
