@@ -34,18 +34,30 @@ __all__ = ["Maintenance", "Scope"]
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
+_OFFSETS_RETENTION = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="How long a consumer group without members keeps its positions, such as 7d: Kafka's "
+        "offsets.retention.minutes. Default: for ever.",
+    ),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Scope:
     """What is looked after: log directories with commas between them, or one ``topic`` of them.
 
     ``config``: settings for topics to which they were not given. ``allows_broker``: a broker may
-    have had the directories last.
+    have had the directories last. ``offsets_retention_ms``: how long groups without members keep
+    their positions, None for ever.
     """
 
     log: str
     topic: str | None = None
     config: Mapping[str, str] = field(default_factory=dict)
     allows_broker: bool = False
+    offsets_retention_ms: int | None = None
 
     def check(self) -> None:
         """Look whether that can be done at all; takes no lock, and needs no Spark.
@@ -92,7 +104,18 @@ class Maintenance:
         Raises:
             KafkaLogError, OSError: nothing could be done, or not all of it.
         """
+        self._forget()
         return [*self._delete(), *self._compact()]
+
+    def _forget(self) -> None:
+        from kafkalog.streaming.operate.group_expiry import expire_positions  # noqa: PLC0415
+
+        scope = self._scope
+        if scope.offsets_retention_ms is not None:
+            for line in expire_positions(
+                [scope.log], scope.offsets_retention_ms, allows_broker=scope.allows_broker
+            ):
+                self._say(line)
 
     def _delete(self) -> list[str]:
         from kafkalog.streaming.operate.retain import retain  # noqa: PLC0415
@@ -151,11 +174,18 @@ def main(
         str | None,
         typer.Option(metavar="TIME", help="Begin a round so often, such as 10m. Default: one."),
     ] = None,
+    offsets_retention: _OFFSETS_RETENTION = None,
     allow_broker: ALLOW_BROKER = False,
 ) -> None:
     """Run the rounds; the exit code is 1 if the only one finds a problem."""
     interval_ms = None if every is None else milliseconds("--every", every, minimum=1000)
-    scope = Scope(log=log, topic=topic, config=pairs(config), allows_broker=allow_broker)
+    scope = Scope(
+        log=log,
+        topic=topic,
+        config=pairs(config),
+        allows_broker=allow_broker,
+        offsets_retention_ms=_retention_ms(offsets_retention),
+    )
     scope.check()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
@@ -166,6 +196,10 @@ def main(
         problems = maintenance.round()
     _tell_problems(problems)
     raise typer.Exit(1 if problems else 0)
+
+
+def _retention_ms(text: str | None) -> int | None:
+    return None if text is None else milliseconds("--offsets-retention", text, minimum=60_000)
 
 
 def _again_and_again(maintenance: Maintenance, interval_ms: int) -> NoReturn:

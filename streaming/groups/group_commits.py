@@ -72,10 +72,14 @@ class _OvertakenError(FencedMemberError):
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A condition of a commit: a group is as it was when the decision was made."""
+    """A condition of a commit: a group is as it was when the decision was made.
+
+    ``stands``: partitions in which the group has to have a position still.
+    """
 
     log: GroupLog
     record: GroupRecord
+    stands: frozenset[TopicPartition] = frozenset()
 
     def __call__(self, log_set: LogSet) -> None:
         """Look.
@@ -83,9 +87,16 @@ class Unchanged:
         Raises:
             FencedMemberError: it is not.
         """
-        if self.log.look(log_set).record != self.record:
+        state = self.log.look(log_set)
+        if state.record != self.record:
             raise _OvertakenError(
                 f"the group has gone on from generation {self.record.generation} meanwhile"
+            )
+        gone = self.stands - state.positions.keys()
+        if gone:
+            raise _OvertakenError(
+                f"the group's positions of {', '.join(map(str, sorted(gone)))} were taken away "
+                "meanwhile"
             )
 
 
@@ -214,8 +225,15 @@ class GroupCommits:
         before: GroupRecord,
         record: GroupRecord,
         positions: Mapping[TopicPartition, int] | None = None,
+        stands: Collection[TopicPartition] = (),
     ) -> bool:
         """Publish a generation, and the positions that it begins with.
+
+        Args:
+            before: what was decided last.
+            record: what follows.
+            positions: where the group begins in partitions that are new to it.
+            stands: partitions in which it has a position, and has to have it still.
 
         Returns:
             whether it was; not if somebody else has decided since ``before`` was read.
@@ -223,8 +241,9 @@ class GroupCommits:
         Raises:
             KafkaLogError: it is not published, for other reasons.
         """
+        condition = Unchanged(self._log, before, frozenset(stands))
         try:
-            self.change(before, positions or {}, encode_record(self.group, record))
+            self._change(positions or {}, encode_record(self.group, record), condition)
         except _OvertakenError:
             return False
         return True
@@ -241,9 +260,17 @@ class GroupCommits:
             FencedMemberError: somebody else has decided since ``before`` was read.
             KafkaLogError: nothing is published, for other reasons.
         """
+        self._change(positions, records, Unchanged(self._log, before))
+
+    def _change(
+        self,
+        positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
+        records: Sequence[KeyAndValue],
+        condition: Unchanged,
+    ) -> None:
         now_ms = system.time_ns() // 1_000_000
         rider = offsets_rider(self.group, positions, now_ms, records)
-        self._commit(rider, Unchanged(self._log, before), now_ms)
+        self._commit(rider, condition, now_ms)
 
     def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
         """Publish how far a member has come in its partitions.

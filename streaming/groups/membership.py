@@ -201,7 +201,10 @@ class Membership:
             if found is None:
                 return
             gone = state.record.members.keys() - found.members.keys()
-            if self._commits.decide(state.record, found, self._beginnings(found, state)):
+            beginnings = self._beginnings(found, state)
+            stands = [key for m in found.members.values() for key in m.assigned]
+            stands = [key for key in stands if key not in beginnings]
+            if self._commits.decide(state.record, found, beginnings, stands):
                 for member in gone:
                     remove_member(self._folder, self._commits.group, member)
 

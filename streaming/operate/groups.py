@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     Records = list[tuple[bytes, bytes | None]]
 
-__all__ = ["empty_groups", "forget_positions"]
+__all__ = ["commit_of_groups", "empty_groups", "forget_positions", "records_of_groups"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -75,10 +75,10 @@ def empty_groups(log_set: LogSet, *, dry_run: bool = False) -> list[str]:
         )
         return [(encode_group_key(name), encode_group_metadata(empty))]
 
-    riders = _riders(log_set, emptied, now_ms)
+    riders = records_of_groups(log_set, emptied, now_ms)
     if dry_run:
         return said
-    _commit(log_set, riders, now_ms)
+    commit_of_groups(log_set, riders, now_ms)
     for folder in log_set.directories:
         for path in folder.glob(f"{MEMBER_PREFIX}*"):
             path.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ def forget_positions(log_set: LogSet, topic: str) -> None:
         return [(encode_position_key(name, key), None) for key in keys]
 
     try:
-        _commit(log_set, _riders(log_set, forgotten, now_ms), now_ms)
+        commit_of_groups(log_set, records_of_groups(log_set, forgotten, now_ms), now_ms)
     except (KafkaLogError, OSError) as error:
         _LOGGER.warning(
             "topic %s is deleted, but positions of groups in it stay: %s. `kafkalog groups` shows "
@@ -107,9 +107,14 @@ def forget_positions(log_set: LogSet, topic: str) -> None:
         )
 
 
-def _riders(
+def records_of_groups(
     log_set: LogSet, records_of: Callable[[str, KnownGroup], Records], now_ms: int
 ) -> list[Rider]:
+    """Ask for each group that we keep in the set what is to be written of it.
+
+    Raises:
+        KafkaLogError, OSError: groups cannot be read.
+    """
     riders = []
     for key, where in log_set.partitions().items():
         if key.topic != OFFSETS_TOPIC:
@@ -132,7 +137,12 @@ def _riders(
     return [each for each in riders if each.records]
 
 
-def _commit(log_set: LogSet, riders: list[Rider], now_ms: int) -> None:
+def commit_of_groups(log_set: LogSet, riders: list[Rider], now_ms: int) -> None:
+    """Write records of groups by one commit, if there are any. REQUIRES: the locks are held.
+
+    Raises:
+        KafkaLogError, OSError: nothing is published.
+    """
     if riders:
         plan = CommitPlan(directories=tuple(log_set.directories), planned_ms=now_ms)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)

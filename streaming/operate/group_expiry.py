@@ -1,0 +1,162 @@
+"""Positions of consumer groups expire: of groups without members alone, never by one look.
+
+=============================  ====================================================
+a group                        its positions expire the retention after
+=============================  ====================================================
+with members                   never
+without                        it became empty, or the last commit of the position
+that never had members         the last commit of the position
+=============================  ====================================================
+
+A commit may say itself when it expires (records of brokers before 2.1). A group without members and
+positions is forgotten likewise, with its metadata.
+
+A clock that jumps must not take positions away. So the first look only writes down what has
+expired, in a file in the directory of the set's first member id. It is done by a look ten minutes
+later or more, if all is as it was.
+
+A broker counts from when the group became empty alone, and takes positions away that were reset
+after that.
+
+Source: Kafka ``ClassicGroup.offsetExpirationCondition``,
+``OffsetMetadataManager.cleanupExpiredOffsets``.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import read_regular
+from kafkalog.files.shield import shielded
+from kafkalog.files.system import system
+from kafkalog.streaming.coordinator.group_metadata import encode_group_key
+from kafkalog.streaming.coordinator.offset_commits import encode_position_key
+from kafkalog.streaming.operate.groups import commit_of_groups, records_of_groups
+from kafkalog.streaming.operate.old_segments import opened_logs
+from kafkalog.streaming.store.group_files import EXPIRY_NOTE
+from kafkalog.streaming.store.policy import WAIT_MS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.coordinator.all_groups import KnownGroup
+
+    Records = list[tuple[bytes, bytes | None]]
+    _Found = tuple[int, int]
+
+__all__ = ["expire_positions"]
+
+_BETWEEN_LOOKS_MS: Final = 600_000
+"""Kafka's ``offsets.retention.check.interval.ms``."""
+
+_LONGEST_NOTE: Final = 64 << 20
+
+
+@shielded
+def expire_positions(
+    paths: Sequence[str],
+    retention_ms: int,
+    *,
+    allows_broker: bool = False,
+    wait_ms: int = WAIT_MS,
+) -> list[str]:
+    """Take expired positions away, by one commit; return what was done, a line for each group.
+
+    Args:
+        paths: all log directories of the set.
+        retention_ms: Kafka's ``offsets.retention.minutes``, in ms.
+        allows_broker: whether to do so though a broker had the directories last.
+        wait_ms: how long to wait for a writer of ours.
+
+    Raises:
+        KafkaLogError, OSError: groups cannot be read, or nothing was published.
+    """
+    with opened_logs(
+        paths, "kafkalog maintain", allows_broker=allows_broker, dry_run=False, wait_ms=wait_ms
+    ) as log_set:
+        now_ms = system.time_ns() // 1_000_000
+        note = min(log_set.members.items())[1] / EXPIRY_NOTE
+        look = _Look(now_ms, retention_ms, _read(note))
+        commit_of_groups(log_set, records_of_groups(log_set, look.expired, now_ms), now_ms)
+        if look.waiting != look.seen:
+            write_atomically(note, json.dumps(look.waiting).encode())
+    return look.said
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at all groups, by the clock.
+
+    ``seen`` is what earlier looks have found, and ``waiting`` what the next one is told: of each
+    group when it was used last, and when it was first found to have expired since; ms.
+    """
+
+    now_ms: int
+    retention_ms: int
+    seen: Mapping[str, _Found]
+    waiting: dict[str, _Found] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+
+    def expired(self, name: str, group: KnownGroup) -> Records:
+        """Return what is to be written of a group."""
+        keys = _expired(group, self.now_ms, self.retention_ms)
+        is_forgotten = _is_forgotten(group, keys, self.now_ms, self.retention_ms)
+        if not keys and not is_forgotten:
+            return []
+        used_ms = _last_used(group)
+        before = self.seen.get(name)
+        is_known = before is not None and before[0] == used_ms and before[1] <= self.now_ms
+        first_ms = before[1] if before is not None and is_known else self.now_ms
+        if self.now_ms - first_ms < _BETWEEN_LOOKS_MS:
+            self.waiting[name] = used_ms, first_ms
+            return []
+        self.said.append(f"group {name}: {len(keys)} positions have expired")
+        forgotten: Records = [(encode_group_key(name), None)] if is_forgotten else []
+        return [*((encode_position_key(name, key), None) for key in keys), *forgotten]
+
+
+def _expired(group: KnownGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:
+    """Return which positions have, by this look."""
+    known = group.metadata
+    if group.is_newer or (known is not None and known.members):
+        return []
+    empty_ms = -1 if known is None else known.timestamp_ms
+    return sorted(
+        key
+        for key, each in group.positions.items()
+        if (
+            now_ms >= each.expire_timestamp_ms
+            if each.expire_timestamp_ms >= 0
+            else now_ms - max(empty_ms, each.commit_timestamp_ms) >= retention_ms
+        )
+    )
+
+
+def _is_forgotten(
+    group: KnownGroup, expired: Sequence[TopicPartition], now_ms: int, retention_ms: int
+) -> bool:
+    """Tell whether nothing is left of a group but its metadata, which has expired too."""
+    known = group.metadata
+    if known is None or known.members or group.is_newer or len(expired) < len(group.positions):
+        return False
+    return bool(expired) or now_ms - known.timestamp_ms >= retention_ms
+
+
+def _last_used(group: KnownGroup) -> int:
+    """Return when something last happened to a group, ms."""
+    times = [each.commit_timestamp_ms for each in group.positions.values()]
+    return max([*times, -1 if group.metadata is None else group.metadata.timestamp_ms])
+
+
+def _read(note: Path) -> dict[str, _Found]:
+    """Return what looks have written down; nothing where that cannot be read."""
+    try:
+        found = json.loads(read_regular(note, limit=_LONGEST_NOTE))
+        return {str(name): (int(since), int(first)) for name, (since, first) in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
