@@ -67,17 +67,32 @@ __all__ = [
 
 
 class KafkaLogError(Exception):
-    """Base of all errors here; ``retriable`` says whether the same call may succeed later."""
+    """Base of all errors here.
+
+    ``retriable`` says whether the same call may succeed later, ``remedy`` what to do. Both belong
+    to the class; the message of an error says more.
+    """
 
     retriable: ClassVar[bool] = False
+    remedy: ClassVar[str] = ""
 
 
 class OptionError(KafkaLogError, ValueError):
     """An option or topic setting that cannot be used as given; names it and what it accepts."""
 
+    remedy: ClassVar[str] = (
+        "Correct the option that is named. docs/options.md lists all of them; the sentence "
+        "names the nearest known one."
+    )
+
 
 class InvalidTopicError(KafkaLogError, ValueError):
     """A topic name or partition number that Kafka's rules forbid (Kafka ``Topic.validate``)."""
+
+    remedy: ClassVar[str] = (
+        "Use ASCII letters, digits, `.`, `_` and `-`, at most 249 of them, and a partition "
+        "that the topic has."
+    )
 
 
 class UnknownTopicOrPartitionError(KafkaLogError):
@@ -85,6 +100,11 @@ class UnknownTopicOrPartitionError(KafkaLogError):
 
     ``offset`` is the next one that was to be read when its folder was found gone; -1 elsewhere.
     """
+
+    remedy: ClassVar[str] = (
+        "Run `kafkalog topics PATH` to see what is there. If it was there, look whether a "
+        "directory is not mounted, or the topic was deleted."
+    )
 
     def __init__(self, message: str, *, offset: int = -1) -> None:
         super().__init__(message)
@@ -94,9 +114,20 @@ class UnknownTopicOrPartitionError(KafkaLogError):
 class LogDirectoryError(KafkaLogError):
     """A log directory that is missing, not readable, strange, or held by a broker."""
 
+    remedy: ClassVar[str] = (
+        "Look whether the folder is the log directory itself, is mounted on each machine and "
+        "may be read. A broker's directory is written only after `kafkalog takeover`. After a"
+        " loss of power run `kafkalog recover --accept-os-loss`, if the sentence says so."
+    )
+
 
 class OffsetOutOfRangeError(KafkaLogError):
     """An offset below the log start offset or beyond the log end offset."""
+
+    remedy: ClassVar[str] = (
+        "Run `kafkalog offsets PATH` to see where the log starts and ends, and ask for an "
+        "offset between them."
+    )
 
     def __init__(
         self,
@@ -115,6 +146,11 @@ class OffsetOutOfRangeError(KafkaLogError):
 class DataLossError(KafkaLogError):
     """Offsets that a query was promised are gone (Spark's ``KAFKA_DATA_LOSS`` conditions)."""
 
+    remedy: ClassVar[str] = (
+        "Find out why the offsets are gone: retention, a deleted topic, a directory that is "
+        "not mounted. To go on without them, set `failOnDataLoss=false`."
+    )
+
 
 class CorruptRecordError(KafkaLogError):
     """Bytes that are no valid batch, message set or record.
@@ -122,6 +158,11 @@ class CorruptRecordError(KafkaLogError):
     ``path`` is the file ("" for bytes in memory), ``position`` the byte position of the batch in
     it, ``offset`` the batch's base offset as far as it could be read (-1 if not).
     """
+
+    remedy: ClassVar[str] = (
+        "Run `kafkalog verify PATH`. Restore the file from a copy. If there is none, "
+        "`kafkalog salvage PATH` shows what would be lost, and drops it."
+    )
 
     def __init__(
         self, message: str, *, path: str = "", position: int = -1, offset: int = -1
@@ -135,41 +176,85 @@ class CorruptRecordError(KafkaLogError):
 class ChecksumMismatchError(CorruptRecordError):
     """A batch whose bytes do not match the checksum it carries."""
 
+    remedy: ClassVar[str] = (
+        "As for `CorruptRecordError`. Look at the disk, too: bytes have changed after they "
+        "were written."
+    )
+
 
 class CorruptIndexError(KafkaLogError):
     """An index file that contradicts itself; readers log it and scan the segment instead."""
+
+    remedy: ClassVar[str] = (
+        "Nothing for reading: the segment is scanned instead. `kafkalog recover PATH` "
+        "corrects indexes of active segments."
+    )
 
 
 class DecompressedTooLargeError(CorruptRecordError):
     """A batch that grows beyond the bound on decompressed bytes; the message names both sizes."""
 
+    remedy: ClassVar[str] = (
+        "If the batch is sound, raise `maxDecompressedBytes`. If not, as for `CorruptRecordError`."
+    )
+
 
 class UnsupportedFormatError(CorruptRecordError):
     """A magic byte, or a version of a file of ours, that this release does not know."""
+
+    remedy: ClassVar[str] = (
+        "Install the release that wrote the file, or a later one. If there is none, the "
+        "file is damaged: as for `CorruptRecordError`."
+    )
 
 
 class UnsupportedCodecError(CorruptRecordError):
     """Compression bits that name no codec, or none that the batch's magic may use."""
 
+    remedy: ClassVar[str] = "As for `CorruptRecordError`: no release of Kafka writes such batches."
+
 
 class RecordTooLargeError(KafkaLogError):
     """A record that does not fit ``max.message.bytes`` even alone in its batch."""
+
+    remedy: ClassVar[str] = (
+        "Give the topic a larger `max.message.bytes`, or write a smaller record."
+    )
 
 
 class TimestampOutOfRangeError(KafkaLogError):
     """A timestamp whose µs overflow an int64 (Spark's ``KAFKA_MALFORMED_RECORD_TIMESTAMP``)."""
 
+    remedy: ClassVar[str] = (
+        "Set `onTimestampOverflow`, which says what becomes of such a timestamp."
+    )
+
 
 class RowError(KafkaLogError, ValueError):
     """A row that cannot become a record: its topic, partition, headers or timestamp."""
+
+    remedy: ClassVar[str] = (
+        "Correct the row before it comes to the sink; docs/sink.md says which columns and "
+        "values there are."
+    )
 
 
 class SpillError(KafkaLogError):
     """What a task cannot keep in memory cannot be written to a local directory, or read again."""
 
+    remedy: ClassVar[str] = (
+        "Make room in the folder that is named, let `SPARK_LOCAL_DIRS` name another one, or raise "
+        "`table.memory`."
+    )
+
 
 class CheckpointError(KafkaLogError):
     """A checkpoint or state file that cannot be read or must not be trusted."""
+
+    remedy: ClassVar[str] = (
+        "Restore the file that is named from a backup. If it is a log directory's, run "
+        "`kafkalog verify PATH` first. Do not delete it: it says what is committed."
+    )
 
 
 class DurabilityError(KafkaLogError):
@@ -179,9 +264,19 @@ class DurabilityError(KafkaLogError):
     version under the same id, is skipped when it comes again, and made durable.
     """
 
+    remedy: ClassVar[str] = (
+        "Do not write the rows as new ones. Repeat the same batch or version, once the disk "
+        "is well: it is skipped, and made durable."
+    )
+
 
 class CommitError(KafkaLogError):
     """A micro-batch could not be committed; nothing of it is visible and it may be tried again."""
+
+    remedy: ClassVar[str] = (
+        "Try again: a query that is started again writes the batch anew. If it comes back, "
+        "the sentence names what stands in the way."
+    )
 
     retriable: ClassVar[bool] = True
 
@@ -189,9 +284,17 @@ class CommitError(KafkaLogError):
 class LockTimeoutError(CommitError):
     """Another writer held the log directories for longer than the time allowed."""
 
+    remedy: ClassVar[str] = (
+        "Wait for the writer that is named, or end it. `max.block.ms` is how long a writer waits."
+    )
+
 
 class FencedWriterError(CommitError):
     """A newer run of the same query has taken over; this one must stop."""
+
+    remedy: ClassVar[str] = (
+        "Stop this run: another one of the same query writes. Let only one of them run."
+    )
 
     retriable: ClassVar[bool] = False
 
@@ -203,10 +306,21 @@ class FencedMemberError(CommitError):
     what it commits is written; it has to join again.
     """
 
+    remedy: ClassVar[str] = (
+        "Close the consumer and make another one. Its rows come again, to whoever has the "
+        "partitions now."
+    )
+
     retriable: ClassVar[bool] = False
 
 
 class BatchIdentityError(CommitError):
     """A batch that is neither the next one nor the last one again; says how to continue."""
+
+    remedy: ClassVar[str] = (
+        "Do what the sentence says. Most often the checkpoint and the log are of different "
+        "times: restore both from the same one. Set `allowUnknownCheckpoint=true` only for a query "
+        "that these directories never knew: it looks the same when a mount is missing."
+    )
 
     retriable: ClassVar[bool] = False
