@@ -9,8 +9,8 @@ was killed continues from its checkpoint, and the table holds every record once.
 SIGTERM the job ends with the micro-batch that runs. ``kafkalog run restore`` is the way back.
 
 Each day and topic has files of its own. Settings, log starts and log ends of the topics are kept
-as properties of the table. Small files are put together when the job ends, and every 100
-micro-batches. Let no other job write to the table.
+as properties of the table. When the job ends, and every 100 micro-batches, small files are put
+together, once a folder has more than 16. Let no other job write to the table.
 """
 
 from __future__ import annotations

@@ -43,6 +43,10 @@ _COLUMNS: Final = (
 )
 _BY_DAY: Final = ("topic", "day")
 _BATCHES_BETWEEN_COMPACTIONS: Final = 100
+_OPEN_FILES: Final = {"spark.sql.maxConcurrentOutputFileWriters": "4"}
+"""So many folders a task writes to at once, each with a row group in memory. With none Spark sorts
+all rows by their folders, which takes as long as to write them. A task that meets more folders
+sorts the rest of its rows. Either way rows of a partition stay in the order of their offsets."""
 
 _IS_NEWER: Final = (
     "CASE WHEN s.partition = t.partition THEN s.offset > t.offset "
@@ -56,7 +60,7 @@ WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *
 """.format
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Archive:
     """What is archived, and where to.
 
@@ -83,6 +87,7 @@ class Archive:
     text: bool = False
     table_format: str = DELTA_FORMAT
     options: Mapping[str, str] = field(default_factory=dict)
+    _tables: _Tables | None = field(default=None, init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -115,14 +120,15 @@ class Archive:
     def finish(self, spark: SparkSession) -> None:
         """Put small files together, and note where logs start now; of Delta tables only."""
         if self.is_delta:
-            _Tables.of(self, spark).finish()
+            tables = self._tables or _Tables.of(self, spark)
+            tables.finish()
 
     @property
     def _columns(self) -> str:
         return _COLUMNS("STRING" if self.text else "BINARY")
 
     def _into_delta(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
-        tables = _Tables.of(self, spark)
+        tables = self._tables = _Tables.of(self, spark)
         tables.create(self._columns)
         return records.writeStream.foreachBatch(tables.take)
 
@@ -193,10 +199,9 @@ class _Tables:
             metadata = read_text(rows.sparkSession, f"{self.archive.checkpoint}/metadata")
             self.query_id = json.loads(metadata)["id"]
         by = table.partition_columns
-        rows = _with_day(rows, by)
-        if by:  # else Spark sorts them by these columns alone
-            rows = rows.sortWithinPartitions(*by, "partition", "offset")
-        writer = rows.write.format(DELTA_FORMAT)
+        for name, value in _OPEN_FILES.items():  # of the query's own session
+            rows.sparkSession.conf.set(name, value)
+        writer = _with_day(rows, by).write.format(DELTA_FORMAT)
         version = {"txnAppId": self.query_id, "txnVersion": str(batch_id)}
         writer.mode("append").options(**version).save(table.path)
 
@@ -211,7 +216,7 @@ class _Tables:
     def _compact(self) -> None:
         for table in (self.records, self.newest):
             if table is not None:
-                table.optimize()
+                table.compact()
 
 
 def _with_day(rows: DataFrame, partitioned_by: Sequence[str]) -> DataFrame:

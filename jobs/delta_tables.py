@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark.errors import AnalysisException
 
@@ -14,7 +15,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Row, SparkSession
 
-__all__ = ["DeltaTable"]
+__all__ = ["FEW_FILES", "DeltaTable"]
+
+FEW_FILES: Final = 16
+"""A folder with so many files is left as it is: to put them together means to write all again."""
+
+_SMALL_FILES: Final = {"spark.databricks.delta.optimize.minFileSize": str(64 * 2**20)}
+"""Files of so many bytes are left alone. Delta's own limit is 1 GiB: a folder that grows for a day
+would be written again each time."""
 
 
 class DeltaTable:
@@ -64,9 +72,14 @@ class DeltaTable:
             self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({pairs})")
             known.update(changed)
 
-    def optimize(self) -> None:
-        """Put small files together."""
-        self._spark.sql(f"OPTIMIZE {self.name}")
+    def compact(self) -> None:
+        """Put small files together, if a folder has more than :data:`FEW_FILES`."""
+        files = self._spark.read.format("delta").load(self.path).inputFiles()
+        folders = Counter(file.rpartition("/")[0] for file in files)
+        if max(folders.values(), default=0) > FEW_FILES:
+            for name, value in _SMALL_FILES.items():
+                self._spark.conf.set(name, value)
+            self._spark.sql(f"OPTIMIZE {self.name}")
 
     @cached_property
     def _detail(self) -> Row:

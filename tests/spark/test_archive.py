@@ -16,6 +16,7 @@ from tests.support.sinking import Writer, rows
 from tests.support.spark import delta_session
 
 import kafkalog
+from kafkalog.jobs import delta_tables
 from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.delta_tables import DeltaTable
 
@@ -160,12 +161,15 @@ def test_a_run_that_was_killed_while_it_made_the_table_can_be_started_again(
     assert len(archived(spark, str(folder / "table"))) == 7
 
 
-def test_small_files_are_put_together_and_logs_that_start_later_are_noted(
-    spark: SparkSession, log: Path
+def test_many_small_files_are_put_together_and_logs_that_start_later_are_noted(
+    spark: SparkSession, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = archive(log.parent, topics=("u",), options={"maxOffsetsPerTrigger": "1"})
     run(spark, one)
-    assert spark.read.load(one.table, "delta").inputFiles().__len__() == 1
+    assert len(spark.read.load(one.table, "delta").inputFiles()) == 2
+    monkeypatch.setattr(delta_tables, "FEW_FILES", 1)
+    run(spark, one)
+    assert len(spark.read.load(one.table, "delta").inputFiles()) == 1
     assert len(list((log.parent / "checkpoint" / "commits").glob("[0-9]*"))) == 2
     ran = command("delete-records", str(log), "--offsets", '{"u":{"0":1}}')
     assert ran == 0
