@@ -18,6 +18,7 @@ from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.heartbeat import LOOK_S
 from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
+from kafkalog.streaming.groups.plan_files import remove_plans
 from kafkalog.streaming.groups.watch import Watch
 from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.policy import SetPolicy
@@ -99,6 +100,7 @@ def delete_group(
     state = _when_empty(commits, dry_run=dry_run)
     if not dry_run:
         _publish(commits, state, dict.fromkeys(state.positions), is_forgotten=True)
+        remove_plans(commits.folder(), group)
     return [Changed(key, before, None) for key, before in sorted(state.positions.items())]
 
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["Plan", "load_plan", "save_plan"]
+__all__ = ["Plan", "load_plan", "remove_plans", "save_plan"]
 
 _FORMAT: Final = "kafkalog.groupplan"
 _VERSION: Final = 1
@@ -116,6 +116,16 @@ def load_plan(folder: Path, group: str, instance: str) -> Plan | None:
         return _parsed(sealed.lines[0])
     except (IndexError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path} does not hold a plan: {error!r}. {_REMEDY}") from error
+
+
+def remove_plans(folder: Path, group: str) -> None:
+    """Take away the plans of a group that is forgotten.
+
+    Raises:
+        OSError: one cannot be removed.
+    """
+    for path in folder.glob(f"{PLAN_PREFIX}{staging_hash(group)}.*"):
+        path.unlink(missing_ok=True)
 
 
 def _path(folder: Path, group: str, instance: str) -> Path:

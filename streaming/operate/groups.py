@@ -28,7 +28,7 @@ from kafkalog.streaming.coordinator.group_metadata import encode_group_key, enco
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.coordinator.offset_commits import encode_position_key
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.store.group_files import MEMBER_PREFIX, PLAN_PREFIX
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import TopicPolicy
 
@@ -80,8 +80,9 @@ def empty_groups(log_set: LogSet, *, dry_run: bool = False) -> list[str]:
         return said
     commit_of_groups(log_set, riders, now_ms)
     for folder in log_set.directories:
-        for path in folder.glob(f"{MEMBER_PREFIX}*"):
-            path.unlink(missing_ok=True)
+        for prefix in (MEMBER_PREFIX, PLAN_PREFIX):
+            for path in folder.glob(f"{prefix}*"):
+                path.unlink(missing_ok=True)
     return said
 
 
