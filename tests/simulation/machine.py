@@ -40,6 +40,8 @@ _DEVICE: Final = 9_000
 _LONGEST_NAME: Final = 255
 _PAUSES_S: Final = (0.3, 2.0, 90.0, 700.0)
 _JUMPS_S: Final = (-86_400.0, -3.0, 3.0, 40 * 86_400.0)
+_FARTHEST_S: Final = 120 * 86_400.0
+"""A clock that is wrong by twice ``transactional.id.expiration.ms`` may let a batch in again."""
 _ERRORS: Final = (errno.EIO, errno.ENOSPC, errno.EROFS, errno.EMFILE)
 _NAMED_ONCE: Final = ("kafkalog.commit", "kafkalog.intent")
 _AWAY_S: Final = (0.003, 0.1, 5.0)
@@ -78,6 +80,7 @@ class Machine:
         lets_late_hosts_act: bool = False,
     ) -> None:
         self.scheduler = scheduler
+        self._began_ns = scheduler.wall_ns
         scheduler.happens = self._happens
         self.faults: dict[str, int] = {}
         self._made = 1
@@ -115,7 +118,8 @@ class Machine:
             case "pause":
                 self.scheduler.pause(_PAUSES_S[value % len(_PAUSES_S)])
             case "jump":
-                self.scheduler.wall_ns += int(_JUMPS_S[value % len(_JUMPS_S)] * 1e9)
+                wall_ns = self.scheduler.wall_ns + int(_JUMPS_S[value % len(_JUMPS_S)] * 1e9)
+                self.scheduler.wall_ns = min(wall_ns, self._began_ns + int(_FARTHEST_S * 1e9))
             case "error":
                 until = self.scheduler.now + (1 if value & 4 else 2_000_000)
                 name = self._some_directory(value)
