@@ -26,6 +26,7 @@ from kafkalog.jobs.cli.lag import lag
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.pipelines import run_pipeline
+from kafkalog.jobs.cli.plot import plot
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
 from kafkalog.jobs.cli.sql import sql
@@ -103,6 +104,7 @@ app.command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-0
 app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
 app.command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
 app.command(epilog="Example: kafkalog stats /logs --topic t")(stats)
+app.command(epilog="Example: kafkalog plot /logs --topic t --png t.png")(plot)
 app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(
     "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"

@@ -18,11 +18,11 @@ from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.reading import read_split
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-__all__ = ["count_partitions"]
+__all__ = ["count_partitions", "read_batch_rows"]
 
 Row = dict[str, Any]
 
@@ -92,13 +92,28 @@ def count_partitions(
         KafkaLogError: directories or logs that cannot be read.
     """
     counts = {key: _Count() for key in sorted(partitions_of(paths, topic))}
-    topics = ",".join(sorted({key.topic for key in counts}))
+    for key, batch in read_batch_rows(paths, counts, options, told):
+        counts[key].add(batch)
+    return [count.row(key) for key, count in counts.items()]
+
+
+def read_batch_rows(
+    paths: Sequence[str],
+    partitions: Collection[TopicPartition],
+    options: Mapping[str, str],
+    told: Callable[[int, int], object],
+) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
+    """Yield rows of ``view=batches`` of the topics of partitions, each time of one partition.
+
+    Raises:
+        KafkaLogError: directories or logs that cannot be read.
+    """
+    topics = ",".join(sorted({key.topic for key in partitions}))
     given = {"path": ",".join(paths), "subscribe": topics, "view": "batches"}
     parsed = ReadOptions.parse({**given, **options})
     warn_ignored(parsed.ignored)
     with naming_way_out(parsed):
-        splits = plan_batch(parsed) if counts else []
+        splits = plan_batch(parsed) if partitions else []
     for batch in read_in_threads(splits, lambda split: read_split(split, parsed, None), told):
         first = batch.slice(0, 1).to_pylist()[0]
-        counts[TopicPartition(first["topic"], first["partition"])].add(batch)
-    return [count.row(key) for key, count in counts.items()]
+        yield TopicPartition(first["topic"], first["partition"]), batch

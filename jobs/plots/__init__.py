@@ -1,0 +1,1 @@
+"""What is in topics, as numbers to plot, bars of text and charts."""
