@@ -1,4 +1,4 @@
-"""``kafkalog run``: a pipeline is asked to end, ends with its micro-batch, and continues."""
+"""``kafkalog run`` and plain scripts: what they say, how they end, and that they continue."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import pyarrow.parquet as pq
 import pytest
 from tests.support.delta_table import values_in
+from tests.support.distributions import ROOT
 from tests.support.sinking import Writer, rows
+
+import kafkalog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,3 +55,52 @@ def test_a_pipeline_that_is_asked_to_end_ends_between_two_micro_batches_and_cont
         assert err.splitlines()[-1].startswith("archive t: "), err
         there = Counter(values_in(table))
         assert there == Counter(str(value).encode() for value in range(len(there)))
+
+
+def ended(*command: object) -> tuple[int, str, str]:
+    """Run a command to its end; give its exit code, stdout, and the last line of stderr."""
+    words = [sys.executable, *map(str, command)]
+    ran = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    return ran.returncode, ran.stdout, (ran.stderr.splitlines() or [""])[-1]
+
+
+def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    jobs, log, copy = ROOT / "jobs", tmp_path / "log", tmp_path / "copy"
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input" / "a.csv").write_text("id\n1\n2\n", encoding="utf-8")
+    ingest = (jobs / "ingest.py", tmp_path / "input", log, "--topic=t", "--value=id")
+    code, out, said = ended(*ingest, f"--checkpoint={tmp_path / 'checkpoint'}")
+    assert (code, out) == (0, ""), said
+    assert said.startswith("ingest t: 2 rows in 1 micro-batches, ")
+
+    code, out, said = ended(jobs / "maintain.py", log)
+    assert (code, out.splitlines()[-1]) == (0, "0 partitions to compact, 0 compacted"), said
+    code, out, said = ended(*_COMMAND[1:], "maintain", log, "--topic=t")
+    assert (code, out.splitlines()[-1]) == (0, "0 partitions to compact, 0 compacted"), said
+
+    table = kafkalog.read(log, "t").read_all().select(["partition", "offset", "value"])
+    pq.write_table(table, tmp_path / "table.parquet")
+    restore = (jobs / "restore.py", tmp_path / "table.parquet", copy, "--topic=t")
+    assert ended(*restore, "--format=parquet") == (0, "", "restore t: 2 records in 1 topics")
+    restored = kafkalog.read(copy, "t").read_all().column("value").to_pylist()
+    assert sorted(restored) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "code", "sentence"),
+    [
+        ("ingest", ["nowhere", "log", "--topic=t", "--checkpoint=c"], 2, "nowhere does not exist"),
+        ("restore", ["table", "copy"], 2, "Missing option '--topic'"),
+        ("maintain", ["nowhere"], 1, "nowhere is no log directory: there is no such folder"),
+    ],
+)
+def test_a_plain_script_tells_wrong_words_and_ends_with_a_code(
+    script: str, words: list[str], code: int, sentence: str
+) -> None:
+    found, out, said = ended(ROOT / "jobs" / f"{script}.py", *words)
+    assert (found, out, sentence in said) == (code, "", True), said
