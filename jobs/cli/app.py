@@ -104,7 +104,7 @@ app.command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-0
 app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
 app.command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
 app.command(epilog="Example: kafkalog stats /logs --topic t")(stats)
-app.command(epilog="Example: kafkalog plot /logs --topic t --png t.png")(plot)
+app.command(epilog="Example: kafkalog plot /logs --topic t")(plot)
 app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(
     "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"
