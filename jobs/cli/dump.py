@@ -33,10 +33,6 @@ Count = Annotated[
     typer.Option(min=1, help="How many batches or records at most. Default: 100 in a table."),
 ]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Continue with what comes later.")]
-Format = Annotated[
-    str | None,
-    typer.Option("--format", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
-]
 Parquet = Annotated[
     str | None, typer.Option(metavar="FILE", help="Write the records to a new Parquet file.")
 ]
@@ -103,7 +99,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
     transactional_id: given.Transaction = None,
     group: given.Group = None,
     follow: Follow = False,
-    template: Format = None,
+    template: given.Format = None,
     parquet: Parquet = None,
     is_hex: given.Hex = False,
     isolation: ISOLATION = Isolation.UNCOMMITTED,

@@ -14,6 +14,7 @@ from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, progress_bar
 
 if TYPE_CHECKING:
+    from kafkalog.jobs.records.printing import Printer
     from kafkalog.jobs.records.reading import RecordReader
 
 __all__ = ["find"]
@@ -56,6 +57,7 @@ def find(  # noqa: PLR0917 - what the command line offers
     producer: given.Producer = None,
     transactional_id: given.Transaction = None,
     count: Count = None,
+    template: given.Format = None,
     is_hex: given.Hex = False,
     isolation: ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
@@ -70,13 +72,15 @@ def find(  # noqa: PLR0917 - what the command line offers
         search = _search(regex, text, columns, ignore_case=ignore_case)
         if search is None and not words.are_for_records:
             raise OptionError("say what to look for: --key, --regex, --text or --header")
+        if template is not None and as_json:
+            raise OptionError("give one of --format and --json, not both")
         from kafkalog.jobs.records.reading import RecordReader  # noqa: PLC0415
 
         path = ",".join(paths)
         options = {"path": path, **reading_options(isolation, settings)}
         topics = split_names(topic) if topic else _all_topics(paths)
         reader = RecordReader.of(options, topics, words.wanted(path, search))
-        found = _show(reader, count, is_hex=is_hex, as_json=as_json)
+        found = _show(reader, count, _printer(template, is_hex=is_hex, as_json=as_json))
     exit_if([not found])
 
 
@@ -103,10 +107,18 @@ def _all_topics(paths: list[str]) -> list[str]:
     return sorted(topic for topic in topics if not topic.startswith("__"))
 
 
-def _show(reader: RecordReader, count: int | None, *, is_hex: bool, as_json: bool) -> int:
-    from kafkalog.jobs.records.printing import JsonPrinter, TablePrinter, limited  # noqa: PLC0415
+def _printer(template: str | None, *, is_hex: bool, as_json: bool) -> Printer:
+    from kafkalog.jobs.records import printing  # noqa: PLC0415
+    from kafkalog.jobs.records.format import RecordFormat  # noqa: PLC0415
 
-    printer = (JsonPrinter if as_json else TablePrinter)(is_hex=is_hex)
+    if template is not None:
+        return printing.FormatPrinter(RecordFormat(template))
+    return (printing.JsonPrinter if as_json else printing.TablePrinter)(is_hex=is_hex)
+
+
+def _show(reader: RecordReader, count: int | None, printer: Printer) -> int:
+    from kafkalog.jobs.records.printing import limited  # noqa: PLC0415
+
     found = 0
     try:
         with progress_bar() as told:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "End",
+    "Format",
     "Group",
     "Header",
     "Hex",
@@ -49,6 +50,10 @@ Transaction = Annotated[
     typer.Option("--transactional-id", help="Records of the producers that had this id."),
 ]
 Group = Annotated[str | None, typer.Option(help="Records that this consumer group has not read.")]
+Format = Annotated[
+    str | None,
+    typer.Option("--format", help="Print each record so, as kcat: '%t %p %o %T %k %s\\n'."),
+]
 Hex = Annotated[bool, typer.Option("--hex", help="Keys and values are hexadecimal digits.")]
 
 

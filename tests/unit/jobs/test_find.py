@@ -77,11 +77,18 @@ def test_a_table_shows_what_is_found_and_nothing_found_ends_with_1(log: Path) ->
     assert call(log, "--text", "nowhere") == (1, "")
 
 
+def test_records_are_shown_as_kcat_shows_them(log: Path) -> None:
+    words = ("--text", "Value 7", "--topic", "t,u", "--format", r"%t-%p@%o %k\n")
+    assert call(log, *words) == (0, "t-1@2 k0\nu-0@0 \n")
+
+
 def test_what_cannot_be_looked_for_is_refused_in_one_line(log: Path) -> None:
     for words, expected in [
         ([], "say what to look for"),
         (["--regex", "("], "is no regular expression"),
         (["--regex", "a", "--text", "b"], "not both"),
+        (["--text", "a", "--format", "%k", "--json"], "--format and --json, not both"),
+        (["--text", "a", "--format", "%y"], "%y"),
         (["--text", "a", "--topic", "none"], "none"),
         (["--text", "a", "--topic", "t,u", "--partition", 2], "u-2 is not in"),
     ]:
