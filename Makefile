@@ -87,6 +87,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.compaction --docs docs
 	$(RUN) python -m benchmarks.latest --docs docs
 	$(RUN) python -m benchmarks.look_ups --docs docs
+	$(RUN) python -m benchmarks.groups --docs docs
 	$(RUN) python -m benchmarks.sql --docs docs
 
 lint: env ## Check style, import layers and spelling

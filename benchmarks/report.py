@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPACTION",
+    "GROUPS",
     "LATEST",
     "LOOK_UPS",
     "PIPELINES",
@@ -25,6 +26,7 @@ __all__ = [
 ]
 
 COMPACTION: Final = "Compaction"
+GROUPS: Final = "Consumer groups"
 LATEST: Final = "The newest row of each key"
 LOOK_UPS: Final = "Look-ups"
 PIPELINES: Final = "Pipelines"

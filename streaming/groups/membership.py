@@ -18,7 +18,7 @@ Between rounds a thread of heartbeats may say that it lives, and watch the other
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError
 from kafkalog.files.shield import shielded_part
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     Partitions: TypeAlias = Sequence[TopicPartition]
 
 __all__ = ["Membership"]
+
+_LOOK_S: Final = 0.09
+"""How long the rounds of a member's owner spare its thread the same look."""
 
 
 class Membership:
@@ -81,6 +84,7 @@ class Membership:
         """Of what it was found last that no generation follows from it."""
         self._presence = Presence(settings, strategy)
         self._beat_s = system.monotonic()
+        self._looked_s = -_LOOK_S
         self._since: Mapping[TopicPartition, int] = {}
         self._revoked: frozenset[TopicPartition] = frozenset()
 
@@ -132,6 +136,8 @@ class Membership:
             KafkaLogError, OSError: the group cannot be looked at; that it lives has been said.
         """
         self._beat_if_due()
+        if system.monotonic() - self._looked_s < _LOOK_S:
+            return  # its rounds do that
         commits, members = self._of_thread
         self._look_at_members(members, commits.look().record)
 
@@ -226,6 +232,7 @@ class Membership:
         self, members: MemberFolder, record: GroupRecord
     ) -> tuple[dict[str, Sign], dict[str, Presence]]:
         """Return the files of all members, and of those that live what they say."""
+        self._looked_s = system.monotonic()
         with self._watching:
             signs = members.read()
             return signs, self._watch.look(system.monotonic(), signs, record)

@@ -98,3 +98,13 @@ def test_answers_in_sql_are_measured_and_put_on_the_page(tmp_path: Path) -> None
     assert "## What it costs" in page
     assert "| count by key | " in page
     assert "| the command, count by key | " in page
+
+
+def test_members_of_a_group_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
+    done = run("groups", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    assert "## Consumer groups" in page
+    assert "| it leaves | " in page
+    assert "| a member that waits in poll | " in page

@@ -27,6 +27,7 @@ from kafkalog.errors import (
     OptionError,
     RowError,
 )
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.groups.member_files import MemberFolder
@@ -362,3 +363,31 @@ def test_an_idle_member_looks_at_files_that_have_not_changed_and_reads_none(
             member.round()
             member.beat()
         assert not looks
+
+
+def test_the_thread_of_a_member_does_not_look_again_at_what_its_rounds_look_at(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[object] = []
+    read = MemberFolder.read
+
+    def counted(members: MemberFolder) -> Any:
+        reads.append(members)
+        return read(members)
+
+    with consumer(folder, options={"kafka.heartbeat.interval.ms": 50_000}) as reader:
+        rest(reader)
+        assert reader._joined is not None
+        member = reader._joined.member
+        reader._joined._heartbeat.stop()
+        time.sleep(0.2)
+        monkeypatch.setattr(MemberFolder, "read", counted)
+        now_s = system.monotonic()
+        monkeypatch.setattr(system, "monotonic", lambda: now_s)
+        member.round()
+        reads.clear()
+        member.beat()
+        assert not reads
+        monkeypatch.setattr(system, "monotonic", lambda: now_s + 0.1)
+        member.beat()
+        assert reads
