@@ -28,7 +28,12 @@ from kafkalog.files.atomic import TEMPORARY_SUFFIX
 from kafkalog.files.parallel import for_each
 from kafkalog.files.regular import fsync_directory
 from kafkalog.model import partition_directory_name
-from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment, start_segment
+from kafkalog.streaming.log.append.recovery import (
+    cut_segment,
+    look_at_segment,
+    remove_segment,
+    start_segment,
+)
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
@@ -213,8 +218,11 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
     folder = _folder(log_set, intended)
     if not _is_there(log_set, folder):
         return
+    segments = () if is_cut else intended.segments
+    # Files that are there now, and are ours by the proof that follows.
+    looks = {each.base_offset: look_at_segment(folder, each.base_offset) for each in segments}
     log_set.check_current()
-    for segment in reversed(() if is_cut else intended.segments):
+    for segment in reversed(segments):
         if segment.created:
             remove_segment(folder, segment.base_offset)
         else:
@@ -223,6 +231,7 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
                 segment.base_offset,
                 segment.size_before,
                 index_interval_bytes=_index_interval(log_set, intended),
+                looked_at=looks[segment.base_offset],
             )
     for offset in intended.snapshots:
         (folder / file_name(offset, SNAPSHOT)).unlink(missing_ok=True)

@@ -219,6 +219,15 @@ GUARDS: Final = {
         },
         test="unit/store/test_file_systems.py::test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_file_of_others",
     ),
+    "a recovery that wakes up late cuts what has the name now": Mutation(
+        "what others have committed meanwhile is gone",
+        {
+            "log.append.recovery._replace_end": Instead(
+                "if looked_at is not None:", "if looked_at is None and not path:"
+            )
+        },
+        test="unit/store/test_file_systems.py::test_where_hosts_share_files_a_recovery_that_wakes_up_late_cuts_no_file_of_others",
+    ),
     "what is away after its rename is not there": Mutation(
         "a batch that is published is said to have failed",
         {

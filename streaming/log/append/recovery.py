@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import CorruptRecordError
+from kafkalog.errors import CorruptRecordError, LogDirectoryError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import (
     open_regular,
@@ -31,10 +31,13 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.log_end import ValidEnd
 
+    Looks = dict[str, os.stat_result]
+
 __all__ = [
     "correct_indexes",
     "correct_indexes_of_sound",
     "cut_segment",
+    "look_at_segment",
     "recover_segment",
     "remove_segment",
     "start_segment",
@@ -119,20 +122,28 @@ def _holds(path: Path, entries: bytes) -> bool:
 
 
 def cut_segment(
-    directory: Path, base_offset: int, size: int, *, index_interval_bytes: int, fsync: bool = True
+    directory: Path,
+    base_offset: int,
+    size: int,
+    *,
+    index_interval_bytes: int,
+    fsync: bool = True,
+    looked_at: Looks | None = None,
 ) -> None:
     """Cut a segment's log to ``size`` bytes, which end with a batch, and its indexes with it.
 
     The indexes are then what they were when the log had that size. Also takes the zeros off files
-    that a broker preallocated.
+    that a broker preallocated. If the files that were ``looked_at`` are given, no others are
+    written to: another host may have put them there.
 
     Raises:
         CorruptRecordError: the log does not end with a valid batch at ``size``; nothing but its
             length has changed.
+        LogDirectoryError: a file is another one than was looked at.
     """
     with LogSegment(directory, base_offset) as segment:
         if segment.size > size:
-            _replace_end(segment.path, size, b"", fsync=fsync)
+            _replace_end(segment.path, size, b"", fsync=fsync, looked_at=looked_at)
         rest = SegmentGrowth(
             load_segment_state(segment, index_interval_bytes), index_interval_bytes
         )
@@ -144,7 +155,8 @@ def cut_segment(
             if position == 0:
                 write_atomically(segment.file(suffix), entries, fsync=fsync)
             else:
-                _replace_end(segment.file(suffix), position, entries, fsync=fsync)
+                path = segment.file(suffix)
+                _replace_end(path, position, entries, fsync=fsync, looked_at=looked_at)
 
 
 def remove_segment(directory: Path, base_offset: int) -> None:
@@ -163,10 +175,29 @@ def start_segment(directory: Path, base_offset: int) -> None:
         write_atomically(directory / file_name(base_offset, suffix), b"", fsync=False)
 
 
-def _replace_end(path: Path, position: int, entries: bytes, *, fsync: bool) -> None:
+def look_at_segment(directory: Path, base_offset: int) -> Looks:
+    """Return which files a segment has now, for who changes them after a proof of its locks."""
+    looks: Looks = {}
+    for suffix in (LOG, OFFSET_INDEX, TIME_INDEX):
+        path = directory / file_name(base_offset, suffix)
+        with suppress(FileNotFoundError):
+            looks[path.name] = path.lstat()
+    return looks
+
+
+def _replace_end(
+    path: Path, position: int, entries: bytes, *, fsync: bool, looked_at: Looks | None = None
+) -> None:
     """Let a file end with ``entries`` at ``position``."""
     descriptor = open_regular(path, os.O_RDWR)
     try:
+        if looked_at is not None:
+            before = looked_at.get(path.name)
+            if before is None or not os.path.samestat(before, os.fstat(descriptor)):
+                raise LogDirectoryError(
+                    f"{path}: is another file than when it was looked at: another host was given "
+                    "the locks, and has recovered the log. Nothing was written to it"
+                )
         replace_end(descriptor, position, entries)
         if fsync:
             sync(descriptor)

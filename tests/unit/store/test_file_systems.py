@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.sinking import Writer, rows, values_of
@@ -231,6 +232,29 @@ def test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_fil
     assert segment.stat().st_size == 0
     Writer(folder, run="run-3", topic="t").write(1, rows(["b"]))
     assert values_of([folder], "t") == {0: ["a", "b"]}
+
+
+def test_where_hosts_share_files_a_recovery_that_wakes_up_late_cuts_no_file_of_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
+    folder = tmp_path / "log"
+    Writer(folder, topic="t").write(0, rows(["a"]))
+    cut_off(Writer(folder, run="run-1", topic="t"), monkeypatch, "first")
+    recover([str(folder)])  # the log ends in an empty segment now
+    cut_off(Writer(folder, run="run-2", topic="t"), monkeypatch, "second")
+    segment = folder / "t-0" / f"{1:020d}.log"
+
+    def sleep_meanwhile(*given: Any, **named: Any) -> None:
+        start_segment(folder / "t-0", 1)  # as one who has the locks by now, and commits
+        segment.write_bytes(b"committed")
+        cut_segment(*given, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.streaming.store.take_back.cut_segment", sleep_meanwhile)
+        with pytest.raises(LogDirectoryError, match=r"1\.log: is another file than when"):
+            recover([str(folder)])
+    assert segment.read_bytes() == b"committed"
 
 
 def cut_off(writer: Writer, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
