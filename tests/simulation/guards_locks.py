@@ -105,7 +105,7 @@ GUARDS: Final = {
         _OVERWRITES,
         {
             "store.take_back._take_back_partition": Instead(
-                "        return\n    log_set.check_current()\n    for", "        return\n    for"
+                "for each in segments}\n    log_set.check_current()\n", "for each in segments}\n"
             )
         },
         test="unit/operate/test_locks_lost_midway.py::test_nothing_is_taken_back_once_the_locks_are_lost",
