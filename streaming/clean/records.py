@@ -15,7 +15,8 @@ from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.columns import sections_of
 from kafkalog.streaming.records.compression import Codec, decompress_pieces
-from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
+from kafkalog.streaming.records.compression.copy_kernels import SLACK
+from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader

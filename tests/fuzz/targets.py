@@ -61,8 +61,9 @@ from kafkalog.streaming.records.builder import BatchBuilder
 from kafkalog.streaming.records.columns import RecordDecoder
 from kafkalog.streaming.records.compression import Codec, compress, decompress, lz4_library
 from kafkalog.streaming.records.compression.by_kernel import Bodies, KernelDecompressor
+from kafkalog.streaming.records.compression.copy_kernels import SLACK
 from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
-from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
+from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames
 from kafkalog.streaming.records.control import MarkerReader
 from kafkalog.streaming.records.murmur2 import murmur2
 from kafkalog.streaming.source import offsets

@@ -27,11 +27,11 @@ def library_of(module: Any) -> ctypes.CDLL | None:  # noqa: ANN401
 
 def export(library: ctypes.CDLL | None, symbols: dict[str, str]) -> bool:
     """Give functions of a library the names by which kernels call them; False if one is missing."""
-    try:
-        found = {} if library is None else {name: library[symbols[name]] for name in symbols}
-    except AttributeError:
-        return False
     if library is None:
+        return False
+    try:
+        found = {name: library[function] for name, function in symbols.items()}
+    except AttributeError:
         return False
     import llvmlite.binding  # noqa: PLC0415 - 30 ms: only where kernels are called
 

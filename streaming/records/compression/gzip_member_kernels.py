@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.streaming.records.compression.body_kernels import room_for
 from kafkalog.streaming.records.compression.zlib_library import inflate_member
 from kafkalog.streaming.records.jit.kernel import kernel
 
@@ -55,13 +56,9 @@ def decompress_gzip_by_library(
     if written < 0 or limit < 0:
         return 0
     for member in range(members):
-        start, size, room = starts[member], sizes[member], out.shape[0] - written
-        if written >= enough or room < 0:
-            return member
-        if wanted[member] == 0 or start < 0 or size < 0 or start > data.shape[0] - size:
-            return member
-        room = min(room, limit, _LARGEST)
-        if size > _LARGEST:
+        start, size, free = starts[member], sizes[member], out.shape[0] - written
+        room = room_for(data, start, size, wanted[member], free, min(limit, _LARGEST))
+        if room < 0 or written >= enough or size > _LARGEST:
             return member
         made = inflate_member(context, data, start, size, out, written, room)
         if made < 0 or made > room:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word
+from kafkalog.streaming.records.compression.body_kernels import room_for
 from kafkalog.streaming.records.compression.lz4_library import decompress_safe
 from kafkalog.streaming.records.compression.xxhash_kernels import hash_of
 from kafkalog.streaming.records.jit.inline import inlined
@@ -95,7 +96,7 @@ def _decompress_frame(
             return np.int64(-1)
         room: int = min(most, out_end - written)
         if not is_stored:
-            size = decompress_safe(data, at, length, out, written, room)
+            size = decompress_safe(0, data, at, length, out, written, room)
             if size < 0 or size > room:
                 return np.int64(-1)
         elif length <= room:
@@ -141,12 +142,11 @@ def decompress_frames_by_library(
     if written < 0 or limit < 0:
         return 0
     for frame in range(frames):
-        start, size, room = starts[frame], sizes[frame], out.shape[0] - written
-        if written >= enough or room < 0:
+        start, size, free = starts[frame], sizes[frame], out.shape[0] - written
+        room = room_for(data, start, size, wanted[frame], free, limit)
+        if room < 0 or written >= enough:
             return frame
-        if wanted[frame] == 0 or start < 0 or size < 0 or start > data.shape[0] - size:
-            return frame
-        end = _decompress_frame(data, start, start + size, out, written, written + min(room, limit))
+        end = _decompress_frame(data, start, start + size, out, written, written + room)
         if end < 0:
             return frame
         written = end

@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word
+from kafkalog.streaming.records.compression.copy_kernels import SLACK, copy_literals, copy_match
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
-
-SLACK: Final = 64
-"""Bytes of the output that stay free: short copies write more than they need."""
 
 _HEADER: Final = 7
 _LENGTH_BYTES: Final = 4
@@ -36,7 +34,6 @@ _BLOCK_BYTES: Final = 1 << 16
 _STORED: Final = 0x80000000
 _SHORTEST_MATCH: Final = 4
 _MORE: Final = 15
-_STEP: Final = 16
 _BEFORE_END: Final = 8
 """Bytes of a block that follow all literals but the last: offset, token, and five literals."""
 _ROOM_AFTER: Final = 12
@@ -80,36 +77,6 @@ def _read_more(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def _copy_literals(out: Bytes, written: int, data: Bytes, at: int, length: int) -> None:
-    """Copy bytes for which there is room, and ``SLACK`` after it."""
-    if length <= 4 * _STEP and at <= data.shape[0] - 4 * _STEP:
-        copy_bytes(out, written, data, at, 2 * _STEP)
-        if length > 2 * _STEP:
-            copy_bytes(out, written + 2 * _STEP, data, at + 2 * _STEP, 2 * _STEP)
-    else:
-        copy_bytes(out, written, data, at, length)
-
-
-@inlined
-def _copy_match(out: Bytes, written: int, offset: int, length: int) -> None:
-    """Copy bytes from ``offset`` before, for which there is room, and ``SLACK`` after it."""
-    end = written + length
-    distance = offset
-    if offset < _STEP:
-        # What repeats every few bytes repeats at a multiple of that, too, from there on.
-        distance = offset * (_STEP // offset + 1)
-        for at in range(written, min(written + distance - offset, end)):
-            out[at] = out[at - offset]
-        written += distance - offset
-    copy_bytes(out, written, out, written - distance, _STEP)
-    copy_bytes(out, written + _STEP, out, written + _STEP - distance, _STEP)
-    written += 2 * _STEP
-    while written < end:
-        copy_bytes(out, written, out, written - distance, _STEP)
-        written += _STEP
-
-
-@inlined
 def _decompress_block(data: Bytes, at: int, end: int, out: Bytes, start: int) -> int:
     """Decompress ``data[at:end]`` to ``out[start:]``; return where it ends there, or -1."""
     written = start
@@ -125,7 +92,7 @@ def _decompress_block(data: Bytes, at: int, end: int, out: Bytes, start: int) ->
             length += more
         if length > end - at or length > most - written:
             return np.int64(-1)
-        _copy_literals(out, written, data, at, length)
+        copy_literals(out, written, data, at, length)
         at += length
         written += length
         if at == end:
@@ -143,7 +110,7 @@ def _decompress_block(data: Bytes, at: int, end: int, out: Bytes, start: int) ->
         length += _SHORTEST_MATCH
         if offset == 0 or offset > written - start or length > most - _SHORTEST_MATCH - 1 - written:
             return np.int64(-1)
-        _copy_match(out, written, offset, length)
+        copy_match(out, written, offset, length)
         written += length
     return np.int64(-1)
 

@@ -22,21 +22,19 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.byte_kernels import copy_bytes, read_word
+from kafkalog.streaming.records.byte_kernels import read_word
+from kafkalog.streaming.records.compression.body_kernels import room_for
+from kafkalog.streaming.records.compression.copy_kernels import SLACK, copy_literals, copy_match
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
 
 if TYPE_CHECKING:
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-__all__ = ["SLACK", "decompress_snappy"]
-
-SLACK: Final = 64
-"""Bytes of the output that stay free: short copies write more than they need."""
+__all__ = ["decompress_snappy"]
 
 _HEADER: Final = 16
 _LENGTH: Final = 4
-_STEP: Final = 16
 _IN_TAG: Final = 60
 
 
@@ -69,33 +67,6 @@ def _claimed(data: Bytes, at: int, end: int) -> tuple[int, int]:
 
 
 @inlined
-def _copy_literals(out: Bytes, written: int, data: Bytes, at: int, length: int) -> None:
-    """Copy bytes for which there is room, and ``SLACK`` after it."""
-    if length <= 2 * _STEP and at <= data.shape[0] - 2 * _STEP:
-        copy_bytes(out, written, data, at, 2 * _STEP)
-    else:
-        copy_bytes(out, written, data, at, length)
-
-
-@inlined
-def _copy_before(out: Bytes, written: int, offset: int, length: int) -> None:
-    """Copy bytes from ``offset`` before, for which there is room, and ``SLACK`` after it."""
-    end = written + length
-    distance = offset
-    if offset < _STEP:
-        # What repeats every few bytes repeats at a multiple of that, too, from there on.
-        distance = offset * (_STEP // offset + 1)
-        for at in range(written, min(written + distance - offset, end)):
-            out[at] = out[at - offset]
-        written += distance - offset
-    copy_bytes(out, written, out, written - distance, _STEP)
-    written += _STEP
-    while written < end:
-        copy_bytes(out, written, out, written - distance, _STEP)
-        written += _STEP
-
-
-@inlined
 def _decompress_block(data: Bytes, at: int, end: int, out: Bytes, start: int, out_end: int) -> int:
     """Decompress ``data[at:end]`` to ``out[start:out_end]``; return where it ends, or -1.
 
@@ -119,7 +90,7 @@ def _decompress_block(data: Bytes, at: int, end: int, out: Bytes, start: int, ou
                 at += more
             if length > end - at or length > out_end - written:
                 return np.int64(-1)
-            _copy_literals(out, written, data, at, length)
+            copy_literals(out, written, data, at, length)
             at += length
         else:
             length = (tag >> 2) + 1
@@ -141,7 +112,7 @@ def _decompress_block(data: Bytes, at: int, end: int, out: Bytes, start: int, ou
                 at += 4
             if offset == 0 or offset > written - start or length > out_end - written:
                 return np.int64(-1)
-            _copy_before(out, written, offset, length)
+            copy_match(out, written, offset, length)
         written += length
     if written != out_end:
         return np.int64(-1)
@@ -207,13 +178,11 @@ def decompress_snappy(
     if written < 0 or limit < 0:
         return 0
     for stream in range(streams):
-        start, size, room = starts[stream], sizes[stream], out.shape[0] - SLACK - written
-        if written >= enough or room < 0:
+        start, size, free = starts[stream], sizes[stream], out.shape[0] - SLACK - written
+        room = room_for(data, start, size, wanted[stream], free, limit)
+        if room < 0 or written >= enough:
             return stream
-        if wanted[stream] == 0 or start < 0 or size < 0 or start > data.shape[0] - size:
-            return stream
-        out_end = written + min(room, limit)
-        end = _decompress_stream(data, start, start + size, out, written, out_end)
+        end = _decompress_stream(data, start, start + size, out, written, written + room)
         if end < 0:
             return stream
         written = end

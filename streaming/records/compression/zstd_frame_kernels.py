@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kafkalog.streaming.records.byte_kernels import read_word
+from kafkalog.streaming.records.compression.body_kernels import room_for
 from kafkalog.streaming.records.compression.zstd_library import decompress_frame
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
@@ -91,14 +92,12 @@ def decompress_zstd_by_library(
     if written < 0 or limit < 0:
         return 0
     for frame in range(frames):
-        start, size, room = starts[frame], sizes[frame], out.shape[0] - written
-        if written >= enough or room < 0:
-            return frame
-        if wanted[frame] == 0 or start < 0 or size < 0 or start > data.shape[0] - size:
+        start, size, free = starts[frame], sizes[frame], out.shape[0] - written
+        room = room_for(data, start, size, wanted[frame], free, limit)
+        if room < 0 or written >= enough:
             return frame
         if _frame_end(data, start, start + size) != start + size:
             return frame
-        room = min(room, limit)
         made = decompress_frame(context, data, start, size, out, written, room)
         if made < 0 or made > room:
             return frame

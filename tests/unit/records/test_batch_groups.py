@@ -25,10 +25,11 @@ from kafkalog.streaming.records.compression import (
     zstd_library,
 )
 from kafkalog.streaming.records.compression.by_kernel import KernelDecompressor
+from kafkalog.streaming.records.compression.copy_kernels import SLACK
 from kafkalog.streaming.records.compression.exported import Context, export, library_of
 from kafkalog.streaming.records.compression.gzip_member_kernels import decompress_gzip_by_library
 from kafkalog.streaming.records.compression.lz4_frame_kernels import decompress_frames_by_library
-from kafkalog.streaming.records.compression.snappy_kernels import SLACK, decompress_snappy
+from kafkalog.streaming.records.compression.snappy_kernels import decompress_snappy
 from kafkalog.streaming.records.compression.zstd_frame_kernels import decompress_zstd_by_library
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.records.jit.kernel import as_python

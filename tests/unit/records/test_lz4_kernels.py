@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.records.compression import Codec, compress, decompress
-from kafkalog.streaming.records.compression.lz4_kernels import SLACK, decompress_frames
+from kafkalog.streaming.records.compression.copy_kernels import SLACK
+from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames
 from kafkalog.streaming.records.jit.inline import INTERPRETED
 from kafkalog.streaming.records.jit.kernel import as_python
 
