@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
+from kafkalog.jobs.plots.figures import summed
 from kafkalog.jobs.units import shown_duration, shown_size
 from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from kafkalog.jobs.plots.figures import Measured
     from kafkalog.model import TopicPartition
@@ -64,28 +64,22 @@ def _bar(part: float) -> str:
 
 def _partitions(found: Mapping[TopicPartition, Measured]) -> list[Row]:
     return [
-        (str(key), each.bytes, f"{shown_size(each.bytes)}, {each.records:,} records")
-        for key, each in found.items()
+        (str(key), each.bytes, _records(each.bytes, each.records)) for key, each in found.items()
     ]
 
 
-def _over_time(found: Iterable[Measured]) -> list[Row]:
-    spans: dict[int, list[int]] = defaultdict(lambda: [0, 0])
-    untimed = [0, 0]
-    width = 1
-    for each in found:
-        width = each.timeline.width_ms
-        for number, counts in each.timeline.spans.items():
-            _add(spans[number], counts)
-        _add(untimed, each.timeline.untimed)
+def _over_time(found: Collection[Measured]) -> list[Row]:
+    timelines = [each.timeline for each in found]
     shown = [
-        (shown_time(number * width), size, f"{shown_size(size)}, {records:,} records")
-        for number, (records, size) in sorted(spans.items(), reverse=True)
+        (shown_time(number * timelines[0].width_ms), size, _records(size, records))
+        for number, (records, size) in sorted(summed(t.spans for t in timelines).items())[::-1]
     ]
-    if untimed[1]:
-        records, size = untimed
-        shown.append(("no timestamp", size, f"{shown_size(size)}, {records:,} records"))
-    return shown
+    records, size = (sum(counts) for counts in zip(*(t.untimed for t in timelines), strict=True))
+    return [*shown, ("no timestamp", size, _records(size, records))] if size else shown
+
+
+def _records(size: int, records: int) -> str:
+    return f"{shown_size(size)}, {records:,} records"
 
 
 def _segments(found: Iterable[Measured]) -> list[Row]:
@@ -118,7 +112,7 @@ def _age(now: int, timestamp: int) -> tuple[str, int]:
 
 
 def _batch_sizes(found: Iterable[Measured]) -> list[Row]:
-    sizes = _summed(each.batch_sizes for each in found)
+    sizes = summed(each.batch_sizes for each in found)
     return [
         (
             f"{shown_size(least)} to {shown_size(2 * least)}",
@@ -130,24 +124,11 @@ def _batch_sizes(found: Iterable[Measured]) -> list[Row]:
 
 
 def _codecs(found: Iterable[Measured]) -> list[Row]:
-    codecs = _summed(each.codecs for each in found)
+    codecs = summed(each.codecs for each in found)
     return [
         (codec, size, f"{shown_size(size)}, {_many(batches, 'batch')}")
         for codec, (batches, size) in sorted(codecs.items())
     ]
-
-
-def _summed(found: Iterable[Mapping[Any, list[int]]]) -> dict[Any, list[int]]:
-    sums: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
-    for each in found:
-        for name, counts in each.items():
-            _add(sums[name], counts)
-    return sums
-
-
-def _add(counts: list[int], more: list[int]) -> None:
-    counts[0] += more[0]
-    counts[1] += more[1]
 
 
 def _many(number: int, what: str) -> str:

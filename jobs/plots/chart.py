@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import OptionError
+from kafkalog.jobs.plots.figures import summed
 from kafkalog.jobs.units import shown_size
 
 if TYPE_CHECKING:
@@ -78,22 +79,19 @@ def _time(milliseconds: int) -> datetime:
 def _draw_over_time(axis: Any, chosen: Mapping[str, list[Measured]], which: int, name: str) -> None:  # noqa: ANN401
     below: dict[int, int] = {}
     for label, parts in chosen.items():
-        width, spans = 1, dict[int, int]()
-        for part in parts:
-            width = part.timeline.width_ms
-            for number, counts in part.timeline.spans.items():
-                spans[number] = spans.get(number, 0) + counts[which]
+        width = parts[0].timeline.width_ms
+        spans = summed(part.timeline.spans for part in parts)
         numbers = sorted(spans)
         axis.bar(
             [_time(number * width) for number in numbers],
-            [spans[number] for number in numbers],
+            [spans[number][which] for number in numbers],
             width=width / _DAY_MS,
             bottom=[below.get(number, 0) for number in numbers],
             align="edge",
             label=label,
         )
         for number in numbers:
-            below[number] = below.get(number, 0) + spans[number]
+            below[number] = below.get(number, 0) + spans[number][which]
     axis.set_ylabel(name)
     if name == "bytes":
         axis.yaxis.set_major_formatter(lambda size, _: shown_size(int(size)))
@@ -112,22 +110,15 @@ def _draw_segments(axis: Any, chosen: Mapping[str, list[Measured]]) -> None:  # 
 
 
 def _draw_sizes(axis: Any, found: Mapping[TopicPartition, Measured]) -> None:  # noqa: ANN401
-    sizes: dict[int, int] = {}
-    for each in found.values():
-        for least, (_, size) in each.batch_sizes.items():
-            sizes[least] = sizes.get(least, 0) + size
-    names = [shown_size(least) for least in sorted(sizes)]
-    axis.bar(names, [sizes[least] for least in sorted(sizes)])
+    sizes = sorted(summed(each.batch_sizes for each in found.values()).items())
+    axis.bar([shown_size(least) for least, _ in sizes], [size for _, (_, size) in sizes])
     axis.set_title("bytes in batches of at least")
     axis.tick_params(axis="x", labelrotation=30, labelsize="small")
     axis.yaxis.set_major_formatter(lambda size, _: shown_size(int(size)))
 
 
 def _draw_codecs(axis: Any, found: Mapping[TopicPartition, Measured]) -> None:  # noqa: ANN401
-    codecs: dict[str, int] = {}
-    for each in found.values():
-        for codec, (_, size) in each.codecs.items():
-            codecs[codec] = codecs.get(codec, 0) + size
-    axis.barh(sorted(codecs), [codecs[codec] for codec in sorted(codecs)])
+    codecs = sorted(summed(each.codecs for each in found.values()).items())
+    axis.barh([codec for codec, _ in codecs], [size for _, (_, size) in codecs])
     axis.set_title("bytes by compression")
     axis.xaxis.set_major_formatter(lambda size, _: shown_size(int(size)))

@@ -5,11 +5,12 @@ It is measured by the headers of record batches, so nothing is decompressed.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.jobs.cli.log_dirs import partitions_of
@@ -19,11 +20,9 @@ from kafkalog.streaming.log.files import LOG, parse_base_offset
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
     from kafkalog.model import TopicPartition
 
-__all__ = ["Measured", "Timeline", "measure", "rows_of"]
+__all__ = ["Measured", "Timeline", "measure", "rows_of", "summed"]
 
 _WIDTHS: Final = (
     *(1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000),
@@ -69,9 +68,7 @@ class Timeline:
 
     def _add(self, found: Iterable[tuple[int, int, int]]) -> None:
         for number, records, size in found:
-            counts = self.spans.setdefault(number, [0, 0])
-            counts[0] += records
-            counts[1] += size
+            _add(self.spans.setdefault(number, [0, 0]), (records, size))
         while len(self.spans) > self.most and self.width_ms < _LARGEST:
             wider = self.widened(_WIDTHS[_WIDTHS.index(self.width_ms) + 1])
             self.spans, self.width_ms = wider.spans, wider.width_ms
@@ -108,25 +105,39 @@ class Measured:
         self.records += int(counts.sum())
         self.bytes += int(sizes.sum())
         self.timeline.add(stamps, counts, sizes)
-        for power, found in Counter(np.frexp(sizes)[1].tolist()).items():
-            self.batch_sizes[1 << max(0, power - 1)][0] += found
-        for power, size in zip(np.frexp(sizes)[1].tolist(), sizes.tolist(), strict=True):
-            self.batch_sizes[1 << max(0, power - 1)][1] += size
-        for codec, size in zip(batches.column("codec").to_pylist(), sizes.tolist(), strict=True):
-            self.codecs[codec][0] += 1
-            self.codecs[codec][1] += size
-        self._add_segments(batches.column("file"), sizes, stamps)
-
-    def _add_segments(self, files: pa.Array, sizes: Any, stamps: Any) -> None:  # noqa: ANN401
-        coded = files.dictionary_encode()
-        codes = coded.indices.to_numpy()
-        for code, name in enumerate(coded.dictionary.to_pylist()):
-            base_offset = parse_base_offset(name.rpartition("/")[2], LOG)
-            chosen = codes == code
+        powers = pa.array(1 << np.maximum(np.frexp(sizes)[1].astype(np.int64) - 1, 0))
+        for least, chosen in _rows_by(powers):
+            _add(self.batch_sizes[least], (len(chosen), int(sizes[chosen].sum())))
+        for codec, chosen in _rows_by(batches.column("codec")):
+            _add(self.codecs[codec], (len(chosen), int(sizes[chosen].sum())))
+        for file, chosen in _rows_by(batches.column("file")):
+            base_offset = parse_base_offset(file.rpartition("/")[2], LOG)
             segment = self.segments[0 if base_offset is None else base_offset]
             segment.bytes += int(sizes[chosen].sum())
-            segment.batches += int(chosen.sum())
+            segment.batches += len(chosen)
             segment.last_timestamp = max(segment.last_timestamp, int(stamps[chosen].max()))
+
+
+def summed(found: Iterable[Mapping[Any, Sequence[int]]]) -> dict[Any, list[int]]:
+    """Add pairs of numbers up, by their names."""
+    sums: dict[Any, list[int]] = defaultdict(lambda: [0, 0])
+    for each in found:
+        for name, counts in each.items():
+            _add(sums[name], counts)
+    return sums
+
+
+def _add(counts: list[int], more: Sequence[int]) -> None:
+    counts[0] += more[0]
+    counts[1] += more[1]
+
+
+def _rows_by(names: pa.Array) -> Iterator[tuple[Any, Any]]:
+    """Yield each name, and the rows that have it: int64[n]."""
+    coded = names.dictionary_encode()
+    codes = coded.indices.to_numpy()
+    for code, name in enumerate(coded.dictionary.to_pylist()):
+        yield name, np.flatnonzero(codes == code)
 
 
 def measure(
