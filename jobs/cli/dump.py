@@ -71,16 +71,11 @@ class _Output:
 
     def open(self, reader: RecordReader) -> AbstractContextManager[Printer]:
         from kafkalog.jobs.records import printing  # noqa: PLC0415
-        from kafkalog.jobs.records.format import RecordFormat  # noqa: PLC0415
 
         if self.parquet is not None:
             return printing.parquet_file(self.parquet, reader.rows.to_arrow())
-        if self.as_json:
-            return nullcontext(printing.JsonPrinter(is_hex=self.is_hex))
-        if self.is_table:
-            return nullcontext(printing.TablePrinter(is_hex=self.is_hex))
-        text = _LINE if self.template is None else self.template
-        return nullcontext(printing.FormatPrinter(RecordFormat(text)))
+        template = _LINE if self.follow and self.template is None else self.template
+        return nullcontext(printing.printer_of(template, is_hex=self.is_hex, as_json=self.as_json))
 
 
 def dump(  # noqa: PLR0917 - what the command line offers

@@ -14,7 +14,6 @@ from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, progress_bar
 
 if TYPE_CHECKING:
-    from kafkalog.jobs.records.printing import Printer
     from kafkalog.jobs.records.reading import RecordReader
 
 __all__ = ["find"]
@@ -80,7 +79,7 @@ def find(  # noqa: PLR0917 - what the command line offers
         options = {"path": path, **reading_options(isolation, settings)}
         topics = split_names(topic) if topic else _all_topics(paths)
         reader = RecordReader.of(options, topics, words.wanted(path, search))
-        found = _show(reader, count, _printer(template, is_hex=is_hex, as_json=as_json))
+        found = _show(reader, count, template, is_hex=is_hex, as_json=as_json)
     exit_if([not found])
 
 
@@ -107,18 +106,12 @@ def _all_topics(paths: list[str]) -> list[str]:
     return sorted(topic for topic in topics if not topic.startswith("__"))
 
 
-def _printer(template: str | None, *, is_hex: bool, as_json: bool) -> Printer:
-    from kafkalog.jobs.records import printing  # noqa: PLC0415
-    from kafkalog.jobs.records.format import RecordFormat  # noqa: PLC0415
+def _show(
+    reader: RecordReader, count: int | None, template: str | None, *, is_hex: bool, as_json: bool
+) -> int:
+    from kafkalog.jobs.records.printing import limited, printer_of  # noqa: PLC0415
 
-    if template is not None:
-        return printing.FormatPrinter(RecordFormat(template))
-    return (printing.JsonPrinter if as_json else printing.TablePrinter)(is_hex=is_hex)
-
-
-def _show(reader: RecordReader, count: int | None, printer: Printer) -> int:
-    from kafkalog.jobs.records.printing import limited  # noqa: PLC0415
-
+    printer = printer_of(template, is_hex=is_hex, as_json=as_json)
     found = 0
     try:
         with progress_bar() as told:

@@ -14,6 +14,7 @@ import typer
 from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.lookup_rows import shown_data, shown_record
 from kafkalog.jobs.cli.output import print_rows
+from kafkalog.jobs.records.format import RecordFormat
 from kafkalog.streaming.source.lookup import with_ms
 
 if TYPE_CHECKING:
@@ -21,9 +22,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafkalog.jobs.records.format import RecordFormat
-
-__all__ = ["FormatPrinter", "JsonPrinter", "Printer", "TablePrinter", "limited", "parquet_file"]
+__all__ = [
+    "FormatPrinter",
+    "JsonPrinter",
+    "Printer",
+    "TablePrinter",
+    "limited",
+    "parquet_file",
+    "printer_of",
+]
 
 
 class Printer(Protocol):
@@ -82,6 +89,15 @@ class TablePrinter:
     def end(self) -> None:
         """Print the table."""
         print_rows(self._rows, as_json=False)
+
+
+def printer_of(template: str | None, *, is_hex: bool, as_json: bool) -> Printer:
+    """Choose how records are printed: as objects, by a format as kcat's, or as a table."""
+    if as_json:
+        return JsonPrinter(is_hex=is_hex)
+    if template is not None:
+        return FormatPrinter(RecordFormat(template))
+    return TablePrinter(is_hex=is_hex)
 
 
 class _ParquetPrinter:
