@@ -43,7 +43,7 @@ _COLUMNS: Final = (
 )
 _BY_DAY: Final = ("topic", "day")
 _BATCHES_BETWEEN_COMPACTIONS: Final = 100
-_OPEN_FILES: Final = {"spark.sql.maxConcurrentOutputFileWriters": "4"}
+_OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "4")
 """So many folders a task writes to at once, each with a row group in memory. With none Spark sorts
 all rows by their folders, which takes as long as to write them. A task that meets more folders
 sorts the rest of its rows. Either way rows of a partition stay in the order of their offsets."""
@@ -199,8 +199,7 @@ class _Tables:
             metadata = read_text(rows.sparkSession, f"{self.archive.checkpoint}/metadata")
             self.query_id = json.loads(metadata)["id"]
         by = table.partition_columns
-        for name, value in _OPEN_FILES.items():  # of the query's own session
-            rows.sparkSession.conf.set(name, value)
+        rows.sparkSession.conf.set(*_OPEN_FILES)  # of the query's own session
         writer = _with_day(rows, by).write.format(DELTA_FORMAT)
         version = {"txnAppId": self.query_id, "txnVersion": str(batch_id)}
         writer.mode("append").options(**version).save(table.path)

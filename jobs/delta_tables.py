@@ -20,7 +20,7 @@ __all__ = ["FEW_FILES", "DeltaTable"]
 FEW_FILES: Final = 16
 """A folder with so many files is left as it is: to put them together means to write all again."""
 
-_SMALL_FILES: Final = {"spark.databricks.delta.optimize.minFileSize": str(64 * 2**20)}
+_SMALL_FILES: Final = ("spark.databricks.delta.optimize.minFileSize", str(64 * 2**20))
 """Files of so many bytes are left alone. Delta's own limit is 1 GiB: a folder that grows for a day
 would be written again each time."""
 
@@ -77,8 +77,7 @@ class DeltaTable:
         files = self._spark.read.format("delta").load(self.path).inputFiles()
         folders = Counter(file.rpartition("/")[0] for file in files)
         if max(folders.values(), default=0) > FEW_FILES:
-            for name, value in _SMALL_FILES.items():
-                self._spark.conf.set(name, value)
+            self._spark.conf.set(*_SMALL_FILES)
             self._spark.sql(f"OPTIMIZE {self.name}")
 
     @cached_property

@@ -104,18 +104,23 @@ class Maintenance:
         Raises:
             KafkaLogError, OSError: nothing could be done, or not all of it.
         """
-        self._forget()
-        return [*self._delete(), *self._compact()]
+        return [*self._forget(), *self._delete(), *self._compact()]
 
-    def _forget(self) -> None:
+    def _forget(self) -> list[str]:
         from kafkalog.streaming.operate.group_expiry import expire_positions  # noqa: PLC0415
 
         scope = self._scope
-        if scope.offsets_retention_ms is not None:
-            for line in expire_positions(
+        if scope.offsets_retention_ms is None:
+            return []
+        try:
+            said = expire_positions(
                 [scope.log], scope.offsets_retention_ms, allows_broker=scope.allows_broker
-            ):
-                self._say(line)
+            )
+        except (KafkaLogError, OSError) as error:  # all else is done even so
+            return [f"no positions have expired: {error}"]
+        for line in said:
+            self._say(line)
+        return []
 
     def _delete(self) -> list[str]:
         from kafkalog.streaming.operate.retain import retain  # noqa: PLC0415

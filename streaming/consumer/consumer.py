@@ -28,7 +28,7 @@ from kafkalog.streaming.consumer.cursors import Cursors
 from kafkalog.streaming.consumer.fetching import Fetcher
 from kafkalog.streaming.consumer.joined import Joined, check_strategy
 from kafkalog.streaming.groups.group_commits import GroupCommits, offsets_rider
-from kafkalog.streaming.groups.heartbeat import LOOK_S
+from kafkalog.streaming.groups.watch import LOOK_S
 from kafkalog.streaming.store.session import ensure_set, existing
 
 if TYPE_CHECKING:

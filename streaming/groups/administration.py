@@ -16,10 +16,9 @@ from kafkalog.errors import OffsetOutOfRangeError, OptionError, UnknownTopicOrPa
 from kafkalog.files.system import system
 from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
 from kafkalog.streaming.groups.group_record import GroupRecord
-from kafkalog.streaming.groups.heartbeat import LOOK_S
 from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
 from kafkalog.streaming.groups.plan_files import remove_plans
-from kafkalog.streaming.groups.watch import Watch
+from kafkalog.streaming.groups.watch import LOOK_S, Watch
 from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import check_written, existing

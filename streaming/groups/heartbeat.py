@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError, KafkaLogError
 from kafkalog.files.system import system
+from kafkalog.streaming.groups.watch import LOOK_S
 
 if TYPE_CHECKING:
     from kafkalog.streaming.groups.membership import Membership
 
-__all__ = ["LOOK_S", "Heartbeat"]
-
-LOOK_S: Final = 0.1
-"""How often a member looks, in seconds."""
+__all__ = ["Heartbeat"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
 

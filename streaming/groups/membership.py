@@ -27,7 +27,7 @@ from kafkalog.streaming.groups.group_lock import GroupLock
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder, remove_member
 from kafkalog.streaming.groups.rebalance import Presence, next_record
 from kafkalog.streaming.groups.subscriptions import NO_GENERATION
-from kafkalog.streaming.groups.watch import Watch
+from kafkalog.streaming.groups.watch import LOOK_S, Watch
 from kafkalog.streaming.store.locks import check_no_broker, seems_held_by_broker
 
 if TYPE_CHECKING:
@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Membership"]
 
-_LOOK_S: Final = 0.09
-"""How long the rounds of a member's owner spare its thread the same look."""
+_SPARED_S: Final = 0.9 * LOOK_S
+"""How long the rounds of a member's owner spare its thread the same look: until its next but for
+what a clock and a sleep differ by."""
 
 
 class Membership:
@@ -84,7 +85,7 @@ class Membership:
         """Of what it was found last that no generation follows from it."""
         self._presence = Presence(settings, strategy)
         self._beat_s = system.monotonic()
-        self._looked_s = -_LOOK_S
+        self._looked_s = -_SPARED_S
         self._since: Mapping[TopicPartition, int] = {}
         self._revoked: frozenset[TopicPartition] = frozenset()
 
@@ -136,7 +137,7 @@ class Membership:
             KafkaLogError, OSError: the group cannot be looked at; that it lives has been said.
         """
         self._beat_if_due()
-        if system.monotonic() - self._looked_s < _LOOK_S:
+        if system.monotonic() - self._looked_s < _SPARED_S:
             return  # its rounds do that
         commits, members = self._of_thread
         self._look_at_members(members, commits.look().record)
@@ -208,8 +209,8 @@ class Membership:
                 return
             gone = state.record.members.keys() - found.members.keys()
             beginnings = self._beginnings(found, state)
-            stands = [key for m in found.members.values() for key in m.assigned]
-            stands = [key for key in stands if key not in beginnings]
+            assigned = (key for member in found.members.values() for key in member.assigned)
+            stands = [key for key in assigned if key not in beginnings]
             if self._commits.decide(state.record, found, beginnings, stands):
                 for member in gone:
                     remove_member(self._folder, self._commits.group, member)

@@ -12,7 +12,7 @@ at which the watcher first saw that it has something to give up.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.groups.member_files import sign_name
 from kafkalog.streaming.groups.rebalance import Presence
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.group_record import GroupRecord
     from kafkalog.streaming.groups.member_files import Sign
 
-__all__ = ["Watch"]
+__all__ = ["LOOK_S", "Watch"]
+
+LOOK_S: Final = 0.1
+"""How often a member looks, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from kafkalog.streaming.consumer.joined import check_strategy
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.group_lock import InstanceLock
 from kafkalog.streaming.groups.group_record import MemberSettings
-from kafkalog.streaming.groups.heartbeat import LOOK_S
 from kafkalog.streaming.groups.member_files import MemberFolder
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
+from kafkalog.streaming.groups.watch import LOOK_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

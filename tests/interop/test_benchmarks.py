@@ -17,16 +17,21 @@ _WORKS: Final = "read-batch-value,sink,latest-offset,seek,shape-2"
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(1200)]
 
 
-def run(module: str, docs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--docs", str(docs), *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def measured(
+    module: str, folder: Path, *words: str, page: str = "benchmarks.md", is_whole: bool = False
+) -> str:
+    """Run a benchmark; return the page that it writes, or on which it puts its section."""
+    if not is_whole:
+        (folder / page).write_text("# Benchmarks\n", encoding="utf-8")
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--quick", "--docs", str(folder)]
+    done = subprocess.run([*command, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return (folder / page).read_text(encoding="utf-8")
 
 
 @pytest.mark.spark
 def test_peers_are_measured_in_turns_and_the_page_shows_each_with_its_goal(tmp_path: Path) -> None:
-    done = run("peers", tmp_path, "--only", _WORKS)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    page = measured("peers", tmp_path, "--only", _WORKS, is_whole=True)
     for line in (
         "| batch read, value only | Kafka source |",
         "|  | kafkalog, its own log |",
@@ -41,18 +46,14 @@ def test_peers_are_measured_in_turns_and_the_page_shows_each_with_its_goal(tmp_p
 
 
 def test_growth_is_measured_and_drawn(tmp_path: Path) -> None:
-    done = run("growth", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "growth.md").read_text(encoding="utf-8")
+    page = measured("growth", tmp_path, page="growth.md", is_whole=True)
     assert "| partitions, one of them changed | 10: " in page
     assert (tmp_path / "growth.png").stat().st_size > 0
 
 
 @pytest.mark.spark
 def test_the_memory_of_workers_is_measured_by_shape(tmp_path: Path) -> None:
-    done = run("worker_memory", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "memory.md").read_text(encoding="utf-8")
+    page = measured("worker_memory", tmp_path, page="memory.md", is_whole=True)
     (line,) = [line for line in page.splitlines() if "batches of 500 records" in line]
     writing, reading = map(int, line.split("|")[3:5])
     assert 100 < writing <= 512
@@ -61,20 +62,14 @@ def test_the_memory_of_workers_is_measured_by_shape(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 def test_the_newest_rows_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
-    done = run("latest", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    page = measured("latest", tmp_path)
     assert "|  | kafkalog, view=latest | " in page
     assert "kafkalog.get, " in page
 
 
 @pytest.mark.spark
 def test_pipelines_are_measured_beside_the_plain_way_and_put_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
-    done = run("pipelines", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    page = measured("pipelines", tmp_path)
     for name in ("archive", "restore", "mirror"):
         assert f"| {name} | plain {name} | " in page
         assert f"|  | {name} | " in page
@@ -82,29 +77,20 @@ def test_pipelines_are_measured_beside_the_plain_way_and_put_on_the_page(tmp_pat
 
 
 def test_look_ups_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
-    done = run("look_ups", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    page = measured("look_ups", tmp_path)
     assert "| a key that is not there | " in page
     assert "A tailing query over 10 partitions" in page
 
 
 def test_answers_in_sql_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "sql.md").write_text("# SQL\n", encoding="utf-8")
-    done = run("sql", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "sql.md").read_text(encoding="utf-8")
+    page = measured("sql", tmp_path, page="sql.md")
     assert "## What it costs" in page
     assert "| count by key | " in page
     assert "| the command, count by key | " in page
 
 
 def test_members_of_a_group_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "benchmarks.md").write_text("# Benchmarks\n", encoding="utf-8")
-    done = run("groups", tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
+    page = measured("groups", tmp_path)
     assert "## Consumer groups" in page
     assert "| it leaves | " in page
     assert "| a member that waits in poll | " in page

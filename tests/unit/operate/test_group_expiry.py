@@ -164,3 +164,18 @@ def test_maintain_forgets_what_its_option_says(log: Path, clock: Clock) -> None:
         assert Maintenance(scope, lambda _: [], say=said.append).round() == []
     assert said.count("group g: 1 positions have expired") == 1
     assert positions(log) == {}
+
+
+def test_maintain_does_all_else_where_groups_cannot_be_read(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: Any, **__: Any) -> list[str]:
+        raise LogDirectoryError("the groups cannot be read")
+
+    monkeypatch.setattr("kafkalog.streaming.operate.group_expiry.expire_positions", unreadable)
+    said: list[str] = []
+    scope = Scope(log=str(log), offsets_retention_ms=DAY * 1000)
+    problems = Maintenance(scope, lambda _: [], say=said.append).round()
+    assert problems == ["no positions have expired: the groups cannot be read"]
+    assert any("partitions looked at" in line for line in said)
+    assert any("partitions to compact" in line for line in said)

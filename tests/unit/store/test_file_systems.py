@@ -213,11 +213,7 @@ def test_where_hosts_share_files_each_unfinished_commit_of_several_is_kept_out(
 def test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_file_of_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
-    folder = tmp_path / "log"
-    Writer(folder, topic="t").write(0, rows(["a"]))
-    cut_off(Writer(folder, run="run-1", topic="t"), monkeypatch, "first")
-    recover([str(folder)])  # the log ends in an empty segment now
+    folder = with_an_empty_segment(monkeypatch, tmp_path)
     late, apply = Writer(folder, run="run-2", topic="t"), PartitionAppender.apply
     segment = folder / "t-0" / f"{1:020d}.log"
 
@@ -237,11 +233,7 @@ def test_where_hosts_share_files_a_host_that_wakes_up_late_does_not_open_the_fil
 def test_where_hosts_share_files_a_recovery_that_wakes_up_late_cuts_no_file_of_others(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
-    folder = tmp_path / "log"
-    Writer(folder, topic="t").write(0, rows(["a"]))
-    cut_off(Writer(folder, run="run-1", topic="t"), monkeypatch, "first")
-    recover([str(folder)])  # the log ends in an empty segment now
+    folder = with_an_empty_segment(monkeypatch, tmp_path)
     cut_off(Writer(folder, run="run-2", topic="t"), monkeypatch, "second")
     segment = folder / "t-0" / f"{1:020d}.log"
 
@@ -255,6 +247,16 @@ def test_where_hosts_share_files_a_recovery_that_wakes_up_late_cuts_no_file_of_o
         with pytest.raises(LogDirectoryError, match=r"1\.log: is another file than when"):
             recover([str(folder)])
     assert segment.read_bytes() == b"committed"
+
+
+def with_an_empty_segment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Let a log on a shared file system end in an empty segment, as after a recovery."""
+    pretend(monkeypatch, tmp_path, "nfs4", "rw,local_lock=none")
+    folder = tmp_path / "log"
+    Writer(folder, topic="t").write(0, rows(["a"]))
+    cut_off(Writer(folder, run="run-1", topic="t"), monkeypatch, "first")
+    recover([str(folder)])
+    return folder
 
 
 def cut_off(writer: Writer, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
