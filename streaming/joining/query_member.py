@@ -22,7 +22,7 @@ from kafkalog.streaming.consumer.joined import check_strategy
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
 from kafkalog.streaming.groups.group_lock import InstanceLock
 from kafkalog.streaming.groups.group_record import MemberSettings
-from kafkalog.streaming.groups.member_files import MemberFolder
+from kafkalog.streaming.groups.member_files import MemberFolder, sign_name
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
 from kafkalog.streaming.groups.watch import LOOK_S
@@ -91,18 +91,29 @@ class QueryMember:
     def take_part(self) -> None:
         """Join at the first call; then do what the group asks for.
 
+        If the group continued without the member while that read nothing, it joins again: nothing
+        of it can be written twice. With a batch at work the query fails.
+
         Raises:
-            FencedMemberError: the group went on without the member.
+            FencedMemberError: the group continued without the member while a batch was at work, or
+                another process has taken its name.
             OptionError: another process with this name lives, or members assign otherwise.
             KafkaLogError: the group cannot be looked at, or a decision not be written.
         """
         with self._mutex:
             self._check_overdue()
             self._asked_s = system.monotonic()
-            if self._member is None:
+            try:
+                if self._member is None:
+                    self._join()
+                else:
+                    self._round(self._member)
+            except FencedMemberError:
+                if self._running is not None or self._is_replaced(self._member):
+                    raise
+                _LOGGER.info("%s of group %s joins again", self._instance, self._group)
+                self._lock.close()
                 self._join()
-            else:
-                self._round(self._member)
 
     def settle(self) -> None:
         """Wait until everybody has given up what others are to have; not for ever.
@@ -196,9 +207,14 @@ class QueryMember:
             _LOGGER.debug("a member cannot look at its group: %s", error, exc_info=error)
         return True
 
-    def _run(self) -> None:
-        while self.look():
+    def _run(self, member: Membership) -> None:
+        while self._member is member and self.look():
             system.sleep(LOOK_S)
+
+    def _is_replaced(self, member: Membership | None) -> bool:
+        """Return whether another process is a member by this name now."""
+        own = set() if member is None else {sign_name(self._group, member.member_id)}
+        return bool(self._counters().keys() - own)
 
     def _join(self) -> None:
         before = self._commits.look().record
@@ -229,7 +245,7 @@ class QueryMember:
         self._running = plan if plan is not None and plan.member in before.members else None
         self._member = member
         self._round(member)
-        system.start_thread(self._run, ())
+        system.start_thread(self._run, (member,))
 
     def _take_name(self) -> None:
         """Take the lock of the name, unless another process has it that lives.
@@ -285,11 +301,12 @@ class QueryMember:
         except LockTimeoutError:
             return  # somebody commits; a later round decides
         self._state = state
-        revoked = member.revoked
-        if revoked:
-            running = self._running
-            busy = frozenset() if running is None else running.unfinished(state.positions)
-            member.give_up(revoked - busy)
+        running = self._running
+        busy = frozenset() if running is None else running.unfinished(state.positions)
+        if not busy:
+            self._running = None  # nobody else could have brought the group there
+        if member.revoked:
+            member.give_up(member.revoked - busy)
 
     def _wanted_topics(self) -> frozenset[str]:
         wanted = self._subscription

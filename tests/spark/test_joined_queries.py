@@ -26,7 +26,7 @@ DEADLINE_S = 90
 
 def start(spark: SparkSession, folder: Path, name: str) -> StreamingQuery:
     group = {"kafka.group.id": "g", "kafka.group.instance.id": name}
-    timing = {"kafka.session.timeout.ms": "4000", "kafka.heartbeat.interval.ms": "500"}
+    timing = {"kafka.session.timeout.ms": "12000", "kafka.heartbeat.interval.ms": "500"}
     source = {"subscribe": "in", "startingOffsets": "earliest", "joinGroup": "true"}
     reader = spark.readStream.format("kafkalog").options(**source, **group, **timing)
     rows = reader.load(str(folder)).selectExpr("CAST(value AS STRING) AS value")

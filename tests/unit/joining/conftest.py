@@ -25,7 +25,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def queries(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Make queries whose threads do nothing by themselves: a test calls ``look``."""
-    monkeypatch.setattr(QueryMember, "_run", lambda _: None)
+    monkeypatch.setattr(QueryMember, "_run", lambda *_: None)
     monkeypatch.setattr("kafkalog.streaming.joining.query_member._DYING_S", 0.0)
     made = Queries(folder, tmp_path)
     yield made

@@ -14,6 +14,7 @@ from tests.support.joining import ROWS
 from kafkalog.errors import FencedMemberError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.plan_files import load_plan
 from kafkalog.streaming.library import append
 from kafkalog.streaming.sink.group_writer import GroupWriter
@@ -144,6 +145,55 @@ def test_a_batch_of_a_member_that_was_lost_publishes_nothing(
     first.batches()
     second.batches()
     assert written(folder) == list(range(80))
+
+
+def test_a_query_that_was_lost_while_it_read_nothing_joins_again(
+    folder: Path, queries: Queries
+) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batches()
+    lose(first)
+    second.batches()
+    assert record(folder) == {"b": {0, 1, 2, 3}}
+    append(folder, "in", table(range(40, 80)))
+    assert first.batches() == []
+    share(first, second)
+    assert record(folder) == {"a": {0, 1}, "b": {2, 3}}
+    first.batches()
+    second.batches()
+    assert written(folder) == list(range(80))
+
+
+def test_a_query_that_was_replaced_by_one_of_its_name_does_not_join_again(
+    folder: Path, queries: Queries
+) -> None:
+    short = {"kafka.session.timeout.ms": "60", "kafka.heartbeat.interval.ms": "20"}
+    first, second = queries.new("a", source=short), queries.new("a", source=short)
+    first.batch()
+    first.member.take_part()
+    second.batches()
+    with pytest.raises(FencedMemberError):
+        first.member.take_part()
+    assert record(folder) == {"a": {0, 1, 2, 3}}
+    assert written(folder) == ALL
+
+
+def test_a_query_that_is_lost_while_it_joins_tries_once_more(
+    folder: Path, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join = Membership.join
+    lost: list[Membership] = []
+
+    def join_and_be_lost(member: Membership) -> None:
+        join(member)
+        if not lost:
+            lost.append(member)
+            member.vanish()
+            monkeypatch.setattr(member, "_interval_s", 0)
+
+    monkeypatch.setattr(Membership, "join", join_and_be_lost)
+    assert sorted(queries.new("a").batches()) == ALL
+    assert lost
 
 
 def test_a_batch_that_was_not_published_comes_again_with_what_is_still_its_own(
