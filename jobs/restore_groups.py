@@ -27,18 +27,20 @@ _MOST_NAMED: Final = 10
 Positions = dict[str, dict["TopicPartition", int]]
 
 
-def restore_groups(rows: DataFrame, paths: Sequence[str], plans: Iterable[TopicPlan]) -> list[str]:
+def restore_groups(
+    rows: DataFrame | None, paths: Sequence[str], plans: Iterable[TopicPlan]
+) -> list[str]:
     """Write where groups stood, at most where restored logs end and at least where they start.
 
     Args:
-        rows: the records of the table, the offsets topic's among them if it was archived.
+        rows: the table's records, the offsets topic's among them; None if it has none of those.
         paths: the log directories. A position that is there already stays.
         plans: the topics that were restored.
 
     Returns:
         what is to be said of it.
     """
-    archived = _archived(rows)
+    archived = None if rows is None else _archived(rows)
     if archived is None:
         return [f"no positions of groups are restored: the table has no records of {OFFSETS_TOPIC}"]
     by_topic = {plan.topic: plan.bounds for plan in plans}

@@ -24,7 +24,7 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.restore_groups import restore_groups
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
 from kafkalog.jobs.topic_facts import read_facts
-from kafkalog.model import TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.operate.copied_bounds import set_bounds
 from kafkalog.streaming.operate.topics import alter, create
 
@@ -88,12 +88,13 @@ class Restore:
         """
         rows, facts = _opened(spark, self)
         said: list[str] = []
-        seen = _seen(rows, self.topics, self.until.time_ms)
+        seen = _seen(rows, {*self.topics, OFFSETS_TOPIC}, self.until.time_ms)
         plans = [self._plan(topic, facts.get(topic), seen[topic]) for topic in self.topics]
         for plan in plans:
             said += [f"{plan.topic}: the table does not tell {what}" for what in plan.unknown]
         total = sum(self._restore(rows, plan, said) for plan in plans)
-        said += restore_groups(rows, split_paths(self.log), plans)
+        archived = rows if seen[OFFSETS_TOPIC] else None
+        said += restore_groups(archived, split_paths(self.log), plans)
         return [*said, f"{self.name}: {total:,} records in {len(plans):,} topics"]
 
     def _plan(self, topic: str, facts: TopicFacts | None, seen: Mapping[int, Seen]) -> TopicPlan:
@@ -184,7 +185,7 @@ def _opened(spark: SparkSession, given: Restore) -> tuple[DataFrame, Mapping[str
 
 
 def _seen(
-    rows: DataFrame, topics: Sequence[str], time_ms: int | None
+    rows: DataFrame, topics: Collection[str], time_ms: int | None
 ) -> dict[str, dict[int, Seen]]:
     """Look through a table once: what it holds of each topic, by partition."""
     is_late = sf.unix_millis("timestamp") >= sf.lit(time_ms).cast("bigint")
@@ -241,6 +242,5 @@ def _in_order(rows: DataFrame, plan: TopicPlan) -> DataFrame:
     starts = [start for start, _ in plan.bounds]
     after_start = sf.col("offset") - _by_partition(starts)
     task = _by_partition(firsts) + sf.floor(after_start / _by_partition(sizes))
-    return rows.repartitionById(sum(slices), task.cast("int")).sortWithinPartitions(
-        "partition", "offset"
-    )
+    # A task has one partition. By a single number Spark sorts without a look at the rows.
+    return rows.repartitionById(sum(slices), task.cast("int")).sortWithinPartitions("offset")
