@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 import pytest
+from tests.support.compacting import latest, read, updates, writer
 from tests.support.distributions import ROOT, build, environment_without_kafkalog
 from tests.support.foreign import read_partition
 
 from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,3 +107,18 @@ def test_files_become_a_topic_and_the_topic_a_table(
     for partition in range(2):
         offsets = sorted(row["offset"] for row in archived if row["partition"] == partition)
         assert offsets == list(range(len(offsets)))
+
+
+def test_a_compacted_topic_is_looked_after(submit: Callable[..., None], tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    into = writer(log, numPartitions="2", min__cleanable__dirty__ratio="0.1")
+    for batch in range(6):
+        updates(into, [{"a": f"{batch}", f"b{batch}": "once"}], first=batch, partition=batch % 2)
+    keys = [TopicPartition("t", number) for number in range(2)]
+    before = [read(log, key) for key in keys]
+
+    submit("maintain.py", str(log))
+
+    after = [read(log, key) for key in keys]
+    assert [latest(each) for each in after] == [latest(each) for each in before]
+    assert all(len(each) < len(whole) for each, whole in zip(after, before, strict=True))
