@@ -103,9 +103,9 @@ class Fetcher:
         if at_hand is not None:
             return at_hand
         ends = self._logs.look(dict(positions))
-        order = [
-            k for k, at in sorted(positions.items()) if k in self._ahead or ends.get(k, at) != at
-        ]
+        order = sorted(
+            k for k, at in positions.items() if k in self._ahead or ends.get(k, at) != at
+        )
         if self._turn is not None:
             last = self._turn
             order = [key for key in order if key > last] + [key for key in order if key <= last]

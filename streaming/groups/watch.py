@@ -11,7 +11,7 @@ at which the watcher first saw that it has something to give up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.streaming.groups.member_files import sign_name
@@ -81,15 +81,16 @@ class Watch:
         seen = self._seen.get(name)
         if seen is None:
             seen = _first_sight(sign, member, record)
-        elif seen.counter == sign.counter:
-            seen = replace(seen, still_s=seen.still_s + step)
+            still_s = 0.0
         else:
-            seen = replace(seen, counter=sign.counter, still_s=0.0)
+            still_s = seen.still_s + step if seen.counter == sign.counter else 0.0
+        said = seen.member, seen.presence
         if sign.presence is not None:  # a text that is half written is no news
-            seen = replace(seen, member=sign.member, presence=sign.presence)
-        if member is None or not record.members[member].revoked:
-            return replace(seen, owes_s=None)
-        return replace(seen, owes_s=0.0 if seen.owes_s is None else seen.owes_s + step)
+            said = sign.member, sign.presence
+        owes_s = None
+        if member is not None and record.members[member].revoked:
+            owes_s = 0.0 if seen.owes_s is None else seen.owes_s + step
+        return _Seen(sign.counter, *said, still_s, owes_s)
 
 
 def _first_sight(sign: Sign, member: str | None, record: GroupRecord) -> _Seen:
