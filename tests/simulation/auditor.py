@@ -225,6 +225,10 @@ class Audit:
         done = write.acknowledged if write.outcome == "ok" and write.is_durable else until
         return any(since < at < until and at < done for at in self._history.losses_of_power)
 
+    def _is_given_up(self, place: Place, since: int, until: int) -> bool:
+        """Whether a person continued without a place, which an older copy showed once more."""
+        return any(since < each.at < until and each.names(place) for each in self._history.accepted)
+
     def _missing(self, write: Write, there: set[str], read: Read) -> list[str]:
         missing = sorted(write.values.keys() - there)
         if write.is_left_to_system and self._was_lost(write, write.began, read.began):
@@ -272,7 +276,9 @@ class Audit:
         """See that a place has the value that it had, and a value the place, powers aside."""
         was = self._value_at.setdefault(place, value)
         if was != value:
-            if not self._was_lost(self._writes[was], self._seen[was], read.began):
+            write, since = self._writes[was], self._seen[was]
+            is_lost = self._was_lost(write, since, read.began)
+            if not is_lost and not self._is_given_up(place, since, read.began):
                 self._say(f"{read.reader}: {place} is {value}, was {was}")
             self._value_at[place] = value
         before = self._place_of.setdefault(value, place)

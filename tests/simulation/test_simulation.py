@@ -170,6 +170,19 @@ def test_what_flush_os_left_is_gone_only_if_a_person_is_told_so() -> None:
     assert "lacks what was acknowledged" in "".join(Audit(history).found)
 
 
+def test_a_place_that_a_person_gave_up_may_be_seen_in_an_older_copy_before() -> None:
+    left = [Write({name: 0}, at, "ok", at + 1, "os") for name, at in (("a0", 1), ("b0", 8))]
+    history = History(left)
+    history.reads = [Read("reader", 5, 6, [(0, 0, "a0")]), Read("reader", 10, 11, [(0, 0, "b0")])]
+    history.losses_of_power.append(4)
+    for each in left:
+        each.is_left_to_system = True
+    history.accepted.append(Acceptance(7, {0: (0, 1)}))
+    assert Audit(history).found == []
+    history.accepted = [Acceptance(7, {0: (1, 2)})]
+    assert "(0, 0) is b0, was a0" in "".join(Audit(history).found)
+
+
 def test_of_a_key_the_last_record_stays_if_others_are_compacted() -> None:
     history = History([Write({"a0": 0, "a1": 0, "a2": 0}, 1, "ok", 2)])
     history.keys = {"a0": "k", "a1": "l", "a2": "k"}
