@@ -11,7 +11,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit assignors differential stress kills model powerloss simulate mutations day fuzz live bench lint types fmt build zip clean
+.PHONY: help env demo test unit assignors differential stress kills model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -110,6 +110,9 @@ zip: build ## Build the zip for spark-submit --py-files in dist/
 	@for wheel in dist/kafkalog-*.whl; do \
 	    cp "$$wheel" "$$(echo "$$wheel" | sed 's/-py3-none-any.whl$$/.zip/')"; done
 	@ls -1 dist/*.zip
+
+release: env ## Build wheel, sdist, zip and checksums in dist/; try each in an empty environment
+	$(RUN) python -m tests.support.release
 
 clean: ## Remove what was built; .venv and the fetched jars stay
 	rm -rf build dist
