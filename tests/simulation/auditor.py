@@ -62,6 +62,13 @@ class Read:
     """Of a micro-batch, from which offset up to which it is, by partition; None if not known."""
     begins_anywhere: bool = False
     """Whether a life may begin where it likes: with ``latest``."""
+    copied: int | None = None
+    """When the copy was made that lay in a directory's place meanwhile; None if none did."""
+
+    @property
+    def shows(self) -> int:
+        """Until when what it shows was there for sure: a loss of power takes nothing of a copy."""
+        return self.ended if self.copied is None else self.copied
 
 
 @dataclass
@@ -225,10 +232,6 @@ class Audit:
         done = write.acknowledged if write.outcome == "ok" and write.is_durable else until
         return any(since < at < until and at < done for at in self._history.losses_of_power)
 
-    def _is_given_up(self, place: Place, since: int, until: int) -> bool:
-        """Whether a person continued without a place, which an older copy showed once more."""
-        return any(since < each.at < until and each.names(place) for each in self._history.accepted)
-
     def _missing(self, write: Write, there: set[str], read: Read) -> list[str]:
         missing = sorted(write.values.keys() - there)
         if write.is_left_to_system and self._was_lost(write, write.began, read.began):
@@ -276,9 +279,7 @@ class Audit:
         """See that a place has the value that it had, and a value the place, powers aside."""
         was = self._value_at.setdefault(place, value)
         if was != value:
-            write, since = self._writes[was], self._seen[was]
-            is_lost = self._was_lost(write, since, read.began)
-            if not is_lost and not self._is_given_up(place, since, read.began):
+            if not self._was_lost(self._writes[was], self._seen[was], read.began):
                 self._say(f"{read.reader}: {place} is {value}, was {was}")
             self._value_at[place] = value
         before = self._place_of.setdefault(value, place)
@@ -287,7 +288,7 @@ class Audit:
             if write is None or not self._was_lost(write, self._seen[value], read.began):
                 self._say(f"{read.reader}: {value} at {place}, and at {before}")
             self._place_of[value] = place
-        self._seen[value] = read.ended
+        self._seen[value] = max(self._seen.get(value, 0), read.shows)
 
     def _batches(self, read: Read) -> None:
         values = [value for _, _, value in read.rows]
@@ -373,11 +374,11 @@ class Audit:
         falls = [(read.ended, 1, read) for read in whole] + [(r.began, 0, r) for r in whole]
         floors: dict[int, dict[int, int]] = {}
         losses = iter([*self._history.losses_of_power, 1 << 62])
-        loss = next(losses)
+        last, loss = 0, next(losses)
         for at, kind, read in sorted(falls, key=lambda each: each[:2]):
             while at > loss:
                 # What was seen and not acknowledged may be gone.
-                highest, loss = self._durable_ends(loss), next(losses)
+                highest, last, loss = self._durable_ends(loss), loss, next(losses)
             if kind == 0:
                 floors[id(read)] = dict(highest)
                 continue
@@ -389,8 +390,8 @@ class Audit:
                 is_gone = is_gone or self._are_older(partition, end, floor)
                 if end < floor and not is_gone and not read.told_of_loss:
                     self._say(f"{read.reader}: the end of {partition} fell below {floor}")
-            for partition, end in ends.items():
-                highest[partition] = max(highest.get(partition, 0), end)
+            if read.shows > last:
+                highest |= {p: max(highest.get(p, 0), end) for p, end in ends.items()}
 
     def _durable_ends(self, loss: int) -> dict[int, int]:
         """Give the least ends that a loss of power leaves."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -18,14 +20,32 @@ class _Away(NamedTuple):
     before: object
 
 
+class _Copy(NamedTuple):
+    node: Node
+    made: int
+
+
+@dataclass
+class _Shown:
+    """When a copy was made, and until when it was in a directory's place, if it is not any more."""
+
+    made: int
+    until: int | None = None
+
+
 class Images:
-    """What is mounted at the names in a folder; ``made`` makes an empty folder."""
+    """What is mounted at the names in a folder; ``made`` makes an empty folder.
+
+    ``now`` gives the time that :meth:`copied` is asked in.
+    """
 
     def __init__(self, root: Node, made: Callable[..., Node]) -> None:
         self._root = root
         self._made = made
         self._away: dict[str, _Away] = {}
-        self._copies: dict[str, Node] = {}
+        self._copies: dict[str, _Copy] = {}
+        self._shown: list[_Shown] = []
+        self.now: Callable[[], int] = itertools.count(1).__next__
         self.have_parted = False
         """Whether what was written to an older copy is not in the directory that came back."""
 
@@ -44,16 +64,26 @@ class Images:
             return False
         node = self._names[name]
         if kind == "old" and name not in self._copies:
-            self._copies[name] = self._copy(node)
+            self._copies[name] = _Copy(self._copy(node), self.now())
             return False
         del self._names[name]
         before: object = None
         if kind != "vanish":
-            image = self._copies.pop(name) if kind == "old" else self._made(is_folder=True)
+            image = self._show(name) if kind == "old" else self._made(is_folder=True)
             self._names[name] = image
             before = _content(image) if kind == "old" else None
         self._away[name] = _Away(node, until, before)
         return True
+
+    def _show(self, name: str) -> Node:
+        copy = self._copies.pop(name)
+        self._shown.append(_Shown(copy.made))
+        return copy.node
+
+    def copied(self, since: int) -> int | None:
+        """Return when the oldest copy was made that was mounted at any time since then, if any."""
+        made = [each.made for each in self._shown if each.until is None or each.until > since]
+        return min(made, default=None)
 
     def bring_back(self, now: int | None = None) -> None:
         """Mount again what is due; all of it without a time."""
@@ -61,6 +91,8 @@ class Images:
             if now is None or now >= until:
                 if before is not None and _content(self._names[name]) != before:
                     self.have_parted = True
+                if before is not None:
+                    self._shown[-1].until = self.now()
                 del self._away[name]
                 self._names[name] = node  # as a mount hides what was made in its place
 

@@ -56,6 +56,7 @@ class Scene:
         """Whether somebody looks after the other topic."""
         self.repeats_keys: bool = plan["repeats_keys"]
         self.has_empty_batches: bool = plan["has_empty_batches"]
+        machine.images.now = history.now
         machine.loses_power = lambda: history.losses_of_power.append(history.now())
         self.warned: dict[str, list[str]] = {}
         """What was said to each actor since it was last asked for."""
@@ -118,7 +119,8 @@ class Scene:
             rows += [(p, offset, value.decode()) for p, offset, value in zip(*columns, strict=True)]
         if topic == OTHER:
             rows = self._by_life(reader, rows)
-        read = Read(reader, began, self.history.now(), sorted(rows), life)
+        copied = self.machine.images.copied(began)
+        read = Read(reader, began, self.history.now(), sorted(rows), life, copied=copied)
         (self.history if topic == TOPIC else self.other).reads.append(read)
         return read
 

@@ -100,10 +100,11 @@ def test_a_patch_lasts_as_long_as_it_is_applied() -> None:
     assert _suffix.__code__ is not changed
 
 
-def test_the_only_directory_of_a_set_stays_mounted_whatever_lies_beside_it() -> None:
-    def node(*, is_folder: bool) -> Node:
-        return Node(1, 0, is_folder=is_folder)
+def node(*, is_folder: bool) -> Node:
+    return Node(1, 0, is_folder=is_folder)
 
+
+def test_the_only_directory_of_a_set_stays_mounted_whatever_lies_beside_it() -> None:
     root = node(is_folder=True)
     root.names = {name: node(is_folder=True) for name in ("d0", "archivist3.0", "state")}
     images = Images(root, node)
@@ -116,6 +117,7 @@ def test_the_only_directory_of_a_set_stays_mounted_whatever_lies_beside_it() -> 
 
 A = {"a0": 0, "a1": 1}
 SEEN = [(0, 0, "a0"), (1, 0, "a1")]
+NAMED = {"a0": 1, "b0": 3}
 
 
 def audit(outcome: str, *rows: list[tuple[int, int, str]], life: str | None = None) -> str:
@@ -170,17 +172,37 @@ def test_what_flush_os_left_is_gone_only_if_a_person_is_told_so() -> None:
     assert "lacks what was acknowledged" in "".join(Audit(history).found)
 
 
-def test_a_place_that_a_person_gave_up_may_be_seen_in_an_older_copy_before() -> None:
-    left = [Write({name: 0}, at, "ok", at + 1, "os") for name, at in (("a0", 1), ("b0", 8))]
-    history = History(left)
-    history.reads = [Read("reader", 5, 6, [(0, 0, "a0")]), Read("reader", 10, 11, [(0, 0, "b0")])]
-    history.losses_of_power.append(4)
-    for each in left:
+@pytest.mark.parametrize("life", ["query", None])
+def test_what_a_loss_of_power_took_may_be_seen_in_a_copy_that_was_made_before(
+    life: str | None,
+) -> None:
+    history = History([Write({name: 0}, at, "ok", at + 1, "os") for name, at in NAMED.items()])
+    history.writes += [Write({"c0": 0}, 12, "ok", 13)]
+    for each in history.writes[:2]:
         each.is_left_to_system = True
-    history.accepted.append(Acceptance(7, {0: (0, 1)}))
+    seen = [(0, 0, "a0"), (0, 1, "b0")]
+    history.losses_of_power.append(5)
+    history.accepted.append(Acceptance(9, {0: (0, 2)}))
+    history.reads = [Read("reader", 7, 8, seen, life), Read("end", 15, 16, [(0, 0, "c0")])]
+    found = "".join(Audit(history).found)
+    assert "(0, 0) is c0, was a0" in found
+    assert ("the end of 0 fell below 2" in found) == (life is None)
+    history.reads[0].copied = 4
     assert Audit(history).found == []
-    history.accepted = [Acceptance(7, {0: (1, 2)})]
-    assert "(0, 0) is b0, was a0" in "".join(Audit(history).found)
+    history.reads[0].copied = 6
+    assert "(0, 0) is c0, was a0" in "".join(Audit(history).found)
+
+
+def test_a_copy_is_in_view_until_the_directory_is_back() -> None:
+    root = node(is_folder=True)
+    root.names = {name: node(is_folder=True) for name in ("d0", "d1")}
+    images = Images(root, node)
+    assert not images.take_away("d0", "old", 10)
+    assert images.copied(0) is None
+    assert images.take_away("d0", "old", 10)
+    assert images.copied(0) == 1
+    images.bring_back(10)
+    assert (images.copied(1), images.copied(2)) == (1, None)
 
 
 def test_of_a_key_the_last_record_stays_if_others_are_compacted() -> None:
