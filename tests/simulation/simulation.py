@@ -37,6 +37,8 @@ _OTHERS = {
     "giver": 2,
     "archivist": 2,
 }
+_OWNED = 0.15
+"""How many histories have a topic that is deleted and created again."""
 EXTRAS = {
     "empty batches": "queries have micro-batches without rows",
     "few keys": "keys come again, for a cleaner",
@@ -87,11 +89,8 @@ class Result:
 def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     """Draw a plan."""
     chance = random.Random(seed)
-    names = list(kinds) or [
-        *chance.choices(_WRITERS, k=chance.choice((1, 2, 2, 3))),
-        *chance.choices([*_OTHERS], [*_OTHERS.values()], k=chance.choice((1, 2, 2, 3))),
-    ]
-    actors = {f"{k}{n}": (k, chance.randrange(3, 10)) for n, k in enumerate(names)}
+    names, least = (list(kinds), 3) if kinds else (_kinds(chance), 5)
+    actors = {f"{k}{n}": (k, chance.randrange(least, least + 7)) for n, k in enumerate(names)}
     options = {"flush": chance.choice(("commit", "commit", "os", "mixed")), "max.block.ms": "60000"}
     if chance.random() < 0.5:
         options["segment.bytes"] = str(chance.choice((200, 600, 2000)))
@@ -126,6 +125,14 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         rates=Rates(chance.choice((3, 10, 40)), faults),
         extras=_extras(chance, names, faults),
     )
+
+
+def _kinds(chance: random.Random) -> list[str]:
+    """Draw who acts: at least three, and one owner of the other topic at most."""
+    names = chance.choices(_WRITERS, k=chance.choice((1, 2, 2, 3)))
+    others = chance.choice((2, 2, 2, 3) if len(names) == 1 else (1, 2, 2, 3))
+    names += chance.choices([*_OTHERS], [*_OTHERS.values()], k=others)
+    return [*names, "owner"] if chance.random() < _OWNED else names
 
 
 def _extras(chance: random.Random, names: list[str], faults: Mapping[str, int]) -> frozenset[str]:

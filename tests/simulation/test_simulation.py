@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.simulation.actors import ACTORS
 from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
 from tests.simulation.images import Images
 from tests.simulation.mutations import MUTATIONS, find, mutated
@@ -19,7 +20,7 @@ from tests.simulation.taken_out import is_missed
 
 from kafkalog.streaming.store.publishing import _suffix
 
-SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "20")
+SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "60")
 ROOT = Path(__file__).parents[2]
 
 
@@ -45,6 +46,12 @@ def test_the_same_seed_and_the_same_decisions_give_the_same_history() -> None:
     assert run(draw("again/1")).digest == first.digest
     again = run(replace(first.plan, script=first.decisions))
     assert (again.digest, again.decisions) == (first.digest, first.decisions)
+
+
+def test_at_least_three_act_and_all_kinds_do_in_some_history() -> None:
+    drawn = [[kind for kind, _ in draw(f"all/{n}").actors.values()] for n in range(500)]
+    assert {kind for kinds in drawn for kind in kinds} == ACTORS.keys()
+    assert all(len(kinds) >= 3 and kinds.count("owner") <= 1 for kinds in drawn)
 
 
 # Those that are found within a second or two; the others are for `make mutations`.
