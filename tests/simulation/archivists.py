@@ -94,15 +94,19 @@ class _Copy:
     def write(self) -> None:
         """See that it can be written: a record comes after all others.
 
-        The copy has the topic's settings. Without its limit no round of retention follows.
+        The copy has the topic's settings. Without its limit no round of retention follows. What a
+        broker had not committed is, with a record after it: guarantees.md, "Recovery touches only
+        what is ours".
         """
-        partition, value = 0, f"{self._name}.0"
+        scene, partition, value = self._scene, 0, f"{self._name}.0"
         options = {"flush": "commit", "max.block.ms": "60000", "allowBrokerDirectory": "true"}
         options["retention.bytes"] = "-1"
         paths, self.paths = self.paths, []
-        with self._scene.at_work(self._actor):
-            rows = self._scene.rows({value: partition})
+        with scene.at_work(self._actor):
+            rows = scene.rows({value: partition})
             path = ",".join(paths)
+            if scene.has_broker:
+                self._rows = sorted({*self._rows, *_rows(_look(path, readUpTo="logEnd"))})
             kafkalog.append(path, TOPIC, rows, options=options)
             offset = self._end(partition, value, path)
             self.paths, self._rows = paths, sorted([*self._rows, (partition, offset, value)])
@@ -122,8 +126,8 @@ class _Copy:
                 self._scene.history.errors.append(f"{self._name} {when}: differs in {wrong!s:.300}")
 
 
-def _look(path: str) -> pa.Table:
-    return kafkalog.read(path, TOPIC, columns=COLUMNS).read_all()
+def _look(path: str, **options: str) -> pa.Table:
+    return kafkalog.read(path, TOPIC, columns=COLUMNS, options=options).read_all()
 
 
 def _rows(table: pa.Table) -> _Rows:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
+from tests.simulation import archivists, brokers
 from tests.simulation.actors import ACTORS
 from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
 from tests.simulation.images import Images
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
 from tests.simulation.power import Node
-from tests.simulation.simulation import draw, run, shrink
+from tests.simulation.scene import TOPIC, Scene
+from tests.simulation.scheduler import Rates
+from tests.simulation.simulation import Plan, draw, run, shrink
 from tests.simulation.taken_out import is_missed
 
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.handover import hand_over
 from kafkalog.streaming.store.publishing import _suffix
 
 SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "60")
@@ -118,6 +125,29 @@ def test_the_only_directory_of_a_set_stays_mounted_whatever_lies_beside_it() -> 
     assert not images.take_away("d0", "empty", 1)
     root.names["d1"] = node(is_folder=True)
     assert images.take_away("d0", "empty", 1)
+
+
+def _hasty(scene: Scene, name: str, _operations: int, _chance: random.Random) -> None:
+    """A broker that ends before it writes down what is committed, and who copies the set then."""
+    with scene.at_work(name):
+        hand_over(scene.paths)
+    scene.begin({"broker.0": 0}, random.Random(0)).outcome = "unknown"
+    with brokers._locked(scene):
+        brokers._Broker(scene).append(TopicPartition(TOPIC, 0), "broker.0")
+    copy = archivists._Copy(scene, name, 0)
+    copy.make()
+    copy.write()
+    assert copy.paths
+
+
+def test_a_copy_that_is_written_commits_what_a_broker_had_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(cast("dict[str, object]", ACTORS), "broker", _hasty)
+    options = {"flush": "commit", "max.block.ms": "60000", "allowBrokerDirectory": "true"}
+    actors = {"hasty": ("broker", 1)}
+    plan = Plan("hasty", actors, 1, 1, options, Rates(10, {}), script=())
+    assert run(plan).found == []
 
 
 # What the auditor knows
