@@ -131,6 +131,9 @@ class History:
     parts_may_be_away: bool = False
     """Whether directories may not be mounted: what was planned of them is skipped then, and said
     once, by those who continue after a loss."""
+    parts_may_be_older: bool = False
+    """Whether older copies may lie in directories' places: whoever is told of what they lack, and
+    continues, is given it once the directory is back."""
     is_compacted: bool = False
     """Whether any record may be cleaned away."""
     errors: list[str] = field(default_factory=list)
@@ -360,7 +363,9 @@ class Audit:
                 is_gone = self._may_start(partition, offset, read) or (
                     is_told and self._history.parts_may_be_away
                 )
-                is_back = is_told and bool(self._history.losses_of_power)
+                is_back = is_told and (
+                    bool(self._history.losses_of_power) or self._history.parts_may_be_older
+                )
                 skips = (may_skip and is_gone) or self._are_older(partition, due, offset)
                 if (offset < due and not is_back) or (offset > due and not skips):
                     self._say(

@@ -44,6 +44,7 @@ class Scene:
         self.history = history
         self.other = History(clock=history.clock, losses_of_power=history.losses_of_power)
         self.other.parts_may_be_away = history.parts_may_be_away
+        self.other.parts_may_be_older = history.parts_may_be_older
         self.partitions: int = plan["partitions"]
         self.paths = [f"{ROOT}/d{number}" for number in range(plan["directories"])]
         self.path = ",".join(self.paths)

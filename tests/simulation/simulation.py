@@ -156,6 +156,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     machine, history = _machine(plan, scheduler, happening), History()
     history.losses_are_named = "named losses" in plan.extras
     history.parts_may_be_away = bool(happening & {"vanish", "empty", "old"})
+    history.parts_may_be_older = "old" in happening
     if "retention.bytes" in plan.options:
         history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
     scene = Scene(

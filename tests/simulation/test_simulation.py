@@ -198,6 +198,23 @@ def test_a_query_is_given_each_offset_once_and_none_is_left_out() -> None:
     assert "gives offset 0 of 0 where 1 is due" in audit("ok", SEEN, SEEN, life="query")
 
 
+def test_a_query_that_was_told_of_an_older_copy_continues_where_that_ended() -> None:
+    history = History([Write({"a0": 0, "a1": 0}, 1, "ok", 2)])
+    history.parts_may_be_away = True
+    whole = [(0, 0, "a0"), (0, 1, "a1")]
+    history.reads = [
+        Read("reader", 3, 4, whole, "query"),
+        Read("reader", 5, 6, [], "query", skips=True, told_of_loss=True),
+        Read("reader", 7, 8, whole[1:], "query", skips=True),
+    ]
+    again = "gives offset 1 of 0 where 2 is due"
+    assert again in "".join(Audit(history).found)
+    history.parts_may_be_older = True
+    assert Audit(history).found == []
+    history.reads[1].told_of_loss = False
+    assert again in "".join(Audit(history).found)
+
+
 def test_what_flush_os_left_is_gone_only_if_a_person_is_told_so() -> None:
     history = History([Write({"a0": 0}, 1, "ok", 2, "os", is_left_to_system=True)])
     seen = [(0, 0, "a0")]
