@@ -7,18 +7,19 @@ For example, from an object store, topics whose names begin with "flights", and 
 
     kafkalog run mirror s3://bucket/log /var/copy --pattern '^flights' --checkpoint /var/c --follow
 
-What FROM holds is copied and the job ends; with --follow it tails. Topics are created in TO as they
-are in FROM. Offsets of transaction markers, of aborted records, and of what was compacted away stay
-gaps. A job that was killed continues from its checkpoint, and every record is in TO once. Let
-nobody else write to the topics in TO. After Ctrl-C or SIGTERM the job ends with the micro-batch
-that runs.
+What FROM holds is copied and the job ends; with --follow it tails, and takes topics and partitions
+that come later. Topics are created in TO as they are in FROM. Offsets of transaction markers, of
+aborted records, and of what was compacted away stay gaps. A job that was killed continues from its
+checkpoint, and every record is in TO once. Let nobody else write to the topics in TO. After Ctrl-C
+or SIGTERM the job ends with the micro-batch that runs.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pyspark.errors import StreamingQueryException
 
 from kafkalog.jobs.arguments import (
     FOLLOW,
@@ -35,6 +36,11 @@ from kafkalog.jobs.attended import attend
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kafkalog.jobs.attended import Ended
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -81,11 +87,24 @@ def main(
     )
     mirror.check()
     with session(f"kafkalog {mirror.name}") as spark:
-        for line in mirror.prepare():
-            typer.echo(line, err=True)
-        ended = attend(mirror.start(spark, follow=follow), grace_ms=grace_ms)
+        ended = _run(mirror, spark, follow=follow, grace_ms=grace_ms)
         mirror.finish()
     ended.tell()
+
+
+def _run(mirror: Mirror, spark: SparkSession, *, follow: bool, grace_ms: int) -> Ended:
+    """Copy until that ends; with topics and partitions that come meanwhile."""
+    while True:
+        for line in mirror.prepare():
+            typer.echo(line, err=True)
+        try:
+            return attend(mirror.start(spark, follow=follow), grace_ms=grace_ms)
+        except StreamingQueryException:
+            if not mirror.lacks_partitions():
+                raise
+            typer.echo(
+                f"{mirror.name}: FROM has more partitions now; continues with them", err=True
+            )
 
 
 if __name__ == "__main__":

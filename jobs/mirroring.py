@@ -124,6 +124,15 @@ class Mirror:
             writer = writer.trigger(availableNow=True)
         return writer.start(self.target)
 
+    def lacks_partitions(self) -> bool:
+        """Return whether the target lacks partitions of the source: they have come meanwhile."""
+        there = self._in_target()
+        return any(
+            TopicPartition(topic, number) not in there
+            for topic, facts in self._facts().items()
+            for number in range(facts.partition_count)
+        )
+
     def finish(self) -> None:
         """Let the logs of the target start where those of the source do now."""
         self._move_starts(self._facts())

@@ -171,14 +171,19 @@ def test_a_mirror_that_follows_takes_what_is_appended_and_ends_when_it_is_asked_
         wait_for(target, 2, 503)
         set_bounds([str(source)], {T0: Bounds(0, 9)})
         wait_for(target, 9, 503)
+        alter([str(source)], "t", partitions=3)
+        writer.write(2, rows(["f", "g"], partitions=[2, 0]))
+        wait_for(target, 10, 503, 1)
+        Writer(source, topic="t-new", name="n").write(0, rows(["h"]))
+        wait_for(target, 1, topic="t-new")
         follower.send_signal(signal.SIGTERM)
         _, err = follower.communicate()
     assert follower.returncode == 128 + signal.SIGTERM, err
-    assert err.splitlines()[-1].startswith("mirror ^t: 5 rows in "), err
-    check(source, target, "t")
+    assert err.splitlines()[-1].startswith("mirror ^t: "), err
+    assert err.count("mirror ^t: FROM has more partitions now; continues with them") == 2
+    check(source, target, "t", "t-new")
 
-    writer.write(2, rows(["f"], partitions=[0]))
-    Writer(source, topic="t-new", name="n").write(0, rows(["g"]))
+    writer.write(3, rows(["i"], partitions=[0]))
     copy(source, pattern="^t")
     check(source, target, "t", "t-new")
 

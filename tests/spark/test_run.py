@@ -66,6 +66,20 @@ def ended(*command: object) -> tuple[int, str, str]:
     return ran.returncode, ran.stdout, (ran.stderr.splitlines() or [""])[-1]
 
 
+def test_what_a_query_fails_of_is_the_last_line(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    Writer(log, topic="t").write(0, rows(["0", "1"]))
+    segment = log / "t-0" / "00000000000000000000.log"
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    words = ("archive", log, tmp_path / "table", "--topic=t", f"--checkpoint={tmp_path / 'c'}")
+    code, out, said = ended(*_COMMAND[1:], *words)
+    assert (code, out) == (1, ""), said
+    assert said.startswith("t-0: offsets [0, 2) cannot be read: "), said
+    assert "do not match its checksum" in said, said
+
+
 def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
