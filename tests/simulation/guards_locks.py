@@ -176,6 +176,25 @@ GUARDS: Final = {
         {"operate.handover._take": Instead("log_set.check_current()")},
         test="unit/operate/test_locks_lost_to_others.py::test_nothing_is_handed_over_or_taken_over_once_the_locks_are_lost",
     ),
+    "a takeover aborts without the locks": Mutation(
+        "markers of aborts are written over what another writer has appended",
+        {"operate.open_transactions.abort_open_transactions": Instead("log_set.check_current()")},
+        test="unit/operate/test_locks_lost_to_others.py::test_no_transaction_is_aborted_once_the_locks_are_lost",
+    ),
+    "a salvage acts without the locks": Mutation(
+        "a segment that another writer appends to is rewritten",
+        {
+            "operate.salvage._without": Instead(
+                "in plans:\n        session.verify()\n", "in plans:\n"
+            )
+        },
+        test="unit/operate/test_locks_lost_to_others.py::test_nothing_is_salvaged_once_the_locks_are_lost",
+    ),
+    "a set begins without the locks": Mutation(
+        "the state of a set that another has begun meanwhile is replaced",
+        {"store.open_set._start": Instead("members, verify_locks)\n", "members, lambda: None)\n")},
+        test="unit/store/test_session.py::test_no_set_begins_nor_grows_once_the_locks_are_lost",
+    ),
     "compaction swaps without the locks": Mutation(
         "records of another writer are replaced by older ones",
         {"operate.cleaning._Cleaning._swap_some": Instead("log_set.check_current()")},
