@@ -93,7 +93,8 @@ def kafka_assignors() -> Iterator[KafkaAssignors]:
         yield KafkaAssignors(gateway)
     finally:
         gateway.shutdown()
-        process.communicate(timeout=60)
+        process.stdin.close()  # what it waits for; py4j's own thread reads its output
+        process.wait(timeout=60)
 
 
 def _inner(package: Any, path: str) -> Any:
