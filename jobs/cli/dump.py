@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, TOPIC, Isolation, reading_options
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli import record_arguments as given
-from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class _Output:
 
 def dump(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: TOPIC,
+    topic: TopicName = None,
     partition: given.Partition = None,
     start: given.Start = 0,
     count: Count = None,
@@ -101,34 +102,62 @@ def dump(  # noqa: PLR0917 - what the command line offers
     settings: SETTINGS = None,
     as_json: Json = False,
 ) -> None:
-    """Show the headers of record batches or, with --records, the records themselves."""
+    """Show the headers of record batches or, with --records, the records themselves.
+
+    Of a single file, such as a segment or an index, show what is in it.
+    """
     words = given.Words(
         *(partition, start, end, since, until, key, header, producer, transactional_id, is_hex)
     )
     output = _Output(template, parquet, follow, is_hex, as_json)
     with one_line_errors():
         options = reading_options(isolation, settings)
-        if records or group or output.is_for_records or words.are_for_records:
+        is_for_records = records or group or output.is_for_records or words.are_for_records
+        if topic is None:
+            file = _only_file(paths, is_for_records=bool(is_for_records))
+            _dump_rows(_rows_of_file(file, words, count), as_json=as_json)
+        elif is_for_records:
             _dump_records(paths, topic, words, output, count, options, group)
         else:
             _dump_batches(paths, topic, words, count or _TABLE_ROWS, as_json=as_json)
 
 
+def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
+    path = Path(paths[0])
+    if len(paths) > 1 or not path.is_file():
+        raise OptionError("say which topic: --topic; `kafkalog topics` lists them")
+    if is_for_records:
+        raise OptionError(f"{path} is a file: records are shown of a log directory and --topic")
+    return path
+
+
+def _rows_of_file(path: Path, words: given.Words, count: int | None) -> Iterator[Mapping[str, Any]]:
+    from kafkalog.jobs.cli.file_rows import dump_file  # noqa: PLC0415
+
+    return dump_file(path, words.start, count or _TABLE_ROWS)
+
+
 def _dump_batches(
     paths: list[str], topic: str, words: given.Words, count: int, *, as_json: bool
 ) -> None:
-    from kafkalog.errors import KafkaLogError  # noqa: PLC0415
     from kafkalog.jobs.cli.batch_rows import dump_batches  # noqa: PLC0415
+
+    found = dump_batches(paths, topic, words.partition or 0, words.start, count)
+    _dump_rows(found, as_json=as_json)
+
+
+def _dump_rows(found: Iterator[Mapping[str, Any]], *, as_json: bool) -> None:
+    from kafkalog.errors import KafkaLogError  # noqa: PLC0415
 
     rows: list[Mapping[str, Any]] = []
     try:
-        for row in dump_batches(paths, topic, words.partition or 0, words.start, count):
+        for row in found:
             rows.append(row)  # noqa: PERF402 - an error comes after what lies before it
     except KafkaLogError:
         print_rows(rows, as_json=as_json)
         raise
     print_rows(rows, as_json=as_json)
-    exit_if(row["error"] for row in rows)
+    exit_if(row.get("error") for row in rows)
 
 
 def _dump_records(

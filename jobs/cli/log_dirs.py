@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.emptiness import explain_nothing
 from kafkalog.model import listed
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.log_dir import LogDirs, entries_of
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.store.deleted import live_partitions
@@ -35,13 +36,18 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
 
     Raises:
         OptionError: they name none.
+        LogDirectoryError: one of them is a file.
     """
     try:
-        return READABLE_PATHS.read(",".join(paths))
+        places = READABLE_PATHS.read(",".join(paths))
     except ValueError:
         raise OptionError(
             f"{','.join(paths)!r} names no log directory, expected {READABLE_PATHS.accepts}"
         ) from None
+    for path in map(Path, places):
+        if path.is_file():
+            entries_of(path)  # says so, and which log directory was meant
+    return places
 
 
 def partitions_of(

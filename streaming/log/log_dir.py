@@ -262,6 +262,11 @@ def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:
                 "work, that it is mounted on each. If nothing was written yet: a first write makes "
                 f"it, and a stream with subscribePattern waits for topics in an empty one{near}"
             ) from error
+        if isinstance(error, NotADirectoryError) and not isinstance(path, RemotePath):
+            raise LogDirectoryError(
+                f"{path} is a file: a log directory is a folder with folders such as topic-0 in "
+                f"it{near}"
+            ) from error
         if near:
             raise LogDirectoryError(
                 f"log directory {path} cannot be listed: {error.strerror or error}{near}"

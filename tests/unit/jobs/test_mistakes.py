@@ -24,7 +24,7 @@ MISTAKES = [
     ("topcs LOG", "No such command 'topcs'"),
     ("topics", "Missing argument 'PATH"),
     ("topics LOG --jsn", "No such option: --jsn"),
-    ("dump LOG", "Missing option '--topic'"),
+    ("dump LOG", "say which topic: --topic"),
     ("dump LOG --topic", "requires an argument"),
     ("dump LOG --topic t --count none", "a valid integer"),
     ("dump LOG --topic t --start -1", "greater than or equal to 0"),
