@@ -12,7 +12,6 @@ A writer is known to the commit state by a key:
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import logging
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ _FENCED_RUNS_KEPT: Final = 32
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
-@functools.lru_cache(maxsize=1024)
 def staging_hash(writer: str) -> str:
     """Return a hash of a writer's key for file names: an id from outside never becomes a path."""
     return hashlib.sha256(writer.encode("utf-8", "surrogatepass")).hexdigest()[:16]
