@@ -1,45 +1,17 @@
-"""The recipes of docs/recipes.md, as they stand on the page: one after the other in one folder."""
+"""The recipes of docs/recipes.md that need no Spark, as they stand on the page."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.corpus import UnpackedCase
+from tests.support.recipes import blocks_of, follow
 
 import kafkalog
 
-PAGE = Path(__file__).parents[3] / "docs" / "recipes.md"
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-def shell(block: str, folder: Path) -> str:
-    """Run the commands of a block; return it with what they print in place of what it shows."""
-    environment = {**os.environ, "COLUMNS": "200"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    shown = ""
-    for line in (each for each in block.splitlines() if each.startswith("$ ")):
-        ran = subprocess.run(
-            ["bash", "-o", "pipefail", "-c", line[2:]],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
-        shown += line + "\n" + ran.stdout
-    return comparable(shown)
-
-
-def comparable(text: str) -> str:
-    """Drop blanks at the ends of lines, which editors do not keep, and what the time was."""
-    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME", text)
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.long
@@ -49,13 +21,9 @@ def test_each_block_does_what_the_page_shows(
     case = UnpackedCase("p06-transactions", tmp_path / "case")
     (tmp_path / "broker").symlink_to(case.path)
     monkeypatch.chdir(tmp_path)
-    blocks = BLOCK.findall(PAGE.read_text(encoding="utf-8"))
+    blocks = blocks_of(with_spark=False)
     assert len(blocks) >= 10
-    for language, block in blocks:
-        if language == "python":
-            exec(compile(block, str(PAGE), "exec"), {})
-        else:
-            assert shell(block, tmp_path) == comparable(block)
+    follow(blocks, tmp_path, {})
     played = kafkalog.read("logs", "txn", columns=["value"]).read_all()
     there = kafkalog.read("broker", "txn", options={"kafka.isolation.level": "read_committed"})
     assert sorted(played["value"].to_pylist()) == sorted(there.read_all()["value"].to_pylist())

@@ -1,0 +1,28 @@
+"""The recipes of docs/recipes.md that need Spark, as they stand on the page."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.recipes import blocks_of, follow
+from tests.support.spark import delta_session, end_jvm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.spark
+
+
+def test_each_block_does_what_the_page_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = blocks_of(with_spark=True)
+    assert len(blocks) >= 6
+    end_jvm()  # a new one starts in this folder, so the page's relative paths are its own
+    try:
+        with delta_session() as spark:
+            follow(blocks, tmp_path, {"spark": spark})
+    finally:
+        end_jvm()

@@ -1,0 +1,76 @@
+"""The blocks of docs/recipes.md, and how they are run: one after the other in one folder."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["PAGE", "Block", "blocks_of", "follow"]
+
+PAGE: Final = Path(__file__).parents[2] / "docs" / "recipes.md"
+Block = tuple[str, str]
+"""A language, empty for what a shell is given or shows, and the text."""
+
+_BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FIRST_WITH_SPARK: Final = "## A topic as a Delta table"
+_THE_TOPIC: Final = 1
+
+
+def blocks_of(*, with_spark: bool) -> list[Block]:
+    """Return the blocks of the recipes with Spark, or without; both begin with the topic's."""
+    plain, heading, rest = PAGE.read_text(encoding="utf-8").partition(_FIRST_WITH_SPARK)
+    assert heading, f"the page has no heading {_FIRST_WITH_SPARK}"
+    without = _BLOCK.findall(plain)
+    return [*without[:_THE_TOPIC], *_BLOCK.findall(rest)] if with_spark else without
+
+
+def follow(blocks: Sequence[Block], folder: Path, names: Mapping[str, Any]) -> None:
+    """Run blocks, and compare what they print with what the page shows.
+
+    The process is in ``folder`` already, for Python's blocks; ``names`` are what these know. What
+    Python prints is in the block after it, which has no command.
+    """
+    printed = ""
+    for language, block in blocks:
+        if language == "python":
+            with redirect_stdout(io.StringIO()) as out:
+                exec(compile(block, str(PAGE), "exec"), dict(names))
+            printed = out.getvalue()
+        elif block.startswith("$ "):
+            assert _shell(block, folder) == _comparable(block)
+        else:
+            assert _comparable(printed) == _comparable(block)
+
+
+def _shell(block: str, folder: Path) -> str:
+    """Run the commands of a block; return it with what they print in place of what it shows."""
+    environment = {**os.environ, "COLUMNS": "200"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    shown = ""
+    for line in (each for each in block.splitlines() if each.startswith("$ ")):
+        ran = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", line[2:]],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
+        shown += line + "\n" + ran.stdout
+    return _comparable(shown)
+
+
+def _comparable(text: str) -> str:
+    """Drop blanks at the ends of lines, which editors do not keep, and what the time was."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME", text)
+    return "".join(f"{line.rstrip()}\n" for line in text.splitlines() if line.strip())
