@@ -102,10 +102,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
     settings: SETTINGS = None,
     as_json: Json = False,
 ) -> None:
-    """Show the headers of record batches or, with --records, the records themselves.
-
-    Of a single file, such as a segment or an index, show what is in it.
-    """
+    """Show headers of record batches, records with --records, or what is in a single file."""
     words = given.Words(
         *(partition, start, end, since, until, key, header, producer, transactional_id, is_hex)
     )
@@ -115,7 +112,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
         is_for_records = records or group or output.is_for_records or words.are_for_records
         if topic is None:
             file = _only_file(paths, is_for_records=bool(is_for_records))
-            _dump_rows(_rows_of_file(file, words, count), as_json=as_json)
+            _dump_file(file, words, count, as_json=as_json)
         elif is_for_records:
             _dump_records(paths, topic, words, output, count, options, group)
         else:
@@ -131,10 +128,10 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
     return path
 
 
-def _rows_of_file(path: Path, words: given.Words, count: int | None) -> Iterator[Mapping[str, Any]]:
+def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bool) -> None:
     from kafkalog.jobs.cli.file_rows import dump_file  # noqa: PLC0415
 
-    return dump_file(path, words.start, count or _TABLE_ROWS)
+    _dump_rows(dump_file(path, words.start, count or _TABLE_ROWS), as_json=as_json)
 
 
 def _dump_batches(
