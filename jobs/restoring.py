@@ -188,8 +188,10 @@ def _seen(
     rows: DataFrame, topics: Collection[str], time_ms: int | None
 ) -> dict[str, dict[int, Seen]]:
     """Look through a table once: what it holds of each topic, by partition."""
-    is_late = sf.unix_millis("timestamp") >= sf.lit(time_ms).cast("bigint")
-    at_time = sf.min(sf.when(is_late, sf.col("offset")))
+    at_time = sf.min(sf.lit(None).cast("bigint"))
+    if time_ms is not None:
+        is_late = sf.unix_millis("timestamp") >= sf.lit(time_ms)
+        at_time = sf.min(sf.when(is_late, sf.col("offset")))
     groups = rows.where(sf.col("topic").isin(*topics)).groupBy("topic", "partition")
     numbers = groups.agg(sf.count("*"), sf.min("offset"), sf.max("offset"), at_time)
     seen: dict[str, dict[int, Seen]] = {topic: {} for topic in topics}
