@@ -95,8 +95,14 @@ class Machine:
         self.is_shared = is_shared
         self.images = Images(self.root, self._new)
         self._cut_off: set[int] = set()
-        self.intents_crossed = False
-        """Whether a host wrote its intent after it had lost its locks."""
+        self._locked_by: dict[int, int] = {}
+        """The descriptor by which a lock was taken."""
+        self._dropped: dict[int, Process] = {}
+        """Who closed another descriptor of a file whose lock it had."""
+        self._overtaken: set[Process] = set()
+        self.wrote_late = False
+        """Whether somebody wrote who had lost its locks to others, or a host its intent: the next
+        writer may refuse, see protocol.md."""
         self._short: Process | None = None
         self._drawn = 0
         self._torn: Process | None = None
@@ -176,7 +182,7 @@ class Machine:
         ):
             folder, _, name = path.rpartition("/")
             is_named_once = name in _NAMED_ONCE and not self._lets_late_hosts_act
-            self.intents_crossed |= name == "kafkalog.intent"
+            self.wrote_late |= name == "kafkalog.intent"
             if is_named_once or folder.count("/") > ROOT.count("/") + 1:
                 self.kill(process)
                 self.scheduler.step("lost")
@@ -315,6 +321,8 @@ class Machine:
         self._cut_off.discard(descriptor)
         if self._locks.get(opened.node.number) == self._owner(descriptor, opened):
             del self._locks[opened.node.number]
+            if descriptor != self._locked_by.get(opened.node.number):
+                self._dropped[opened.node.number] = opened.process
 
     def _owner(self, descriptor: int, opened: _Opened) -> object:
         return opened.process if self.has_posix_locks else descriptor
@@ -402,6 +410,7 @@ class Machine:
         process = self.scheduler.running.process
         if descriptor in self._cut_off:
             raise _failure(errno.EIO, opened.place)
+        self.wrote_late |= process in self._overtaken
         if len(content) > 1 and self._short is process:
             self._short, content = None, content[: len(content) // 2]
         is_torn = self._torn is process
@@ -516,6 +525,12 @@ class Machine:
                 del self._locks[number]
         elif self._locks.setdefault(number, owner) != owner:
             raise _failure(errno.EAGAIN)
+        elif self.has_posix_locks:
+            self._locked_by[number] = descriptor
+            last = self._dropped.pop(number, opened.process)
+            self._overtaken.discard(opened.process)
+            if last is not opened.process:
+                self._overtaken.add(last)
 
     def fcntl(self, descriptor: int, command: int, asked: bytes) -> bytes:
         if command == fcntl.F_OFD_SETLK:

@@ -189,7 +189,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             scheduler.run(actors)
             machine.calm()
             # Whoever was told of records that an older copy has taken is left with them.
-            scene.may_fail = machine.images.have_parted or machine.intents_crossed
+            scene.may_fail = machine.images.have_parted or machine.wrote_late
             scheduler.run({"end": lambda: _end(scene)}, calm=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         history.errors.append(f"{type(error).__name__}: {error}")
