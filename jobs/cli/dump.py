@@ -131,7 +131,8 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
 def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bool) -> None:
     from kafkalog.jobs.cli.file_rows import dump_file  # noqa: PLC0415
 
-    _dump_rows(dump_file(path, words.start, count or _TABLE_ROWS), as_json=as_json)
+    if not _dump_rows(dump_file(path, words.start, count or _TABLE_ROWS), as_json=as_json):
+        typer.echo(f"{path}: nothing is in it from offset {words.start} on", err=True)
 
 
 def _dump_batches(
@@ -143,7 +144,8 @@ def _dump_batches(
     _dump_rows(found, as_json=as_json)
 
 
-def _dump_rows(found: Iterator[Mapping[str, Any]], *, as_json: bool) -> None:
+def _dump_rows(found: Iterator[Mapping[str, Any]], *, as_json: bool) -> int:
+    """Print rows; return how many."""
     from kafkalog.errors import KafkaLogError  # noqa: PLC0415
 
     rows: list[Mapping[str, Any]] = []
@@ -155,6 +157,7 @@ def _dump_rows(found: Iterator[Mapping[str, Any]], *, as_json: bool) -> None:
         raise
     print_rows(rows, as_json=as_json)
     exit_if(row.get("error") for row in rows)
+    return len(rows)
 
 
 def _dump_records(

@@ -114,3 +114,12 @@ def test_records_are_not_shown_of_a_file_alone(broker: Path) -> None:
     done = dump(largest(broker, ".log"), "--records")
     assert done.exit_code == 2
     assert "records are shown of a log directory" in done.stderr
+
+
+def test_a_file_without_entries_is_told(tmp_path: Path) -> None:
+    index = tmp_path / "00000000000000000007.index"
+    index.touch()
+    done = dump(index)
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert done.stderr == f"{index}: nothing is in it from offset 0 on\n"
+    assert dump(index, "--json").stdout == ""
