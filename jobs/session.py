@@ -81,7 +81,7 @@ def _end(spark: SparkSession) -> None:
     jvm = getattr(gateway, "proc", None)
     if gateway is None or jvm is None:
         return
-    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkContext._gateway = None  # noqa: SLF001 - the text of an error asks for _jvm still
     gateway.shutdown()
     jvm.stdin.close()  # what it waits for
     jvm.wait()

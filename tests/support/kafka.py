@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -44,6 +45,8 @@ _NOT_LEADING: Final = {
 """What a broker answers that leads a partition by its metadata, but not yet in fact."""
 _SESSION_MS: Final = "3000"
 """A broker that starts again after a kill waits until its former self is taken for dead."""
+
+_PORTS: Final = random.SystemRandom()
 
 _LOG4J2: Final = """\
 status = error
@@ -463,11 +466,15 @@ def serve(
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody uses right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a TCP port of the loopback interface that nobody uses right now.
+
+    It lies below those that a system gives to clients: they cannot take it before its server does.
+    """
+    while True:
+        port = _PORTS.randrange(15_000, 32_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _replace_partition(folder: Path, sources: Sequence[Path]) -> None:
