@@ -11,7 +11,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit assignors differential stress kills model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
+.PHONY: help env demo test unit assignors differential stress kills groups model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -37,6 +37,11 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_copied_bounds_killed.py \
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
+
+groups: env ## Kill, stop and replace members of a consumer group at random: SECONDS=600 SEED=...
+	$(RUN) env KAFKALOG_GROUPS_SECONDS=$(or $(SECONDS),600) \
+	    $(if $(SEED),KAFKALOG_GROUPS_SEED=$(SEED)) \
+	    python -m pytest -q -s --timeout 14400 tests/crash/test_group_churn.py
 
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \
