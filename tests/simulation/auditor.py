@@ -41,6 +41,8 @@ class Write:
     """Whether a loss of power takes nothing of it: it was acknowledged with ``flush=commit``."""
     is_left_to_system: bool = False
     """Whether it was ever tried with ``flush=os``."""
+    is_brokers: bool = False
+    """Whether a broker wrote it: that knows no state of ours, and appends to an older copy."""
     tries: list[str] = field(default_factory=list)
 
 
@@ -282,7 +284,9 @@ class Audit:
         """See that a place has the value that it had, and a value the place, powers aside."""
         was = self._value_at.setdefault(place, value)
         if was != value:
-            if not self._was_lost(self._writes[was], self._seen[was], read.began):
+            if not self._is_back(was, read) and not self._was_lost(
+                self._writes[was], self._seen[was], read.began
+            ):
                 self._say(f"{read.reader}: {place} is {value}, was {was}")
             self._value_at[place] = value
         before = self._place_of.setdefault(value, place)
@@ -292,6 +296,15 @@ class Audit:
                 self._say(f"{read.reader}: {value} at {place}, and at {before}")
             self._place_of[value] = place
         self._seen[value] = max(self._seen.get(value, 0), read.shows)
+
+    def _is_back(self, was: str, read: Read) -> bool:
+        """Whether a directory came back that a broker has appended to an older copy of.
+
+        protocol.md, "Directories that are away": what is written to an image is there when the
+        image comes back, and not in the directory.
+        """
+        is_told = read.told_of_loss and self._history.parts_may_be_older
+        return is_told and self._writes[was].is_brokers
 
     def _batches(self, read: Read) -> None:
         values = [value for _, _, value in read.rows]

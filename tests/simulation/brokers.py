@@ -82,7 +82,7 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random) -> None:
             for each in range(chance.randrange(4) if running.has_partitions else 0):
                 value, partition = f"{name}.{number}.{each}", running.any_partition(chance)
                 write = scene.begin({value: partition.partition}, chance)
-                write.outcome = "unknown"
+                write.outcome, write.is_brokers = "unknown", True
                 writes.append(write)
                 running.append(partition, value)
                 is_long = scene.may_fail and chance.random() < 0.2
