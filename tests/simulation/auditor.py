@@ -60,6 +60,8 @@ class Read:
     skips: bool = False
     """Whether it continues after a loss."""
     told_of_loss: bool = False
+    passed_over: frozenset[Place] = frozenset()
+    """Offsets that it was told by name are gone, and continued after."""
     bounds: dict[int, tuple[int, int]] | None = None
     """Of a micro-batch, from which offset up to which it is, by partition; None if not known."""
     begins_anywhere: bool = False
@@ -251,7 +253,9 @@ class Audit:
         seen: dict[int, int] = {}
         for partition, offset, _ in read.rows:
             due = seen.get(partition, offset)
-            if offset != due and not read.skips and not self._are_older(partition, due, offset):
+            is_told = all((partition, each) in read.passed_over for each in range(due, offset))
+            is_told = (is_told and offset > due) or read.skips
+            if offset != due and not is_told and not self._are_older(partition, due, offset):
                 self._say(f"{read.reader}: offset {offset} after {due - 1} in {partition}")
             seen[partition] = offset + 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.simulation.machine import ROOT
@@ -24,6 +25,7 @@ __all__ = ["follower", "look", "reader"]
 
 _ROWS: Final = RowSchema.of(source_schema(include_headers=False))
 _LOSS: Final = "KAFKA_DATA_LOSS"
+_PASSED_OVER: Final = re.compile(rf"Partition {TOPIC}-(\d+): the \d+ offsets \[(\d+), (\d+)\)")
 _GONE: Final = (DataLossError, UnknownTopicOrPartitionError)
 """What readers of a topic may be told that somebody deletes."""
 
@@ -47,6 +49,11 @@ def look(
     said = scene.said_to(scene.machine.scheduler.running.process.actor)
     # protocol.md, "Directories that are away": copies of one earlier moment are that moment.
     read.told_of_loss = any(_LOSS in each for each in said) or scene.machine.images.have_parted
+    read.passed_over = frozenset(
+        (int(partition), offset)
+        for partition, start, end in _PASSED_OVER.findall(" ".join(said))
+        for offset in range(int(start), int(end))
+    )
 
 
 def reader(scene: Scene, name: str, operations: int, chance: random.Random) -> None:

@@ -215,6 +215,28 @@ def test_a_query_that_was_told_of_an_older_copy_continues_where_that_ended() -> 
     assert again in "".join(Audit(history).found)
 
 
+def test_a_reader_leaves_out_only_offsets_that_it_is_told_by_name() -> None:
+    history = History([Write({f"a{number}": 0}, 1, "ok", 2) for number in range(4)])
+    rows = [(0, 0, "a0"), (0, 3, "a3")]
+    for named, is_right in [({1, 2}, True), ({1}, False), ({0, 1, 2, 3}, True), (set(), False)]:
+        passed_over = frozenset((0, offset) for offset in named)
+        read = Read("reader", 3, 4, rows, told_of_loss=True, passed_over=passed_over)
+        history.reads = [read]
+        assert Audit(history).found == ([] if is_right else ["reader: offset 3 after 0 in 0"])
+
+
+def test_records_of_a_broker_on_an_older_copy_are_gone_when_the_directory_is_back() -> None:
+    history = History([Write({"a0": 0}, 1, "ok", 2), Write({"b0": 0}, 3, "ok", 4)])
+    history.reads = [
+        Read("reader", 5, 6, [(0, 0, "b0")], told_of_loss=True),
+        Read("reader", 7, 8, [(0, 0, "a0")], told_of_loss=True),
+    ]
+    history.parts_may_be_older = True
+    assert Audit(history).found == ["reader: (0, 0) is a0, was b0"]
+    history.writes[1].is_brokers = True
+    assert Audit(history).found == []
+
+
 def test_what_flush_os_left_is_gone_only_if_a_person_is_told_so() -> None:
     history = History([Write({"a0": 0}, 1, "ok", 2, "os", is_left_to_system=True)])
     seen = [(0, 0, "a0")]
