@@ -17,6 +17,7 @@ from kafkalog.errors import (
     KafkaLogError,
     OffsetOutOfRangeError,
     OptionError,
+    UnknownTopicOrPartitionError,
 )
 from kafkalog.files.closing import Closing
 from kafkalog.files.system import system
@@ -25,9 +26,9 @@ from kafkalog.streaming.arguments import topic_names
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.consumer.consumer_options import parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
-from kafkalog.streaming.consumer.fetching import Fetcher
+from kafkalog.streaming.consumer.fetching import Fetched, Fetcher
 from kafkalog.streaming.consumer.joined import Joined, check_strategy
-from kafkalog.streaming.groups.group_commits import GroupCommits, offsets_rider
+from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.watch import LOOK_S
 from kafkalog.streaming.store.session import ensure_set, existing
 
@@ -287,7 +288,7 @@ class Consumer(Closing):
         fence = self._commits.fence(self._joined.member_id, moves)
         ends = {key: move.end for key, move in moves.items()}
         now_ms = system.time_ns() // 1_000_000
-        return fence, [offsets_rider(group, ends, now_ms)] if moves else ()
+        return fence, [self._commits.rider(ends, now_ms)] if moves else ()
 
     def _take_part(self) -> None:
         """Do what the group asks for, ten times a second at most."""
@@ -314,9 +315,12 @@ class Consumer(Closing):
         now = {key: joined.member.since(key) for key in joined.member.assigned}
         lost = sorted(key for key, since in self._cursors.since.items() if now.get(key) != since)
         if lost:
+            for key in lost:
+                if key in now:  # had once more, as of a recreated topic: nothing can be committed
+                    self._drop(key)
             self._call_back(self._on_revoke, lost)
             for key in lost:
-                self._cursors.drop(key)
+                self._drop(key)
         joined.member.give_up(joined.member.revoked)
         new = sorted(key for key in now if key not in self._cursors and key in stands)
         for key in new:
@@ -325,12 +329,28 @@ class Consumer(Closing):
             self._call_back(self._on_assign, new)
         self._state = state
 
+    def _drop(self, key: TopicPartition) -> None:
+        self._cursors.drop(key)
+        self._fetcher.forget(key)
+
     def _next_rows(self) -> pa.RecordBatch | None:
-        while (found := self._fetcher.next(self._cursors.wanted)) is not None:
+        while (found := self._fetch()) is not None:
             self._cursors.go_to(found.partition, found.position)
             if found.rows is not None:
                 return found.rows
         return None
+
+    def _fetch(self) -> Fetched | None:
+        """Return what comes next. A topic that was recreated waits for its group to notice."""
+        try:
+            return self._fetcher.next(self._cursors.wanted)
+        except UnknownTopicOrPartitionError:
+            before = self._cursors.since
+            if self._joined is not None:
+                self._round(self._joined)
+            if self._cursors.since == before:
+                raise
+            return None
 
     def _call_back(self, callback: Callback | None, partitions: list[TopicPartition]) -> None:
         if callback is None:

@@ -62,9 +62,9 @@ class Cursors:
         self._cursors[key] = _Cursor(since, position, position)
 
     def drop(self, key: TopicPartition) -> None:
-        """Read a partition no more."""
-        cursor = self._cursors.pop(key)
-        if key in self._moved:
+        """Read a partition no more; nothing if it is not read."""
+        cursor = self._cursors.pop(key, None)
+        if cursor is not None and key in self._moved:
             self._moved.discard(key)
             self.taken[key] = cursor.move
 

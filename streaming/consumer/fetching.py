@@ -87,6 +87,11 @@ class Fetcher:
             self._ahead[key].position = found.position
         return found
 
+    def forget(self, key: TopicPartition) -> None:
+        """Take a partition for another one when it comes again."""
+        self._ahead.pop(key, None)
+        self._ids.pop(key, None)
+
     def _read(self, key: TopicPartition, ahead: _Ahead) -> Fetched:
         if ahead.rows is None and ahead.splits:
             ahead.rows = iter(read_split(ahead.splits.popleft(), self._options, self._schema))

@@ -98,7 +98,8 @@ def delete_group(
         raise OptionError(f"there is no group {group!r} in {', '.join(paths)}")
     state = _when_empty(commits, dry_run=dry_run)
     if not dry_run:
-        _publish(commits, state, dict.fromkeys(state.positions), is_forgotten=True)
+        positions = dict.fromkeys((*state.positions, *state.outdated))
+        _publish(commits, state, positions, is_forgotten=True)
         remove_plans(commits.folder(), group)
     return [Changed(key, before, None) for key, before in sorted(state.positions.items())]
 

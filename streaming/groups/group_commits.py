@@ -26,6 +26,7 @@ from kafkalog.streaming.coordinator.group_positions import (
 )
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.groups.group_log import GroupLog, GroupState
+from kafkalog.streaming.groups.position_topics import metadata_with_id, present_ids
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.open_set import look_at_set
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
@@ -220,12 +221,33 @@ class GroupCommits:
             self._state = self._counts = None
         return self._set.value
 
+    def topic_ids(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, str]:
+        """Return what positions are committed with: the ids that they have, or the present ones.
+
+        Raises:
+            KafkaLogError: that cannot be read.
+        """
+        known = self.look().topic_ids
+        topics = {key.topic for key in partitions if key not in known}
+        present = present_ids(self._set.value.partitions(), topics) if topics else {}
+        found = {key: known.get(key, present.get(key.topic)) for key in partitions}
+        return {key: topic_id for key, topic_id in found.items() if topic_id is not None}
+
+    def rider(self, ends: Mapping[TopicPartition, int], now_ms: int) -> Rider:
+        """Return what is committed of how far partitions were read.
+
+        Raises:
+            KafkaLogError: the group cannot be read.
+        """
+        return offsets_rider(self.group, ends, now_ms, topic_ids=self.topic_ids(ends))
+
     def decide(
         self,
         before: GroupRecord,
         record: GroupRecord,
         positions: Mapping[TopicPartition, int] | None = None,
         stands: Collection[TopicPartition] = (),
+        topic_ids: Mapping[TopicPartition, str] | None = None,
     ) -> bool:
         """Publish a generation, and the positions that it begins with.
 
@@ -234,6 +256,7 @@ class GroupCommits:
             record: what follows.
             positions: where the group begins in partitions that are new to it.
             stands: partitions in which it has a position, and has to have it still.
+            topic_ids: of the topics that the new positions were found in.
 
         Returns:
             whether it was; not if somebody else has decided since ``before`` was read.
@@ -243,7 +266,8 @@ class GroupCommits:
         """
         condition = Unchanged(self._log, before, frozenset(stands))
         try:
-            self._change(positions or {}, encode_record(self.group, record), condition)
+            records = encode_record(self.group, record)
+            self._change(positions or {}, records, condition, topic_ids or {})
         except _OvertakenError:
             return False
         return True
@@ -260,16 +284,18 @@ class GroupCommits:
             FencedMemberError: somebody else has decided since ``before`` was read.
             KafkaLogError: nothing is published, for other reasons.
         """
-        self._change(positions, records, Unchanged(self._log, before))
+        ids = self.topic_ids(positions)
+        self._change(positions, records, Unchanged(self._log, before), ids)
 
     def _change(
         self,
         positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
         records: Sequence[KeyAndValue],
         condition: Unchanged,
+        topic_ids: Mapping[TopicPartition, str],
     ) -> None:
         now_ms = system.time_ns() // 1_000_000
-        rider = offsets_rider(self.group, positions, now_ms, records)
+        rider = offsets_rider(self.group, positions, now_ms, records, topic_ids=topic_ids)
         self._commit(rider, condition, now_ms)
 
     def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
@@ -281,7 +307,7 @@ class GroupCommits:
         """
         now_ms = system.time_ns() // 1_000_000
         ends = {partition: move.end for partition, move in moves.items()}
-        self._commit(offsets_rider(self.group, ends, now_ms), self.fence(member, moves), now_ms)
+        self._commit(self.rider(ends, now_ms), self.fence(member, moves), now_ms)
 
     def fence(self, member: str, moves: Mapping[TopicPartition, Move]) -> Fence:
         """Return the condition under which a member may commit what it has read."""
@@ -306,11 +332,14 @@ def offsets_rider(
     positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
     now_ms: int,
     records: Sequence[KeyAndValue] = (),
+    *,
+    topic_ids: Mapping[TopicPartition, str] | None = None,
 ) -> Rider:
     """Let a group's positions, and other records of it, ride along with a commit.
 
     A position that is None is taken away.
     """
+    ids = topic_ids or {}
     return Rider(
         topic=OFFSETS_TOPIC,
         partition_of=functools.partial(partition_for_group, group),
@@ -319,7 +348,11 @@ def offsets_rider(
             *(
                 (
                     encode_position_key(group, key),
-                    None if offset is None else encode_position(offset, timestamp_ms=now_ms),
+                    None
+                    if offset is None
+                    else encode_position(
+                        offset, timestamp_ms=now_ms, metadata=metadata_with_id(ids.get(key))
+                    ),
                 )
                 for key, offset in positions.items()
             ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -12,6 +12,7 @@ from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata,
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_record import GroupRecord
+from kafkalog.streaming.groups.position_topics import id_in_metadata, outdated_positions
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
@@ -27,15 +28,30 @@ __all__ = ["GroupLog", "GroupState"]
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """A group as it is committed: its record, and its position in each partition."""
+    """A group as it is committed: its record, and its position in each partition.
+
+    ``topic_ids`` are those that positions were committed with. ``outdated`` are partitions whose
+    position is of an earlier topic of the same name: it counts no more.
+    """
 
     record: GroupRecord = field(default_factory=GroupRecord)
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
+    topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    outdated: frozenset[TopicPartition] = frozenset()
 
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is known of it."""
-        return self.record == GroupRecord() and not self.positions
+        return self.record == GroupRecord() and not self.positions and not self.outdated
+
+    def without(self, outdated: frozenset[TopicPartition]) -> GroupState:
+        """Return the group without positions of earlier topics."""
+        return replace(
+            self,
+            positions={k: each for k, each in self.positions.items() if k not in outdated},
+            topic_ids={k: each for k, each in self.topic_ids.items() if k not in outdated},
+            outdated=outdated,
+        )
 
 
 class GroupLog:
@@ -49,6 +65,7 @@ class GroupLog:
         """
         self._group = group
         self._key = encode_group_key(group)
+        self._shown: GroupState
         self._begin_anew(None)
 
     def look(self, log_set: LogSet) -> GroupState:
@@ -56,9 +73,11 @@ class GroupLog:
 
         Raises:
             CorruptRecordError: its records cannot be read.
+            CheckpointError: the id of a topic that it has a position in cannot be read.
             LogDirectoryError: there are no such folders any more.
         """
-        found = self._find(log_set)
+        partitions = log_set.partitions()
+        found = self._find(log_set, partitions)
         if found is None:
             self._begin_anew(None)
             return GroupState()
@@ -69,14 +88,23 @@ class GroupLog:
             if place != self._place or not log.log_start_offset <= self._end <= end:
                 self._begin_anew(place)
             self._read(log, end)
-        return self._state
+        return self._of_present_topics(log_set, partitions)
 
-    def _find(self, log_set: LogSet) -> tuple[PartitionDirectory, int] | None:
+    def _of_present_topics(
+        self, log_set: LogSet, found: Mapping[TopicPartition, PartitionDirectory]
+    ) -> GroupState:
+        """Return the group without positions of earlier topics: the same value for the same."""
+        outdated = outdated_positions(self._state.topic_ids, found, log_set.directories)
+        if outdated != self._shown.outdated:
+            self._shown = self._state.without(outdated)
+        return self._shown
+
+    def _find(
+        self, log_set: LogSet, found: Mapping[TopicPartition, PartitionDirectory]
+    ) -> tuple[PartitionDirectory, int] | None:
         """Find the partition with the group's records, and how far it is committed."""
         partitions = {
-            key.partition: where
-            for key, where in log_set.partitions().items()
-            if key.topic == OFFSETS_TOPIC
+            key.partition: where for key, where in found.items() if key.topic == OFFSETS_TOPIC
         }
         if not partitions:
             return None
@@ -94,6 +122,7 @@ class GroupLog:
         self._end = 0
         self._replay = PositionsReplay(group=self._group)
         self._state = GroupState()
+        self._shown = self._state
 
     def _read(self, log: PartitionLog, end: int) -> None:
         start = max(self._end, log.log_start_offset)
@@ -113,5 +142,11 @@ class GroupLog:
             self._begin_anew(None)
             raise type(error)(f"group {self._group!r} in {log.directory}: {error}") from error
         found = self._replay.positions().get(self._group, {})
-        self._state = GroupState(record, {key: each.offset for key, each in found.items()})
+        ids = {key: id_in_metadata(each.metadata) for key, each in found.items()}
+        self._state = GroupState(
+            record,
+            {key: each.offset for key, each in found.items()},
+            {key: topic_id for key, topic_id in ids.items() if topic_id is not None},
+        )
+        self._shown = self._state
         self._end = end

@@ -208,10 +208,12 @@ class Membership:
             if found is None:
                 return
             gone = state.record.members.keys() - found.members.keys()
-            beginnings = self._beginnings(found, state)
-            assigned = (key for member in found.members.values() for key in member.assigned)
+            assigned = [key for member in found.members.values() for key in member.assigned]
+            new = [key for key in assigned if key not in state.positions]
+            topic_ids = self._commits.topic_ids(new)
+            beginnings = self._beginnings(new, state)
             stands = [key for key in assigned if key not in beginnings]
-            if self._commits.decide(state.record, found, beginnings, stands):
+            if self._commits.decide(state.record, found, beginnings, stands, topic_ids):
                 for member in gone:
                     remove_member(self._folder, self._commits.group, member)
 
@@ -220,10 +222,12 @@ class Membership:
         signs, present = self._look_at_members(self._members, state.record)
         wanted = frozenset[str]().union(*(each.settings.topics for each in present.values()))
         topics = self._commits.partitions_of(wanted)
-        given = (state.record, present, topics)
+        given = (state.record, present, topics, state.outdated)
         if given == self._nothing_follows:
             return None
-        found = next_record(state.record, present, topics, decider=self.member_id)
+        found = next_record(
+            state.record, present, topics, recreated=state.outdated, decider=self.member_id
+        )
         if found is None:
             self._nothing_follows = given
             return None
@@ -238,21 +242,15 @@ class Membership:
             signs = members.read()
             return signs, self._watch.look(system.monotonic(), signs, record)
 
-    def _beginnings(self, record: GroupRecord, state: GroupState) -> Mapping[TopicPartition, int]:
+    def _beginnings(self, new: Partitions, state: GroupState) -> Mapping[TopicPartition, int]:
         """Return where the group begins in partitions that nobody had before.
 
-        Those of a topic that it has read before have come later.
+        Those of a topic that it has read before have come later, and so has a recreated topic.
         """
-        known = {key.topic for key in state.positions}
+        known = {key.topic for key in (*state.positions, *state.outdated)}
         known = known.union(*(each.settings.topics for each in state.record.members.values()))
-        new = {
-            each
-            for member in record.members.values()
-            for each in member.assigned
-            if each not in state.positions
-        }
         late = {each for each in new if each.topic in known}
-        return self._beginnings_of(sorted(new - late), sorted(late)) if new else {}
+        return self._beginnings_of(sorted({*new} - late), sorted(late)) if new else {}
 
     def _take_note(self, record: GroupRecord) -> None:
         member = record.members.get(self.member_id)

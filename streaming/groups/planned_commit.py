@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import FencedMemberError, OptionError
 from kafkalog.files.system import system
-from kafkalog.streaming.groups.group_commits import Fence, GroupCommits, offsets_rider
+from kafkalog.streaming.groups.group_commits import Fence, GroupCommits
 from kafkalog.streaming.groups.plan_files import Plan, load_plan
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Planned:
         moves = plan.moves
         now_ms = system.time_ns() // 1_000_000
         positions = {key: move.end for key, move in moves.items()}
-        riders = [offsets_rider(self.group, positions, now_ms)] if positions else []
+        riders = [commits.rider(positions, now_ms)] if positions else []
         fence = commits.fence(plan.member, moves)
         return PlanStands(folder, self.instance, plan, fence), riders
 

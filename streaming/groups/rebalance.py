@@ -30,7 +30,7 @@ from kafkalog.streaming.groups.group_record import GroupRecord, Member
 from kafkalog.streaming.groups.subscriptions import NO_GENERATION, Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.group_record import MemberSettings
@@ -65,6 +65,7 @@ def next_record(
     present: Mapping[str, Presence],
     topics: Mapping[str, int],
     *,
+    recreated: Collection[TopicPartition] = (),
     decider: str | None = None,
 ) -> GroupRecord | None:
     """Return the group's next generation, or None if nothing has changed.
@@ -74,6 +75,8 @@ def next_record(
         present: those that live, by member id. Who was lost, or did not give a partition up in
             time, is not among them.
         topics: the number of partitions of each topic that exists.
+        recreated: partitions in which the group's position is of an earlier topic: whoever has one
+            gets it anew, so that nothing is committed of what was read of that.
         decider: who asks.
     """
     generation = record.generation + 1
@@ -86,11 +89,10 @@ def next_record(
             members = _without_instance(members, live[name].settings.instance)
             members[name] = Member(live[name].settings, dict.fromkeys(inherited, generation))
     held = {
-        name: _held(
-            member, is_told=_is_told(name, record, live), owned=live[name].owned, topics=topics
-        )
+        name: _held(member, is_told=_is_told(name, record, live), owned=live[name].owned)
         for name, member in members.items()
     }
+    held = {name: _lasting(own, topics, recreated) for name, own in held.items()}
     assigned = _assigned(strategy, members, held, topics)
     following = {
         name: _following(member, held[name], assigned[name], generation)
@@ -147,13 +149,23 @@ def _held(
     *,
     is_told: bool,
     owned: frozenset[TopicPartition],
-    topics: Mapping[str, int],
 ) -> dict[TopicPartition, int]:
-    """Return what a member may be working on, of what exists, and since when it has that."""
+    """Return what a member may be working on, and since when it has that."""
     held = dict(member.assigned)
     held |= {each: since for each, since in member.revoked.items() if not is_told or each in owned}
+    return held
+
+
+def _lasting(
+    held: Mapping[TopicPartition, int],
+    topics: Mapping[str, int],
+    recreated: Collection[TopicPartition],
+) -> dict[TopicPartition, int]:
+    """Return what of it still exists, and is what it was."""
     return {
-        each: since for each, since in held.items() if each.partition < topics.get(each.topic, 0)
+        each: since
+        for each, since in held.items()
+        if each.partition < topics.get(each.topic, 0) and each not in recreated
     }
 
 

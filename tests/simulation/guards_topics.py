@@ -100,4 +100,19 @@ GUARDS: Final = {
         },
         test="unit/commit/test_committer.py::test_rows_that_were_placed_among_other_partitions_than_there_are_now_are_refused",
     ),
+    "a position counts for a topic that was recreated": Mutation(
+        "a group leaves out the first records of a new topic",
+        {
+            "groups.group_log.GroupLog._of_present_topics": Instead(
+                "outdated_positions(self._state.topic_ids, found, log_set.directories)",
+                "frozenset()",
+            )
+        },
+        test="unit/consumer/test_recreated_topics.py::test_a_group_that_comes_back_reads_a_recreated_topic_from_its_start",
+    ),
+    "a member keeps a partition of a topic that was recreated": Mutation(
+        "rows of two topics are published as those of one",
+        {"groups.rebalance._lasting": Instead("0) and each not in recreated", "0)")},
+        test="unit/joining/test_joined_queries.py::test_a_topic_recreated_under_a_query_is_read_from_its_start",
+    ),
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from kafkalog import Consumer
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.library import append, read
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from kafkalog.model import TopicPartition
 
 OPTIONS = {
     "startingOffsets": "earliest",
@@ -38,6 +40,18 @@ def make_shared_topic(folder: Path) -> None:
     """Give ``in`` four partitions with ten numbers each, and make the topic of groups."""
     append(folder, "in", table(range(40)), options={"numPartitions": 4})
     GroupCommits([folder], "another", SetPolicy()).decide(GroupRecord(), GroupRecord(1))
+
+
+def recreate_topic(folder: Path, count: int) -> None:
+    """Delete the topic by hand, and make another one of that name: 200, 201, ... in it."""
+    shutil.rmtree(folder.parent / "other", ignore_errors=True)
+    other = folder.parent / "other"
+    append(other, "in", table(range(200, 200 + count)), options={"numPartitions": 4})
+    keys = [TopicPartition("in", number) for number in range(4)]
+    for key in keys:
+        shutil.rmtree(folder / str(key))
+        shutil.move(other / str(key), folder / str(key))
+    write_offset_checkpoint(folder, HIGH_WATERMARK, dict.fromkeys(keys, count // 4))
 
 
 def table(numbers: Iterable[int]) -> pa.Table:

@@ -93,7 +93,7 @@ def test_who_decides_while_another_one_publishes_is_too_late(
     def lost(log_set: LogSet) -> None:
         original(log_set)
         if next(looks) == 0:
-            commits._log._state = GroupState(record(9, B=member()))
+            commits._log._state = commits._log._shown = GroupState(record(9, B=member()))
 
     monkeypatch.setattr(LogSet, "check_current", lost)
     assert not commits.decide(one, record(2, A=member(assigned={T0: 2})))

@@ -36,10 +36,11 @@ class Group:
         self.topics = dict(topics or TOPICS)
         self.record = GroupRecord()
         self.present: dict[str, Presence] = {}
+        self.recreated: set[TopicPartition] = set()
 
     def decide(self) -> bool:
         """Go on to the next generation, if there is one, and check what always holds."""
-        found = next_record(self.record, self.present, self.topics)
+        found = next_record(self.record, self.present, self.topics, recreated=self.recreated)
         if found is None:
             return False
         assert found.generation == self.record.generation + 1
@@ -119,6 +120,18 @@ def test_a_member_that_is_gone_is_not_waited_for() -> None:
     group.present["B"] = dataclasses.replace(group.present["B"], leaving=True)
     assert group.decide()
     assert group.record == GroupRecord(3, None, None, {})
+    assert not group.decide()
+
+
+def test_partitions_that_were_recreated_are_given_anew_and_others_are_kept() -> None:
+    group = Group()
+    group.present |= {"A": wants("t"), "B": wants("t")}
+    group.settle()
+    group.recreated = t(0, 2)
+    assert group.decide()
+    assert group.record.members["A"].assigned == dict(zip(sorted(t(0, 1)), [2, 1], strict=True))
+    assert group.record.members["B"].assigned == dict.fromkeys(t(2), 2)
+    group.recreated = set()
     assert not group.decide()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
-from tests.support.consuming import positions, table, written
+from tests.support.consuming import positions, recreate_topic, table, written
 from tests.support.joining import ROWS
 
 from kafkalog.errors import FencedMemberError, OptionError, UnknownTopicOrPartitionError
@@ -500,3 +500,29 @@ def test_a_sink_of_a_group_that_no_query_has_joined_is_refused(queries: Queries)
     query.name = "another"
     with pytest.raises(OptionError, match="no query has joined the group there"):
         query.stage(rows)
+
+
+@pytest.mark.parametrize("count", [4, 40, 80])
+def test_a_topic_recreated_under_a_query_is_read_from_its_start(
+    folder: Path, queries: Queries, count: int
+) -> None:
+    query = queries.new()
+    query.batches()
+    assert written(folder) == ALL
+    recreate_topic(folder, count)
+    query.batches()
+    assert written(folder) == [*ALL, *range(200, 200 + count)]
+    assert set(positions(folder).values()) == {count // 4}
+
+
+def test_a_batch_of_a_topic_that_was_recreated_meanwhile_publishes_nothing(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    writer, messages = query.stage(query.read())
+    recreate_topic(folder, 40)
+    with pytest.raises(FencedMemberError, match="stands at no offset of in-0"):
+        writer.commit([*messages], 1)
+    assert positions(folder) == {}

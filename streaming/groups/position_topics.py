@@ -1,0 +1,76 @@
+"""Of which topic a group's position is: one that is recreated under its name is another topic.
+
+The topic's id stands in the position's metadata, a text that is each client's own:
+
+    topic.id=2nKGh3uGQ0a2qXfWc1kKTA
+
+A position without one, such as a broker's client commits, counts for whatever topic has the name.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.topic_ids import is_changed_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+__all__ = ["id_in_metadata", "metadata_with_id", "outdated_positions", "present_ids"]
+
+_WITH_ID: Final = re.compile(r"topic\.id=([A-Za-z0-9_-]{22})")
+
+
+def metadata_with_id(topic_id: str | None) -> str:
+    """Return the metadata of a position in a topic with that id, or without one."""
+    return "" if topic_id is None else f"topic.id={topic_id}"
+
+
+def id_in_metadata(metadata: str) -> str | None:
+    """Return the topic id that a position was committed with; None for somebody else's text."""
+    found = _WITH_ID.fullmatch(metadata)
+    return found and found[1]
+
+
+def present_ids(
+    partitions: Mapping[TopicPartition, PartitionDirectory], topics: Collection[str]
+) -> dict[str, str]:
+    """Read the ids of topics, those that exist and have one: all partitions of a topic have it.
+
+    Raises:
+        CheckpointError: an id cannot be read.
+    """
+    folders = {key.topic: each.path for key, each in sorted(partitions.items(), reverse=True)}
+    ids = {topic: read_topic_id(folders[topic]) for topic in sorted(topics) if topic in folders}
+    return {topic: topic_id for topic, topic_id in ids.items() if topic_id is not None}
+
+
+def outdated_positions(
+    ids: Mapping[TopicPartition, str],
+    partitions: Mapping[TopicPartition, PartitionDirectory],
+    directories: Sequence[Path],
+) -> frozenset[TopicPartition]:
+    """Return the positions that are of an earlier topic of the same name.
+
+    Args:
+        ids: the topic id of each position that has one.
+        partitions: all that exist. What is not there may come back, and is not outdated.
+        directories: where it is noted that a topic got another id and kept its records.
+
+    Raises:
+        CheckpointError: an id, or what is noted of changed ones, cannot be read.
+    """
+    present = present_ids(partitions, {key.topic for key in ids})
+    recreated = {
+        (key.topic, was)
+        for key, was in ids.items()
+        if (now := present.get(key.topic, was)) != was
+        and not any(is_changed_id(each, key.topic, was, now) for each in directories)
+    }
+    return frozenset(key for key, was in ids.items() if (key.topic, was) in recreated)

@@ -1,0 +1,93 @@
+"""A topic that is deleted by hand and recreated: its group begins at its start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.support.consuming import consumer, numbers, output, positions, recreate_topic, table
+
+from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic_id
+from kafkalog.checkpoints.topic_ids import note_changed_ids
+from kafkalog.errors import CommitError, FencedMemberError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.library import append
+from kafkalog.streaming.sink.group_writer import GroupWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import kafkalog
+
+IN = [TopicPartition("in", number) for number in range(4)]
+
+
+def rest(reader: kafkalog.Consumer) -> list[int]:
+    """Poll until nothing comes."""
+    found = []
+    while (rows := reader.poll(0.3)) is not None:
+        found += numbers(rows)
+    return found
+
+
+@pytest.mark.parametrize("count", [4, 40, 80])
+def test_a_topic_recreated_under_a_member_is_read_from_its_start(folder: Path, count: int) -> None:
+    with consumer(folder, on_revoke=lambda _: reader.commit()) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+        append(folder, "in", table([40]))
+        assert rest(reader) == [40]
+        recreate_topic(folder, count)
+        assert sorted(rest(reader)) == [*range(200, 200 + count)]
+        reader.commit()
+        assert positions(folder) == dict.fromkeys(IN, count // 4)
+
+
+def test_rows_of_a_topic_that_was_recreated_meanwhile_move_no_position(folder: Path) -> None:
+    with consumer(folder) as reader:
+        rows = reader.poll(5)
+        assert rows is not None
+        recreate_topic(folder, 40)
+        with pytest.raises(FencedMemberError, match="stands at no offset of in-0"):
+            reader.commit()
+        # What was read as of the topic before may be of this one already, and comes again.
+        assert {*rest(reader)} == {*range(200, 240)}
+        with pytest.raises(CommitError, match="nothing was written"):
+            append(folder, "out", output(rows), consumer=reader)
+
+
+@pytest.mark.parametrize("count", [4, 40, 80])
+def test_a_group_that_comes_back_reads_a_recreated_topic_from_its_start(
+    folder: Path, count: int
+) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+    recreate_topic(folder, count)
+    with consumer(folder, options={"startingOffsets": "latest"}) as reader:
+        assert sorted(rest(reader)) == [*range(200, 200 + count)]
+
+
+def test_positions_of_others_clients_count_whatever_topic_has_the_name(folder: Path) -> None:
+    GroupWriter([str(folder)], "g").commit(dict.fromkeys(IN, 9))
+    recreate_topic(folder, 40)
+    with consumer(folder) as reader:
+        assert sorted(rest(reader)) == [236, 237, 238, 239]
+        reader.commit()
+    recreate_topic(folder, 40)
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40, "who has committed them has said of which topic"
+
+
+def test_a_topic_that_only_gets_another_id_keeps_its_positions(folder: Path) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+    new_id = new_topic_id()
+    old_id = read_topic_id(folder / "in-0")
+    assert old_id is not None
+    note_changed_ids(folder, [("in", old_id, new_id)])
+    for key in IN:
+        write_topic_id(folder / str(key), new_id)
+    with consumer(folder) as reader:
+        assert rest(reader) == []
