@@ -75,8 +75,7 @@ def next_record(
         present: those that live, by member id. Who was lost, or did not give a partition up in
             time, is not among them.
         topics: the number of partitions of each topic that exists.
-        recreated: partitions in which the group's position is of an earlier topic: whoever has one
-            gets it anew, so that nothing is committed of what was read of that.
+        recreated: partitions of which the position is of an earlier topic: they are given anew.
         decider: who asks.
     """
     generation = record.generation + 1
@@ -89,10 +88,9 @@ def next_record(
             members = _without_instance(members, live[name].settings.instance)
             members[name] = Member(live[name].settings, dict.fromkeys(inherited, generation))
     held = {
-        name: _held(member, is_told=_is_told(name, record, live), owned=live[name].owned)
+        name: _lasting(_held(name, member, record, live), topics, recreated)
         for name, member in members.items()
     }
-    held = {name: _lasting(own, topics, recreated) for name, own in held.items()}
     assigned = _assigned(strategy, members, held, topics)
     following = {
         name: _following(member, held[name], assigned[name], generation)
@@ -145,12 +143,10 @@ def _is_told(name: str, record: GroupRecord, live: Mapping[str, Presence]) -> bo
 
 
 def _held(
-    member: Member,
-    *,
-    is_told: bool,
-    owned: frozenset[TopicPartition],
+    name: str, member: Member, record: GroupRecord, live: Mapping[str, Presence]
 ) -> dict[TopicPartition, int]:
     """Return what a member may be working on, and since when it has that."""
+    is_told, owned = _is_told(name, record, live), live[name].owned
     held = dict(member.assigned)
     held |= {each: since for each, since in member.revoked.items() if not is_told or each in owned}
     return held
