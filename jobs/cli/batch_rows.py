@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from enum import StrEnum
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.cli.emptiness import unknown_partition
@@ -23,11 +24,28 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
-__all__ = ["dump_batches", "summary_of", "verify_logs"]
+__all__ = ["Fault", "Verified", "dump_batches", "summary_of", "verified", "verify_logs"]
 
 Row = dict[str, Any]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
+
+
+class Fault(StrEnum):
+    """What is wrong, as far as another remedy goes with it."""
+
+    BATCHES = "batches"
+    INDEXES = "indexes"
+    LOG_END = "log end"
+    MISSING = "missing"
+    STATE = "state"
+
+
+class Verified(NamedTuple):
+    """A row of ``verify``, and what is wrong by it; None if nothing is."""
+
+    row: Row
+    fault: Fault | None
 
 
 def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
@@ -36,26 +54,35 @@ def verify_logs(paths: Sequence[str], topic: str | None) -> list[Row]:
     ``problem`` is None where nothing is wrong. A row without a segment says what a log lacks, or
     that a commit state cannot be trusted.
     """
-    return [*_verified_segments(paths, topic), *_verified_ends(paths, topic)]
+    return [each.row for each in verified(paths, topic)]
 
 
-def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
-    problem = None
+def verified(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    """Yield the rows of :func:`verify_logs` as they are found, each with the kind of its problem.
+
+    Raises:
+        UnknownTopicOrPartitionError: there is no such topic.
+        LogDirectoryError: there is no partition, and nothing shows that there ever was one.
+    """
+    yield from _verified_segments(paths, topic)
+    yield from _verified_ends(paths, topic)
+
+
+def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    refused = None
     try:
         missing = dict(ends_of(paths, topic).look().missing)
     except KafkaLogError as error:
-        problem = error
+        refused = error
         missing = _missing_of_others(paths, topic)
-    if problem is not None:
-        yield {"topic": topic, "partition": None, "segment": None, "problem": str(problem)}
-    yield from unverified_rows(log_dirs_of(paths), topic)
+    if refused is not None:
+        row = {"topic": topic, "partition": None, "segment": None, "problem": str(refused)}
+        yield Verified(row, Fault.STATE)
+    for row in unverified_rows(log_dirs_of(paths), topic):
+        yield Verified(row, Fault.MISSING)
     for key, gap in missing.items():
-        yield {
-            "topic": key.topic,
-            "partition": key.partition,
-            "segment": None,
-            "problem": f"offsets [{gap.start}, {gap.end}) were committed and are not in the log",
-        }
+        problem = f"offsets [{gap.start}, {gap.end}) were committed and are not in the log"
+        yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.LOG_END)
 
 
 def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:
@@ -79,11 +106,11 @@ def summary_of(rows: Sequence[Row]) -> dict[str, int]:
     }
 
 
-def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Row]:
+def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
     for key, found in partitions_of(paths, topic).items():
         for segment, follower in _segments(found):
             checked = _checked(segment, follower)
-            yield {
+            row = {
                 "topic": key.topic,
                 "partition": key.partition,
                 "segment": segment.path.name,
@@ -91,6 +118,8 @@ def _verified_segments(paths: Sequence[str], topic: str | None) -> Iterator[Row]
                 "bytes": checked.bytes,
                 "problem": "; ".join(checked.problems) or None,
             }
+            wrong = Fault.BATCHES if checked.is_broken else Fault.INDEXES
+            yield Verified(row, wrong if checked.problems else None)
 
 
 def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | None]]:
@@ -105,7 +134,7 @@ def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
     except FileNotFoundError:  # deleted since it was listed, as retention does
         return SegmentCheck([], 0, 0)
     except (KafkaLogError, OSError) as error:
-        return SegmentCheck([str(error)], 0, 0)
+        return SegmentCheck([str(error)], 0, 0, is_broken=True)
 
 
 def dump_batches(

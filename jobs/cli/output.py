@@ -152,5 +152,5 @@ def progress_bar() -> Iterator[Callable[[int, int], object]]:
 
     columns = (progress.BarColumn(), progress.DownloadColumn(), progress.TimeRemainingColumn())
     with progress.Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("")
+        task = bar.add_task("", total=None)
         yield lambda done, size: bar.update(task, completed=done, total=size)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kafkalog.jobs.plots.figures import Measured
     from kafkalog.model import TopicPartition
 
-__all__ = ["lines_of"]
+__all__ = ["Row", "charts_of", "lines_of", "many"]
 
 _WIDTH: Final = 32
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
@@ -35,15 +35,22 @@ def lines_of(found: Mapping[TopicPartition, Measured]) -> Iterator[str]:
         charts = {
             "partitions": _partitions(ours),
             "over time": _over_time(ours.values()),
-            "segments by age of their last record": _segments(ours.values()),
-            "batches by size": _batch_sizes(ours.values()),
-            "compression": _codecs(ours.values()),
+            **charts_of(ours.values()),
         }
         for name, rows in charts.items():
             if rows:
                 yield f"\n  {name}"
                 yield from _bars(rows)
         yield ""
+
+
+def charts_of(found: Collection[Measured]) -> dict[str, list[Row]]:
+    """Return segments by age, batches by size, and codecs, as rows of bytes; by their titles."""
+    return {
+        "segments by age of their last record": _segments(found),
+        "batches by size": _batch_sizes(found),
+        "compression": _codecs(found),
+    }
 
 
 def _bars(rows: list[Row]) -> Iterator[str]:
@@ -92,7 +99,7 @@ def _segments(found: Iterable[Measured]) -> list[Row]:
             counts[1] += 1
             counts[2] += segment.bytes
     return [
-        (name, size, f"{shown_size(size)}, {_many(number, 'segment')}")
+        (name, size, f"{shown_size(size)}, {many(number, 'segment')}")
         for name, (_, number, size) in sorted(days.items(), key=lambda pair: pair[1][0])
     ]
 
@@ -117,7 +124,7 @@ def _batch_sizes(found: Iterable[Measured]) -> list[Row]:
         (
             f"{shown_size(least)} to {shown_size(2 * least)}",
             size,
-            f"{shown_size(size)}, {_many(batches, 'batch')}",
+            f"{shown_size(size)}, {many(batches, 'batch')}",
         )
         for least, (batches, size) in sorted(sizes.items())
     ]
@@ -126,11 +133,12 @@ def _batch_sizes(found: Iterable[Measured]) -> list[Row]:
 def _codecs(found: Iterable[Measured]) -> list[Row]:
     codecs = summed(each.codecs for each in found)
     return [
-        (codec, size, f"{shown_size(size)}, {_many(batches, 'batch')}")
+        (codec, size, f"{shown_size(size)}, {many(batches, 'batch')}")
         for codec, (batches, size) in sorted(codecs.items())
     ]
 
 
-def _many(number: int, what: str) -> str:
+def many(number: int, what: str) -> str:
+    """Return a number of things, such as ``1 batch`` or ``3 batches``."""
     ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
     return f"{number:,} {what}{ending}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["Measured", "Timeline", "measure", "rows_of", "summed"]
+__all__ = ["Measured", "Timeline", "measure", "rows_of", "summed", "with_one_width"]
 
 _WIDTHS: Final = (
     *(1_000, 10_000, 60_000, 600_000, 3_600_000, 21_600_000),
@@ -151,8 +151,7 @@ def measure(
 ) -> dict[TopicPartition, Measured]:
     """Measure all partitions, or those of one topic; ``told`` as for reading.
 
-    All timelines have spans of one width, and each has ``most_spans`` at most, unless it is longer
-    than that many times 27 years. With ``has_gaps`` those without a record do not count.
+    All timelines have spans of one width, as :func:`with_one_width` gives them.
 
     Raises:
         UnknownTopicOrPartitionError: there is no such topic.
@@ -161,15 +160,25 @@ def measure(
     found = {key: Measured(Timeline(most_spans)) for key in sorted(partitions_of(paths, topic))}
     for key, batch in read_batch_rows(paths, found, options, told):
         found[key].add(batch)
+    with_one_width(found, has_gaps=has_gaps)
+    return found
+
+
+def with_one_width(found: Mapping[TopicPartition, Measured], *, has_gaps: bool) -> None:
+    """Give all timelines spans of one width, and each as many at most as it may have.
+
+    One that is longer than that many times 27 years has more. With ``has_gaps`` spans without a
+    record do not count.
+    """
     timelines = [each.timeline for each in found.values()]
     width = max((each.width_ms for each in timelines), default=_WIDTHS[0])
     if not has_gaps:
         stamps = [number * each.width_ms for each in timelines for number in each.spans]
-        least = (max(stamps, default=0) - min(stamps, default=0)) // most_spans
+        most = min((each.most for each in timelines), default=1)
+        least = (max(stamps, default=0) - min(stamps, default=0)) // most
         width = next((each for each in _WIDTHS if each >= max(width, least)), _LARGEST)
     for each in found.values():
         each.timeline = each.timeline.widened(width)
-    return found
 
 
 def rows_of(found: Mapping[TopicPartition, Measured]) -> Iterator[dict[str, Any]]:

@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-__all__ = ["count_partitions", "read_batch_rows"]
+__all__ = ["PartitionCount", "count_partitions", "read_batch_rows"]
 
 Row = dict[str, Any]
 
 
 @dataclass(slots=True)
-class _Count:
+class PartitionCount:
+    """What is counted of a partition, from rows of ``view=batches``."""
+
     records: int = 0
     markers: int = 0
     batches: int = 0
@@ -91,7 +93,7 @@ def count_partitions(
         UnknownTopicOrPartitionError: there is no such topic.
         KafkaLogError: directories or logs that cannot be read.
     """
-    counts = {key: _Count() for key in sorted(partitions_of(paths, topic))}
+    counts = {key: PartitionCount() for key in sorted(partitions_of(paths, topic))}
     for key, batch in read_batch_rows(paths, counts, options, told):
         counts[key].add(batch)
     return [count.row(key) for key, count in counts.items()]
@@ -108,12 +110,14 @@ def read_batch_rows(
     Raises:
         KafkaLogError: directories or logs that cannot be read.
     """
+    if not partitions:
+        return
     topics = ",".join(sorted({key.topic for key in partitions}))
     given = {"path": ",".join(paths), "subscribe": topics, "view": "batches"}
     parsed = ReadOptions.parse({**given, **options})
     warn_ignored(parsed.ignored)
     with naming_way_out(parsed):
-        splits = plan_batch(parsed) if partitions else []
+        splits = plan_batch(parsed)
     for batch in read_in_threads(splits, lambda split: read_split(split, parsed, None), told):
         first = batch.slice(0, 1).to_pylist()[0]
         yield TopicPartition(first["topic"], first["partition"]), batch

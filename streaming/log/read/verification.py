@@ -31,11 +31,15 @@ _WITH_BASE_OFFSET: Final = 2
 
 
 class SegmentCheck(NamedTuple):
-    """What a check of a segment came to; batches and bytes are those of its valid batches."""
+    """What a check of a segment came to; batches and bytes are those of its valid batches.
+
+    ``is_broken`` says that batches are wrong, and not only what an index says of them.
+    """
 
     problems: list[str]
     batches: int
     bytes: int
+    is_broken: bool = False
 
 
 def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentCheck:
@@ -63,14 +67,15 @@ def check_segment(segment: LogSegment, next_base_offset: int | None) -> SegmentC
         next_offset, size, broken = valid.end
         is_whole = next_base_offset in {None, next_offset}
         if broken is not None and not (is_whole and ends_in_zeros(segment, size)):
-            return SegmentCheck([str(broken)], batches, size)
-    if next_base_offset is not None and next_offset > next_base_offset:
+            return SegmentCheck([str(broken)], batches, size, is_broken=True)
+    overlaps = next_base_offset is not None and next_offset > next_base_offset
+    if overlaps:
         problems.append(
             f"{segment.path} ends at offset {next_offset}, but the next segment begins at "
             f"{next_base_offset}"
         )
     problems += [problem for check in checks if (problem := check.problem(next_offset)) is not None]
-    return SegmentCheck(problems, batches, size)
+    return SegmentCheck(problems, batches, size, is_broken=overlaps)
 
 
 class _Entries(NamedTuple):
