@@ -27,6 +27,7 @@ from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.pipelines import run_pipeline
 from kafkalog.jobs.cli.plot import plot
+from kafkalog.jobs.cli.report import report
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
 from kafkalog.jobs.cli.sql import sql
@@ -105,6 +106,7 @@ app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
 app.command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
 app.command(epilog="Example: kafkalog stats /logs --topic t")(stats)
 app.command(epilog="Example: kafkalog plot /logs --topic t")(plot)
+app.command(epilog="Example: kafkalog report /logs --html /backup/report.html")(report)
 app.command(epilog="Example: kafkalog groups /logs")(groups)
 app.command(
     "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"

@@ -1,0 +1,79 @@
+"""The command that puts what is to know about log directories on one page: ``report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, progress_bar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.jobs.report.facts import Facts
+    from kafkalog.jobs.report.findings import Finding
+
+__all__ = ["report"]
+
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Write a page for a browser.")
+]
+Checkpoint = Annotated[
+    list[str] | None,
+    typer.Option(help="Show this Spark query too, by its checkpoint folder; may be repeated."),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify/--no-verify", help="Check every batch and index, which reads the logs once more."
+    ),
+]
+
+
+def report(
+    paths: Paths,
+    html: Html = None,
+    checkpoint: Checkpoint = None,
+    verify: Verify = True,
+    as_json: Json = False,
+) -> None:
+    """Show what is in here, how it grew, who reads it, what is wrong and what to do."""
+    with one_line_errors():
+        from kafkalog.jobs.report.facts import gather  # noqa: PLC0415
+        from kafkalog.jobs.report.findings import find_problems  # noqa: PLC0415
+        from kafkalog.jobs.report.page import page_of  # noqa: PLC0415
+        from kafkalog.jobs.report.target import check_target, write_page  # noqa: PLC0415
+
+        if html is not None:
+            check_target(html, paths)
+        with progress_bar() as told:
+            facts = gather(paths, checkpoint or (), told, checks=verify)
+        findings = find_problems(facts)
+        if html is not None:
+            write_page(html, page_of(facts, findings), paths)
+    _print(facts, findings, html, as_json=as_json)
+    exit_if(each.is_problem for each in findings)
+
+
+def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_json: bool) -> None:
+    from kafkalog.jobs.report import text  # noqa: PLC0415
+    from kafkalog.jobs.report.findings import new_warnings  # noqa: PLC0415
+    from kafkalog.jobs.report.summary import facts_as_rows  # noqa: PLC0415
+
+    if as_json:
+        print_rows(list(facts_as_rows(facts, findings)), as_json=True)
+        return
+    if html is None:
+        for rows in (text.topic_table(facts), text.reader_table(facts)):
+            print_rows(rows, as_json=False)
+            if rows:
+                typer.echo()
+    for warning in new_warnings(facts, findings):
+        typer.echo(f"WARNING {warning}", err=True)
+    for line in text.finding_lines(findings):
+        typer.echo(line)
+    where = "" if html is None else f"{html}: "
+    typer.echo(f"{where}{text.summary_line(facts, findings)}")

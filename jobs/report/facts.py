@@ -1,0 +1,133 @@
+"""What a report is made of: the rows of the commands that look, from one round over the logs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.checkpoints.committed import load_committed
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.system import system
+from kafkalog.jobs.cli.batch_rows import Verified, verified
+from kafkalog.jobs.cli.group_rows import list_groups
+from kafkalog.jobs.cli.log_dirs import log_dirs_of, partitions_of
+from kafkalog.jobs.cli.topic_rows import describe_partitions, list_offsets, list_topics
+from kafkalog.jobs.lag.meter import LagMeter
+from kafkalog.jobs.lag.readers import ReadersNamed
+from kafkalog.jobs.plots.figures import Measured, Timeline, with_one_width
+from kafkalog.jobs.records.counting import PartitionCount, read_batch_rows
+from kafkalog.jobs.report.warnings_heard import heard_warnings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kafkalog.model import TopicPartition
+
+__all__ = ["Facts", "gather"]
+
+Row = dict[str, Any]
+
+_MOST_SPANS: Final = 96
+_READING: Final = {"onCorruptRecord": "skip", "failOnDataLoss": "false"}
+"""Damage is told by what verifies; what lies around it is counted."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What was found. Rows are those of the commands with the same names; sizes bytes, times ms.
+
+    ``unknown`` has what could not be found out: a part of the report, and why. ``warnings`` are
+    those that were logged meanwhile.
+    """
+
+    paths: Sequence[str]
+    made_at: int
+    checks: bool = True
+    is_ours: bool = False
+    """Whether the sink has the directories; else they are a broker's, or a copy of a broker's."""
+    topics: list[Row] = field(default_factory=list)
+    partitions: list[Row] = field(default_factory=list)
+    offsets: list[Row] = field(default_factory=list)
+    counts: list[Row] = field(default_factory=list)
+    measured: dict[TopicPartition, Measured] = field(default_factory=dict)
+    groups: list[Row] = field(default_factory=list)
+    readers: list[Row] = field(default_factory=list)
+    verified: list[Verified] = field(default_factory=list)
+    unknown: dict[str, KafkaLogError] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def gather(
+    paths: Sequence[str],
+    checkpoints: Sequence[str],
+    told: Callable[[int, int], object],
+    *,
+    checks: bool,
+) -> Facts:
+    """Look at log directories; a part that cannot be found out leaves the others as they are.
+
+    Args:
+        paths: the log directories that belong together.
+        checkpoints: folders of queries whose lag is wanted.
+        told: called with the bytes that are read, and those to read.
+        checks: whether each batch and each index is verified, which reads the logs again.
+
+    Raises:
+        OptionError: a checkpoint that is none, or paths that name no log directory.
+        LogDirectoryError: there is no partition, and nothing shows that there ever was one.
+        CheckpointError: a checkpoint that cannot be read.
+    """
+    facts = Facts(tuple(paths), system.time_ns() // 1_000_000, checks)
+    with heard_warnings(facts.warnings):
+        there = sorted(partitions_of(paths, None))
+        facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in there}
+        if checkpoints:
+            named = ReadersNamed(checkpoints=checkpoints)
+            facts.readers = LagMeter(paths, named).look()
+        _describe(facts)
+        _read(facts, told)
+    return facts
+
+
+def _describe(facts: Facts) -> None:
+    """Find out what costs little: topics, partitions, groups."""
+    paths = facts.paths
+    try:
+        facts.is_ours = load_committed(log_dirs_of(paths).paths).state is not None
+    except KafkaLogError:
+        facts.is_ours = True  # what cannot be read was written by the sink
+    finders: dict[str, Callable[[], list[Row]]] = {
+        "topics": lambda: list_topics(paths),
+        "partitions": lambda: describe_partitions(paths, None),
+        "offsets": lambda: list_offsets(paths, None),
+        "groups": lambda: list_groups(paths),
+    }
+    for name, find in finders.items():
+        try:
+            setattr(facts, name, find())
+        except KafkaLogError as error:
+            facts.unknown[name] = error
+
+
+def _read(facts: Facts, told: Callable[[int, int], object]) -> None:
+    """Read the logs: what their batches say, then whether all is sound."""
+    size = sum(row["bytes"] for row in facts.topics) * (2 if facts.checks else 1)
+    done = 0
+    counts = {key: PartitionCount() for key in facts.measured}
+    try:
+        for key, batch in read_batch_rows(
+            facts.paths, counts, _READING, lambda read, _: told(read, max(size, read))
+        ):
+            counts[key].add(batch)
+            facts.measured[key].add(batch)
+    except KafkaLogError as error:
+        facts.unknown["records"] = error
+        facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in counts}
+    else:
+        facts.counts = [count.row(key) for key, count in counts.items()]
+    with_one_width(facts.measured, has_gaps=False)
+    done = sum(row["bytes"] for row in facts.counts)
+    for each in verified(facts.paths, None) if facts.checks else ():
+        facts.verified.append(each)
+        done += each.row.get("bytes", 0)
+        told(done, max(size, done))

@@ -1,0 +1,216 @@
+"""What is wrong with log directories, and which command mends it."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.jobs.cli.batch_rows import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kafkalog.jobs.report.facts import Facts
+
+__all__ = ["Finding", "find_problems", "new_warnings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong: where, what, and what to do.
+
+    ``is_problem`` is False for what is worth knowing and damages nothing. ``commands`` are lines
+    for a shell: the first of them changes nothing, where there is such a one.
+    """
+
+    is_problem: bool
+    where: str
+    texts: Sequence[str]
+    advice: str
+    commands: Sequence[str] = ()
+
+    def row(self) -> dict[str, Any]:
+        """Return it as a row of plain values."""
+        return {
+            "kind": "finding",
+            "problem": self.is_problem,
+            "where": self.where,
+            "texts": list(self.texts),
+            "advice": self.advice,
+            "commands": list(self.commands),
+        }
+
+
+def find_problems(facts: Facts) -> list[Finding]:
+    """Return what is wrong, problems first."""
+    found = [
+        *_unknown(facts),
+        *_unfinished(facts),
+        *_verified(facts),
+        *_unchecked_ends(facts),
+        *_groups(facts),
+        *_unread(facts),
+    ]
+    return sorted(found, key=lambda each: not each.is_problem)
+
+
+_PARTS: Final = {
+    "topics": "topics",
+    "partitions": "partitions",
+    "offsets": "committed ends",
+    "groups": "consumer groups",
+    "records": "records and their batches",
+}
+
+
+def _unknown(facts: Facts) -> Iterator[Finding]:
+    errors: dict[str, tuple[str, list[str]]] = {}
+    for part, error in facts.unknown.items():
+        errors.setdefault(str(error), (error.remedy, []))[1].append(_PARTS[part])
+    for text, (remedy, parts) in errors.items():
+        where = f"{', '.join(parts)}: not all is known"
+        yield Finding(True, where, [text], _without_marks(remedy), [_line("verify", facts)])
+
+
+def _without_marks(remedy: str) -> str:
+    return remedy.replace("`", "")
+
+
+def new_warnings(facts: Facts, findings: Sequence[Finding]) -> list[str]:
+    """Return what was logged while the facts were gathered, but for what the findings say."""
+    said = [text for each in findings for text in each.texts]
+    return [
+        text for text in facts.warnings if not any(text in each or each in text for each in said)
+    ]
+
+
+def _unfinished(facts: Facts) -> Iterator[Finding]:
+    names = [_name(row) for row in facts.partitions if row["unfinished"]]
+    if names:
+        yield Finding(
+            True,
+            "an unfinished commit",
+            [f"A write to {', '.join(names)} was cut off. Readers do not see any of it."],
+            "The next write takes it back by itself. Until then this does:",
+            [_line("recover", facts, "--dry-run"), _line("recover", facts)],
+        )
+
+
+def _verified(facts: Facts) -> Iterator[Finding]:
+    said = {str(error) for error in facts.unknown.values()}
+    wrong: dict[tuple[Fault, str], list[dict[str, Any]]] = {}
+    for row, fault in facts.verified:
+        if fault is not None and row["problem"] not in said:
+            wrong.setdefault((fault, _name(row)), []).append(row)
+    for (fault, name), rows in wrong.items():
+        texts = [row["problem"] for row in rows]
+        yield Finding(True, name, texts, _ADVICE[fault], _remedy(facts, fault, rows[0]))
+
+
+_ADVICE: Final = {
+    Fault.BATCHES: "Put the file back from a copy or a replica. If there is none, see what would "
+    "be lost, then drop it with --drop, or end the log there with --cut.",
+    Fault.INDEXES: "Readers scan the segment instead, which is slower and loses nothing. Build the "
+    "index again from the log:",
+    Fault.LOG_END: "Put the folder back from a copy or a replica that reaches further. If there is "
+    "none, accept this end with --cut, or keep the missing offsets as a gap with --drop.",
+    Fault.MISSING: "Name all directories of the set, see that each is mounted, and restore what is "
+    "gone. If a broker moved or removed it, take the directories over from that broker.",
+    Fault.STATE: "What the directories say of themselves cannot be trusted. This says what can be "
+    "done:",
+}
+_REBUILD: Final = ("python", "-m", "kafkalog.jobs.rebuild")
+
+
+def _remedy(facts: Facts, fault: Fault, row: dict[str, Any]) -> list[str]:
+    """Return the commands that go with a fault."""
+    if fault in {Fault.BATCHES, Fault.LOG_END}:
+        return [_line("salvage", facts, _name(row))]
+    if fault is Fault.INDEXES:
+        where = ["--topic", row["topic"], "--partition", str(row["partition"])]
+        return [shlex.join([*_REBUILD, ",".join(facts.paths), *where])]
+    return [_line("takeover" if fault is Fault.MISSING else "recover", facts, "--dry-run")]
+
+
+def _unchecked_ends(facts: Facts) -> Iterator[Finding]:
+    """Say what is missing by the committed ends alone, if nothing was verified."""
+    for row in () if facts.checks else facts.offsets:
+        if row["missing"]:
+            text = f"{row['missing']:,} offsets were committed and are not in the log"
+            commands = _remedy(facts, Fault.LOG_END, row)
+            yield Finding(True, _name(row), [text], _ADVICE[Fault.LOG_END], commands)
+
+
+def _groups(facts: Facts) -> Iterator[Finding]:
+    starts = {(row["topic"], row["partition"]): row["start"] for row in facts.offsets}
+    rows = [row for row in facts.groups if row["topic"] is not None]
+    for (group, topic), each in groupby(rows, lambda row: (row["group"], row["topic"])):
+        ours = list(each)
+        wrong = [_at(row, row["problem"]) for row in ours if row["problem"]]
+        if wrong:
+            is_there = any(row["end"] is not None for row in ours)
+            yield _reset(facts, group, topic, wrong, "latest" if is_there else None)
+        lost = []
+        for row in ours:
+            start, offset = starts.get((topic, row["partition"])), row["offset"]
+            if not row["problem"] and None not in {start, offset} and offset < start:
+                text = f"the group stands at {offset:,}, and the log begins at {start:,}"
+                lost.append(_at(row, text))
+        if lost:
+            yield _reset(facts, group, topic, lost, "earliest")
+
+
+def _at(row: dict[str, Any], text: str) -> str:
+    return f"partition {row['partition']}: {text}"
+
+
+_GO_ON: Final = {
+    "latest": "If the log was cut or made anew, let the group go on at its end (or at earliest, to "
+    "read all again)",
+    "earliest": "Records were deleted before the group read them. A consumer goes on by its "
+    "auto.offset.reset. To decide it now, let the group go on at the start",
+    None: "The topic is not in these directories. If it is gone for good, forget the group",
+}
+_KAFKAS: Final = ("kafka-consumer-groups", "--bootstrap-server", "localhost:9092")
+
+
+def _reset(facts: Facts, group: str, topic: str, texts: list[str], to: str | None) -> Finding:
+    """Return a finding about a group's positions in a topic, and where it should go on."""
+    named, of_topic = ["--group", group], ["--topic", topic]
+    advice = f"{_GO_ON[to]}:"
+    if not facts.is_ours:
+        act = ["--delete-offsets"] if to is None else ["--reset-offsets", f"--to-{to}", "--dry-run"]
+        line = shlex.join([*_KAFKAS, *named, *of_topic, *act])
+        advice = f"{_GO_ON[to]}, with the broker that has the directories:"
+    elif to is None:
+        line = _line("groups delete", facts, *named, "--dry-run")
+    else:
+        line = _line("groups reset", facts, *named, *of_topic, "--to", to, "--dry-run")
+    return Finding(to != "earliest", f"group {group} in {topic}", texts, advice, [line])
+
+
+def _unread(facts: Facts) -> Iterator[Finding]:
+    rows = [row for row in facts.offsets if row["unread"]]
+    if rows:
+        words = ["--topic", rows[0]["topic"], "--records", "--set", "readUpTo=logEnd"]
+        yield Finding(
+            False,
+            "records above the committed end",
+            [f"{_name(row)}: {row['unread']:,} offsets from {row['end']:,} on" for row in rows],
+            "Nobody reads them, as nothing says that they are committed. Of a copy whose broker is "
+            "gone, the option readUpTo=logEnd reads them:",
+            [_line("dump", facts, *words)],
+        )
+
+
+def _line(command: str, facts: Facts, *words: str) -> str:
+    return shlex.join(["kafkalog", *command.split(), *facts.paths, *words])
+
+
+def _name(row: dict[str, Any]) -> str:
+    if row["topic"] is None:
+        return "the log directories"
+    topic: str = row["topic"]
+    return topic if row["partition"] is None else f"{topic}-{row['partition']}"

@@ -1,0 +1,69 @@
+"""Build HTML from parts: whatever is not markup already is escaped.
+
+It is written so that it is well-formed XML, too.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["NOTHING", "Markup", "joined", "shown", "tag"]
+
+_UNSAFE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+"""What HTML or XML does not allow, and what is invisible or turns the direction of a text."""
+
+
+class Markup(str):
+    """Text that is HTML already."""
+
+    __slots__ = ()
+
+
+NOTHING: Final = Markup()
+
+
+def shown(value: object) -> Markup:
+    """Return any text as HTML; characters that cannot be seen by their numbers."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(escape(_UNSAFE.sub(_numbered, str(value))))
+
+
+def _numbered(found: re.Match[str]) -> str:
+    char = found.group()
+    if char == "\n":
+        return " "
+    name = unicodedata.category(char)
+    return f"\\x{ord(char):02x}" if name == "Cc" else f"\\u{ord(char):04x}"
+
+
+def joined(parts: Iterable[object], between: str = "") -> Markup:
+    """Return parts one after the other."""
+    return Markup(between.join(shown(part) for part in parts))
+
+
+def tag(name: str, /, *children: object, **attributes: object) -> Markup:
+    """Return an element. Of an attribute's name ``class_`` is ``class``, other ``_`` are ``-``.
+
+    An attribute that is None is left out; one that is True has its name as its value.
+    """
+    words = [name]
+    for key, value in attributes.items():
+        if value is not None and value is not False:
+            known = key.rstrip("_").replace("_", "-")
+            words.append(f'{known}="{shown(known if value is True else value)}"')
+    start = " ".join(words)
+    if not children:
+        return Markup(f"<{start} />" if name in _VOID else f"<{start}></{name}>")
+    return Markup(f"<{start}>{joined(children)}</{name}>")
+
+
+_VOID: Final = {"meta", "rect", "line", "path", "br", "circle"}

@@ -1,0 +1,94 @@
+"""What a report adds up, for the page and for ``--json``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from kafkalog.jobs.plots.figures import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from kafkalog.jobs.report.facts import Facts
+    from kafkalog.jobs.report.findings import Finding
+
+__all__ = ["facts_as_rows", "is_internal", "summary_of", "topic_rows"]
+
+Row = dict[str, Any]
+
+
+def is_internal(topic: str) -> bool:
+    """Return whether a topic is Kafka's own, by its name."""
+    return topic.startswith("__")
+
+
+def summary_of(facts: Facts, findings: Sequence[Finding]) -> Row:
+    """Return what is in log directories as one row; None where that could not be found out."""
+    counts, is_known = facts.counts, "records" not in facts.unknown
+    firsts = [row["firstTimestamp"] for row in counts if row["firstTimestamp"] is not None]
+    lasts = [row["lastTimestamp"] for row in counts if row["lastTimestamp"] is not None]
+    return {
+        "paths": list(facts.paths),
+        "time": facts.made_at,
+        "topics": len({key.topic for key in facts.measured}),
+        "partitions": len(facts.measured),
+        "records": sum(row["records"] for row in counts) if is_known else None,
+        "batches": sum(row["batches"] for row in counts) if is_known else None,
+        "bytes": sum(row["bytes"] for row in facts.topics),
+        "firstTimestamp": min(firsts, default=None),
+        "lastTimestamp": max(lasts, default=None),
+        "groups": None if "groups" in facts.unknown else len({r["group"] for r in facts.groups}),
+        "verified": facts.checks,
+        "problems": sum(each.is_problem for each in findings),
+    }
+
+
+def topic_rows(facts: Facts) -> list[Row]:
+    """Return a row for each topic, of all its partitions: the largest first, internal ones last."""
+    if "records" in facts.unknown:
+        rows = {row["topic"]: {**_UNKNOWN, **row} for row in facts.topics}
+    else:
+        rows = _added_up(facts)
+    return sorted(
+        rows.values(), key=lambda row: (is_internal(row["topic"]), -row["bytes"], row["topic"])
+    )
+
+
+_TIMES: Final[Row] = {"firstTimestamp": None, "lastTimestamp": None}
+_UNKNOWN: Final[Row] = {**dict.fromkeys(("records", "batches", "markers")), "codecs": {}, **_TIMES}
+
+
+def _added_up(facts: Facts) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for count in facts.counts:
+        row = rows.setdefault(count["topic"], _no_topic(count["topic"]))
+        row["partitions"] += 1
+        for name in ("records", "batches", "bytes", "markers"):
+            row[name] += count[name]
+        for codec, batches in count["codecs"].items():
+            row["codecs"][codec] = row["codecs"].get(codec, 0) + batches
+        for name, choose in (("firstTimestamp", min), ("lastTimestamp", max)):
+            known = [each for each in (row[name], count[name]) if each is not None]
+            row[name] = choose(known, default=None)
+    return rows
+
+
+def _no_topic(topic: str) -> Row:
+    zeros = dict.fromkeys(("partitions", "records", "batches", "bytes", "markers"), 0)
+    return {"topic": topic, **zeros, "codecs": {}, **_TIMES}
+
+
+def facts_as_rows(facts: Facts, findings: Sequence[Finding]) -> Iterator[Row]:
+    """Yield all facts as rows of plain values; ``kind`` says of what one is."""
+    yield {"kind": "summary", **summary_of(facts, findings)}
+    yield from (each.row() for each in findings)
+    yield from ({"kind": "warning", "text": text} for text in facts.warnings)
+    for kind, rows in {
+        "topic": facts.topics,
+        "partition": facts.partitions,
+        "stats": facts.counts,
+        "group": facts.groups,
+        "reader": facts.readers,
+    }.items():
+        yield from ({"kind": kind, **row} for row in rows)
+    yield from rows_of(facts.measured)

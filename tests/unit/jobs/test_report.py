@@ -1,0 +1,301 @@
+"""``kafkalog report`` puts on one page what the commands that look have found."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import pyarrow as pa
+import pytest
+from tests.support.corpus import CASES, UnpackedCase
+from typer.testing import CliRunner
+
+import kafkalog
+from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.report.page import MARK
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.sink.group_writer import GroupWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STAMP = 1_700_000_000_000
+DAY = 86_400_000
+SAME = {"stats": "stats", "group": "groups", "topic": "topics", "partition": "describe"}
+
+
+def call(*words: object) -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    return done.exit_code, done.output
+
+
+def call_json(*words: object) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(app, [*map(str, words), "--json"])
+    assert done.exit_code in {0, 1}, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def page(file: Path, *words: object, code: int = 0) -> ET.Element:
+    """Return the page that is made of log directories, parsed; it must name no other resource."""
+    ended, output = call("report", *words, "--html", file)
+    assert ended == code, output
+    text = file.read_text()
+    assert text.startswith(MARK)
+    assert not re.search("https?:|//|@import|url\\(|<script|<link|<img", text)
+    return ET.fromstring(text)
+
+
+def texts(element: ET.Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def cells(found: ET.Element, heading: str, columns: int | None = None) -> Iterator[list[str]]:
+    """Give the rows of the first table whose first heading that is."""
+    for table in found.iter("table"):
+        if texts(next(table.iter("th"))) == heading:
+            for row in table.findall("tbody/tr"):
+                yield [texts(cell) for cell in row]
+            return
+
+
+def commands(found: ET.Element) -> list[list[str]]:
+    """Give the commands of the page, as words."""
+    return [shlex.split(texts(line)) for line in found.iterfind(".//pre/code/span")]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Give a directory with two topics, one of two days, and a group."""
+    path = tmp_path / "log"
+    for day in range(2):
+        stamps = pa.array([STAMP + day * DAY] * 4, pa.timestamp("ms"))
+        table = pa.table({"value": ["v"] * 4, "timestamp": stamps})
+        kafkalog.append(path, "flights", table, options={"compression.type": "zstd"})
+    kafkalog.append(path, "t", pa.table({"value": ["w"] * 3}))
+    GroupWriter([str(path)], "billing").commit({TopicPartition("flights", 0): 2})
+    return path
+
+
+def test_the_page_says_what_is_there_and_who_reads_it(log: Path, tmp_path: Path) -> None:
+    found = page(tmp_path / "r.html", log)
+    text = texts(found)
+    assert "Nothing is wrong." in text
+    assert "Records from 2023-11-14 22:13:20" in text
+    topics = [row[:3] for row in cells(found, "Topic")]
+    assert topics[0] == ["flights", "1", "8"]
+    assert [each[0] for each in topics[1:]] == ["t", "__consumer_offsets"]
+    assert ["billing", "Empty", "0", "flights", "1", "6"] in [
+        row[:6] for row in cells(found, "Reader")
+    ]
+    assert len([*found.iter("svg")]) == 3 + len(topics)
+
+
+def test_json_has_what_the_other_commands_find(log: Path) -> None:
+    rows = call_json("report", log)
+    for kind, command in SAME.items():
+        ours = [{**row} for row in rows if row["kind"] == kind]
+        theirs = call_json(command, log)
+        for row in (*ours, *theirs):
+            row.pop("kind", None)
+            row.pop("behindMs", None)
+        assert ours == theirs
+        assert ours
+    (summary,) = (row for row in rows if row["kind"] == "summary")
+    assert (summary["topics"], summary["records"], summary["problems"]) == (3, 12, 0)
+    plotted = [row for row in rows if row["kind"] in {"time", "segment", "batchSize", "codec"}]
+    assert {row["kind"] for row in plotted} == {"time", "segment", "batchSize", "codec"}
+
+
+def test_text_says_the_same_in_short(log: Path, tmp_path: Path) -> None:
+    code, text = call("report", log)
+    assert code == 0
+    lines = text.splitlines()
+    assert lines[-1].startswith("3 topics, 52 partitions, 12 records, ")
+    assert lines[-1].endswith(", 1 group, 0 problems")
+    assert any(line.startswith("billing ") for line in lines)
+    code, text = call("report", log, "--html", tmp_path / "r.html")
+    assert text.splitlines() == [f"{tmp_path / 'r.html'}: {lines[-1]}"]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_brokers_wrote_is_on_the_page(name: str, tmp_path: Path) -> None:
+    case = UnpackedCase(name, tmp_path)
+    paths = case.path.split(",")
+    rows = call_json("report", *paths)
+    problems = [row for row in rows if row["kind"] == "finding" and row["problem"]]
+    found = page(tmp_path / "r.html", *paths, code=1 if problems else 0)
+    counted = {row["topic"]: row["records"] for row in call_json("stats", *paths)}
+    assert {row[0] for row in cells(found, "Topic")} == {*counted}
+    assert len(commands(found)) >= len(problems)
+    assert case.changed_files() == []
+
+
+def test_each_problem_comes_with_a_command_that_mends_it(log: Path, tmp_path: Path) -> None:
+    """The page's commands are run as they stand there, but that something is to be decided."""
+    segment = log / "flights-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    (log / "t-0" / f"{0:020d}.index").write_bytes(b"1" * 8)
+    found = page(tmp_path / "r.html", log, code=1)
+    articles = [texts(each) for each in found.iter("article")]
+    assert len(articles) == 2
+    assert "flights-0" in articles[0]
+    assert "wrong checksum" in articles[0]
+    assert "t-0" in articles[1]
+    assert "1 index" not in articles[1]
+    salvage, rebuild = commands(found)
+    (place,) = call_json(*salvage[1:])
+    assert call(*salvage[1:], "--drop", place["place"])[0] == 0
+    subprocess.run([sys.executable, *rebuild[1:]], check=True, capture_output=True)
+    mended = page(tmp_path / "r.html", log)
+    assert [*mended.iter("article")] == []
+
+
+def test_a_group_above_the_end_is_set_back_by_the_command(log: Path, tmp_path: Path) -> None:
+    writer = GroupWriter([str(log)], "lost group")
+    writer.commit({TopicPartition("flights", 0): 99, TopicPartition("t", 0): 1})
+    found = page(tmp_path / "r.html", log, code=1)
+    ((_, *words),) = commands(found)
+    assert words[:2] == ["groups", "reset"]
+    assert words[-1] == "--dry-run"
+    assert call(*words[:-1])[0] == 0
+    assert [*page(tmp_path / "r.html", log).iter("article")] == []
+
+
+def test_records_deleted_before_a_group_read_them_are_a_note(log: Path, tmp_path: Path) -> None:
+    assert call("delete-records", log, "--offsets", '{"flights":{"0":4}}')[0] == 0
+    found = page(tmp_path / "r.html", log)
+    (article,) = found.iter("article")
+    assert "the group stands at 2, and the log begins at 4" in texts(article)
+    ((_, *words),) = commands(found)
+    assert words[words.index("--to") + 1] == "earliest"
+
+
+def test_what_is_missing_and_what_cannot_be_trusted_is_told(log: Path, tmp_path: Path) -> None:
+    table = pa.table({"value": ["a", "b"], "partition": pa.array([0, 1], pa.int32())})
+    kafkalog.append(log, "u", table, options={"numPartitions": "2"})
+    (log / "u-1").rename(tmp_path / "u-1")
+    found = page(tmp_path / "r.html", log, code=1)
+    (article,) = found.iter("article")
+    assert "offsets up to 1 were committed, and the partition has no folder" in texts(article)
+    (log / "kafkalog.commit").write_bytes(b"damaged")
+    found = page(tmp_path / "r.html", log, code=1)
+    assert "kafkalog.commit" in texts(found)
+    assert "flights" in {row[0] for row in cells(found, "Topic")}
+
+
+def test_names_of_strangers_are_text(tmp_path: Path) -> None:
+    log = tmp_path / "<b>\"&amp;' log"
+    kafkalog.append(log, "t", pa.table({"value": ["v"]}))
+    name = "<script>alert('1')</script>\x1b[31m\u202e\x00&"
+    GroupWriter([str(log)], name).commit({TopicPartition("t", 0): 5})
+    found = page(tmp_path / "r.html", log, code=1)
+    shown = "<script>alert('1')</script>\\x1b[31m\\u202e\\x00&"
+    assert shown in {row[0] for row in cells(found, "Reader")}
+    assert str(log) in texts(found)
+    assert not [*found.iter("script")]
+
+
+def test_a_file_that_is_no_report_stays_as_it_is(log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("mine")
+    link = tmp_path / "link.html"
+    link.symlink_to(log / "t-0" / f"{0:020d}.log")
+    before = {path: path.read_bytes() for path in log.rglob("*") if path.is_file()}
+    for target, said in {
+        file: "is there already, and is no report",
+        link: "is there already, and is no report",
+        log / "t-0" / f"{0:020d}.log": "lies in the log directory",
+        log / "new.html": "lies in the log directory",
+        log / "t-0" / "new.html": "lies in the log directory",
+        log: "which is a folder",
+        tmp_path / "missing" / "r.html": "is no folder",
+    }.items():
+        code, text = call("report", log, "--html", target)
+        assert (code, said in text, text.count("\n")) == (2, True, 1), text
+    assert file.read_text() == "mine"
+    assert {path: path.read_bytes() for path in log.rglob("*") if path.is_file()} == before
+
+
+def test_an_earlier_report_is_replaced_whole_or_not_at_all(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "r.html"
+    page(file, log)
+    before = file.read_bytes()
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.files.atomic.write_all", fails)
+        code, text = call("report", log, "--html", file)
+    assert (code, text) == (2, f"{file} cannot be written: No space left on device\n")
+    assert file.read_bytes() == before
+    assert {each.name for each in tmp_path.iterdir()} == {"log", "r.html"}
+    kafkalog.append(log, "t", pa.table({"value": ["w"]}))
+    page(file, log)
+    assert file.read_bytes() != before
+
+
+def test_directories_without_a_log_are_refused_and_empty_ones_are_a_page(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    code, text = call("report", tmp_path / "empty", "--html", tmp_path / "r.html")
+    assert (code, "is empty: no sink and no broker" in text) == (2, True)
+    assert not (tmp_path / "r.html").exists()
+    assert call("create", tmp_path / "log", "--topic", "t")[0] == 0
+    found = page(tmp_path / "r.html", tmp_path / "log")
+    assert [row[:3] for row in cells(found, "Topic")] == [["t", "1", "0"]]
+    assert call("delete", tmp_path / "log", "--topic", "t")[0] == 0
+    assert "There is no partition here yet." in texts(page(tmp_path / "r.html", tmp_path / "log"))
+
+
+def test_without_a_check_the_page_says_so(log: Path, tmp_path: Path) -> None:
+    segment = log / "t-0" / f"{0:020d}.index"
+    segment.write_bytes(b"1" * 8)
+    text = texts(page(tmp_path / "r.html", log, "--no-verify"))
+    assert "Batches and indexes were not verified" in text
+    assert "Nothing wrong was seen." in text
+
+
+def test_a_query_is_shown_by_its_checkpoint(log: Path, tmp_path: Path) -> None:
+    for name, text in {
+        "offsets/0": 'v1\n{}\n{"flights":{"0":3}}',
+        "commits/0": 'v1\n{"nextBatchWatermarkMs":0}',
+    }.items():
+        (tmp_path / "query" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "query" / name).write_text(text)
+    found = page(tmp_path / "r.html", log, "--checkpoint", tmp_path / "query")
+    readers = {row[0]: row for row in cells(found, "Reader")}
+    assert "5" in readers[str(tmp_path / "query")]
+
+
+def test_on_a_terminal_a_bar_shows_that_it_works(log: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    script = "from kafkalog.jobs.cli.app import main; main()"
+    words = [sys.executable, "-c", script, "report", log, "--html", tmp_path / "r.html"]
+    wide = {**os.environ, "TERM": "xterm", "COLUMNS": "400"}
+    with subprocess.Popen(words, stdout=theirs, stderr=theirs, env=wide) as process:
+        os.close(theirs)
+        shown = "".join(read_all(ours))
+    os.close(ours)
+    assert process.returncode == 0, shown
+    assert "\u2501" in shown
+    assert shown.rstrip().endswith("0 problems")
+
+
+def read_all(terminal: int) -> Iterator[str]:
+    """Give what is printed to a terminal, until nobody has it open any more."""
+    with suppress(OSError):
+        while data := os.read(terminal, 1 << 16):
+            yield data.decode(errors="replace")
