@@ -1,4 +1,4 @@
-"""The blocks of docs/recipes.md, and how they are run: one after the other in one folder."""
+"""The blocks of docs/recipes.md and docs/first-hour.md, run one after the other in one folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["PAGE", "Block", "blocks_of", "follow"]
+__all__ = ["FIRST_HOUR", "PAGE", "Block", "blocks_of", "blocks_on", "follow"]
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "recipes.md"
+FIRST_HOUR: Final = PAGE.with_name("first-hour.md")
 Block = tuple[str, str]
 """A language, empty for what a shell is given or shows, and the text."""
+
+_HOME: Final = "/home/ada"
+"""The folder of who follows a page, as its blocks show it."""
 
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FIRST_WITH_SPARK: Final = "## A topic as a Delta table"
@@ -33,22 +37,38 @@ def blocks_of(*, with_spark: bool) -> list[Block]:
     return [*without[:_THE_TOPIC], *_BLOCK.findall(rest)] if with_spark else without
 
 
-def follow(blocks: Sequence[Block], folder: Path, names: Mapping[str, Any]) -> None:
+def blocks_on(page: Path) -> list[Block]:
+    """Return all blocks of a page."""
+    return _BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def follow(
+    blocks: Sequence[Block], folder: Path, names: Mapping[str, Any], *, in_one_python: bool = False
+) -> None:
     """Run blocks, and compare what they print with what the page shows.
 
-    The process is in ``folder`` already, for Python's blocks; ``names`` are what these know. What
-    Python prints is in the block after it, which has no command.
+    The process is in ``folder`` already, for Python's blocks; ``names`` are what these know, and
+    what earlier ones have named if all are run ``in_one_python``. What Python prints is in the
+    block after it, which has no command.
     """
     printed = ""
+    known = dict(names)
     for language, block in blocks:
         if language == "python":
             with redirect_stdout(io.StringIO()) as out:
-                exec(compile(block, str(PAGE), "exec"), dict(names))
+                exec(compile(block, block[:80], "exec"), known if in_one_python else dict(names))
             printed = out.getvalue()
         elif block.startswith("$ "):
-            assert _shell(block, folder) == _comparable(block)
+            _compare(_shell(block, folder), block)
         else:
-            assert _comparable(printed) == _comparable(block)
+            _compare(printed, block)
+            printed = ""
+    assert not printed, "the page does not show what its last block prints"
+
+
+def _compare(found: str, block: str) -> None:
+    found, shown = _comparable(found), _comparable(block)
+    assert found == shown, f"the page shows\n{shown}and this is what came:\n{found}"
 
 
 def _shell(block: str, folder: Path) -> str:
@@ -67,10 +87,12 @@ def _shell(block: str, folder: Path) -> str:
         )
         assert ran.returncode == 0, f"{line}\n{ran.stdout}{ran.stderr}"
         shown += line + "\n" + ran.stdout
-    return _comparable(shown)
+    return shown.replace(str(folder), _HOME)
 
 
 def _comparable(text: str) -> str:
-    """Drop blanks at the ends of lines, which editors do not keep, and what the time was."""
+    """Drop what differs each time: times, ids of topics, and so the width of columns."""
+    text = re.sub(r"(?<![\w/-])[\w-]{22}(?![\w/.-])", "ID", text)
+    text = re.sub(r"  +", "  ", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", "TIME", text)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines() if line.strip())
