@@ -52,27 +52,31 @@ def lag(
 
 
 def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
-    """Show a table that changes in its place or, where it is read on, one after the other."""
+    """Show a table that changes in its place or, where it is read on, the rows of each look."""
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
 
     from kafkalog.files.system import system  # noqa: PLC0415
-    from kafkalog.jobs.cli.output import table_of  # noqa: PLC0415
+    from kafkalog.jobs.cli.output import Lines, each_message_once, table_of  # noqa: PLC0415
+    from kafkalog.streaming.times import shown_time  # noqa: PLC0415
 
     console = Console()
-    if as_json or not console.is_terminal:
-        while True:
-            rows = meter.look()
-            time = system.time_ns() // 1_000_000
-            if as_json:
-                print_rows([{"time": time, **row} for row in rows], as_json=True)
-            else:
-                print_rows(_without_times(rows), as_json=False)
-            system.sleep(every)
-    with Live(console=console, auto_refresh=False) as live:
-        while True:
-            live.update(table_of(_without_times(meter.look())), refresh=True)
-            system.sleep(every)
+    with each_message_once():
+        if as_json or not console.is_terminal:
+            lines = Lines()
+            while True:
+                rows = meter.look()
+                time = system.time_ns() // 1_000_000
+                if as_json:
+                    print_rows([{"time": time, **row} for row in rows], as_json=True)
+                else:
+                    shown = shown_time(time)
+                    lines.show({"time": shown, **row} for row in _without_times(rows))
+                system.sleep(every)
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(table_of(_without_times(meter.look())), refresh=True)
+                system.sleep(every)
 
 
 def _without_times(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

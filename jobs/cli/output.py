@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROBLEM",
+    "Lines",
+    "each_message_once",
     "end_with",
     "exit_if",
     "one_line_errors",
@@ -123,6 +126,52 @@ def table_of(rows: Sequence[Mapping[str, Any]], *, has_units: bool = True) -> Ta
     for row in rows:
         table.add_row(*_cells(row.get(name) for name in names))
     return table
+
+
+class Lines:
+    """A table that goes on: its names are shown once, and its rows as they come."""
+
+    def __init__(self) -> None:
+        self._widths: dict[str, int] = {}
+
+    def show(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Print rows, all with the same names, in units."""
+        from kafkalog.jobs.units import for_people  # noqa: PLC0415
+
+        shown = [dict(zip(row, _cells(row.values()), strict=True)) for row in map(for_people, rows)]
+        if shown and not self._widths:
+            shown.insert(0, {name: name for name in shown[0]})
+        for row in shown:
+            for name, cell in row.items():
+                self._widths[name] = max(len(cell), self._widths.get(name, 0))
+        for row in shown:
+            cells = (cell.ljust(self._widths[name]) for name, cell in row.items())
+            typer.echo("  ".join(cells).rstrip())
+
+
+@contextmanager
+def each_message_once() -> Iterator[None]:
+    """Log no message a second time, however often a look at the same things repeats it."""
+    filters = [(handler, _Once()) for handler in logging.getLogger().handlers]
+    for handler, once in filters:
+        handler.addFilter(once)
+    try:
+        yield
+    finally:
+        for handler, once in filters:
+            handler.removeFilter(once)
+
+
+class _Once(logging.Filter):
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = record.getMessage()
+        is_new = text not in self._seen
+        self._seen.add(text)
+        return is_new
 
 
 def _cells(values: Iterable[object]) -> list[str]:

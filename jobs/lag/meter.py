@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import CorruptRecordError, DataLossError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
+from kafkalog.files.watch import is_settled
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kafkalog.jobs.lag.readers import Reader, ReadersNamed
     from kafkalog.model import TopicPartition
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["LagMeter", "lag_of"]
 
 Row = dict[str, Any]
+
+
+class _Place(NamedTuple):
+    reader: str
+    key: TopicPartition
+    offset: int | None
+
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
@@ -38,6 +46,7 @@ class _Waiting:
     next_timestamp: int | None
 
     def row(self) -> Row:
+        """Return the fields of a row, as of now."""
         behind = None
         if self.next_timestamp is not None:
             behind = max(0, system.time_ns() // 1_000_000 - self.next_timestamp)
@@ -46,11 +55,27 @@ class _Waiting:
         return {"bytes": self.bytes, "nextTimestamp": self.next_timestamp, "behindMs": behind}
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """How far behind a position is; without that, why there is no lag."""
+
+    lag: int | None
+    waiting: _Waiting | None
+    problem: str | None = None
+
+    def row(self) -> Row:
+        """Return the fields of a row, as of now."""
+        return {"lag": self.lag, **(_UNKNOWN if self.waiting is None else self.waiting.row())}
+
+
 _UNKNOWN: Final[Row] = {"bytes": None, "nextTimestamp": None, "behindMs": None}
 
 
 class LagMeter:
-    """Looks at log directories again and again. Not thread safe."""
+    """Looks at log directories again and again; logs that are as before are not opened again.
+
+    Not thread safe.
+    """
 
     def __init__(self, paths: Sequence[str], named: ReadersNamed, topic: str | None = None) -> None:
         """Take the log directories, who reads them, and the one topic to show, or None for all.
@@ -65,6 +90,7 @@ class LagMeter:
         if topic not in {key.topic for key in self._lost}:
             partitions_of(paths, topic)
         self._watch = ends_of(paths, None)
+        self._found: dict[_Place, tuple[object, _Found]] = {}
 
     def look(self) -> list[Row]:
         """Return a row for each reader and partition as of now.
@@ -79,23 +105,40 @@ class LagMeter:
         """
         ends = self._watch.look().offsets
         rows = []
+        before, self._found = self._found, {}
         for reader in self._named.look(self._watch, ends):
             keys = set(reader.positions)
             keys |= {key for key in (*ends, *self._lost) if key.topic in reader.topics}
             rows += [
-                self._row(reader, key, ends.get(key))
+                self._row(reader, key, ends.get(key), before)
                 for key in sorted(keys)
                 if self._topic in {None, key.topic}
             ]
         return rows
 
-    def _row(self, reader: Reader, key: TopicPartition, end: int | None) -> Row:
+    def _row(
+        self,
+        reader: Reader,
+        key: TopicPartition,
+        end: int | None,
+        before: Mapping[_Place, tuple[object, _Found]],
+    ) -> Row:
         offset = reader.positions.get(key)
+        place = _Place(reader.name, key, offset)
         end_there = None if key in self._lost else end
-        found, problem = lag_of(self._watch, key, offset, end_there)
-        if problem is not None and end_there is not None:
-            _LOGGER.warning("%s in %s: %s", reader.name, key, problem)
-        return {"reader": reader.name, **key._asdict(), "offset": offset, "end": end, **found}
+        standing = None if end_there is None else self._standing(key, end_there)
+        said, found = before.get(place, (None, None))
+        if found is None or standing is None or said != standing:
+            found = _found(self._watch, key, offset, end_there)
+            if found.problem is not None and end_there is not None:
+                _LOGGER.warning("%s in %s: %s", reader.name, key, found.problem)
+        self._found[place] = standing, found
+        return {"reader": reader.name, **key._asdict(), "offset": offset, "end": end, **found.row()}
+
+    def _standing(self, key: TopicPartition, end: int) -> object | None:
+        """Return what is the same where a log is; None for one that may be changing just now."""
+        *identity, stamp = self._watch.standing(key)
+        return (end, *identity, stamp) if stamp is not None and is_settled(stamp) else None
 
 
 def lag_of(
@@ -112,21 +155,28 @@ def lag_of(
     Raises:
         KafkaLogError: the log cannot be read.
     """
-    unknown = {"lag": None, **_UNKNOWN}
+    found = _found(watch, key, offset, end)
+    return found.row(), found.problem
+
+
+def _found(watch: EndsWatch, key: TopicPartition, offset: int | None, end: int | None) -> _Found:
     if end is None:
-        return unknown, "the partition is not there"
+        return _Found(None, None, "the partition is not there")
+    if offset == end:
+        return _Found(0, _Waiting(0, None))
     if offset is not None and offset > end and not watch.reaches(key, offset):
-        return unknown, (
+        return _Found(
+            None,
+            None,
             f"offset {offset} lies above the end of the log, and {end} is committed: it is of "
-            "another log, or records are gone"
+            "another log, or records are gone",
         )
     try:
         with watch.open(key) as log:
             start = log.log_start_offset if offset is None else offset
-            waiting = _waiting(log, start, end).row()
+            return _Found(max(0, end - start), _waiting(log, start, end))
     except UnknownTopicOrPartitionError:  # deleted since
-        return unknown, "the partition is not there"
-    return {"lag": max(0, end - start), **waiting}, None
+        return _Found(None, None, "the partition is not there")
 
 
 def _waiting(log: PartitionLog, start: int, end: int) -> _Waiting:

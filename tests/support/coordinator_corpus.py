@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from tests.support.corpus import CORPUS
+from tests.support.corpus import CORPUS, UnpackedCase
 
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
@@ -95,3 +98,13 @@ def group_offsets(case: str) -> dict[str, dict[TopicPartition, tuple[int, int, s
         for group, described in groups.items()
         if described["offsets"]
     }
+
+
+def offsets_logs(case: str, directory: Path) -> list[PartitionLog]:
+    """Unpack a case and give the partitions of its __consumer_offsets, in order."""
+    unpacked = UnpackedCase(case, directory)
+    return [
+        PartitionLog(found.path, place)
+        for place, found in LogDirs(unpacked.path.split(",")).partitions().items()
+        if place.topic == OFFSETS_TOPIC
+    ]

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.remote_path import RemotePath
-from kafkalog.files.watch import Watched
+from kafkalog.files.watch import Watched, stamp_of, watchable
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -49,6 +49,7 @@ from kafkalog.streaming.store.unsynced import UnsyncedCheck
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.ends.rule import End, OffsetGap, Said
@@ -369,6 +370,15 @@ class EndsWatch:
             max_decompressed_bytes=max_decompressed_bytes,
             may_overlap=self._to_log_end,
         )
+
+    def standing(self, topic_partition: TopicPartition) -> tuple[str | None, int, Stamp | None]:
+        """Return a log's topic id, its start, and its folder's stamp, which is looked at now.
+
+        Where these are the same as before, records below an end are the same, in the same files.
+        """
+        log = self._logs.by_partition[topic_partition]
+        start = said_start(self._said(log), log.seen.end)
+        return log.topic_id, start, stamp_of(watchable(log.where.path))
 
     def log_start(self, topic_partition: TopicPartition) -> int:
         """Return the first offset that a partition of the last look has now."""

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from tests.support.coordinator_corpus import OFFSETS_TOPIC, group_offsets
-from tests.support.corpus import UnpackedCase
+from tests.support.coordinator_corpus import OFFSETS_TOPIC, group_offsets, offsets_logs
 from tests.support.logs import Row, batch_bytes, write_segment
 from tests.support.messages import offset_commit_key
 
@@ -15,7 +14,6 @@ from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.coordinator.group_replay import ReplayDecoder, read_group_positions
-from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.batch import scan_batches
 
@@ -98,13 +96,3 @@ def test_a_log_without_records_has_no_positions(tmp_path: Path) -> None:
     write_segment(tmp_path, 0, b"")
     log = PartitionLog(tmp_path, TopicPartition(OFFSETS_TOPIC, 0))
     assert read_group_positions(log, 0) == {}
-
-
-def offsets_logs(case: str, directory: Path) -> list[PartitionLog]:
-    """Unpack a case and give the partitions of its __consumer_offsets, in order."""
-    unpacked = UnpackedCase(case, directory)
-    return [
-        PartitionLog(found.path, place)
-        for place, found in LogDirs(unpacked.path.split(",")).partitions().items()
-        if place.topic == OFFSETS_TOPIC
-    ]

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.support.coordinator_corpus import group_offsets
+from tests.support.coordinator_corpus import group_offsets, offsets_logs
 from tests.support.corpus import UnpackedCase
+from tests.support.counted_work import calls_of, io_of
 from typer.testing import CliRunner
 
 import kafkalog
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.lag import group_readers
+from kafkalog.jobs.lag.meter import LagMeter
+from kafkalog.jobs.lag.readers import ReadersNamed
 from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
 from kafkalog.jobs.units import shown_duration
-from kafkalog.model import TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition
+from kafkalog.streaming.coordinator.group_replay import read_group_positions
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
+
+    from kafkalog.streaming.coordinator.group_positions import ReplayRecord
+    from kafkalog.streaming.log.partition_log import PartitionLog
 
 STAMP = 1_700_000_000_000
 NOW = STAMP + 3_700_000
@@ -200,6 +217,134 @@ def test_watch_looks_again_and_tells_when(log: Path, monkeypatch: pytest.MonkeyP
         (NOW, 1),
         (NOW, 2),
     ]
+
+
+def test_watch_shows_the_names_once_where_it_is_read_on(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    delta = '{"sourceVersion":1,"reservoirId":"5c2f","reservoirVersion":3,"index":-1}'
+    folder = checkpoint_at(tmp_path / "c", f'{delta}\n{{"t":{{"0":18,"1":30}}}}', ended=1)
+    rests: list[float] = []
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if rests.count(7) == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(system, "sleep", rest)
+        code, text = call(log, "--checkpoint", folder, "--watch", "--every", 7)
+    header, *rows = text.strip().splitlines()
+    assert (code, header.split()[:3]) == (130, ["time", "reader", "topic"])
+    assert len(rows) == 6
+    assert {row.split()[0] for row in rows} == {"2023-11-14T23:15:00.000Z"}
+    assert len({row.index("KiB") for row in rows[::2]}) == 1
+    assert caplog.text.count("counts no offsets of Kafka") == 1, "once, not at each look"
+
+
+def test_a_look_at_what_is_as_before_opens_and_reads_nothing(tmp_path: Path) -> None:
+    path = UnpackedCase("p09-groups", tmp_path).path
+    meter = LagMeter([path], ReadersNamed())
+    first = meter.look()
+    for _ in range(100):  # what was made just now is looked at again until it would show a change
+        calls = calls_of(meter.look)
+        if not calls["module.open"]:
+            break
+        time.sleep(0.1)
+    folders = sum(1 for each in Path(path).iterdir() if each.is_dir())
+    assert (calls["module.open"], calls["module.scandir"], calls["module.preadv"]) == (0, 0, 0)
+    assert calls["module.stat"] <= len(first) + folders + 20
+    assert io_of(meter.look)["syscr"] <= 3  # of the measurement itself
+    names = ("reader", "topic", "partition", "offset", "end", "lag", "bytes")
+    assert [[row[each] for each in names] for row in meter.look()] == [
+        [row[each] for each in names] for row in first
+    ]
+
+
+def test_a_look_sees_what_becomes_of_a_log_that_does_not_grow(log: Path) -> None:
+    meter = LagMeter([str(log)], ReadersNamed(offsets='{"t":{"0":18}}'))
+    assert [row["lag"] for row in meter.look()] == [12, 30]
+    done = CliRunner().invoke(app, ["delete-records", str(log), "--offsets", '{"t":{"1":21}}'])
+    assert done.exit_code == 0, done.output
+    assert [row["lag"] for row in meter.look()] == [12, 9]
+    # another topic of that name, which ends where the earlier one did
+    assert CliRunner().invoke(app, ["delete", str(log), "--topic", "t"]).exit_code == 0
+    table = pa.table({"value": ["y"] * 60, "partition": pa.array([0, 1] * 30, pa.int32())})
+    kafkalog.append(log, "t", table, options={"numPartitions": "2"})
+    fresh = LagMeter([str(log)], ReadersNamed(offsets='{"t":{"0":18}}')).look()
+    assert meter.look() == fresh
+    assert [row["lag"] for row in fresh] == [12, 30]
+
+
+def test_positions_are_replayed_from_where_the_last_look_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = offsets_logs("p09-groups", tmp_path)
+    starts: list[int] = []
+    replay = group_readers.replay_records
+
+    def noting(log: PartitionLog, start: int, end: int) -> Iterator[ReplayRecord]:
+        starts.append(start)
+        return replay(log, start, end)
+
+    monkeypatch.setattr(group_readers, "replay_records", noting)
+    for number, log in enumerate(logs):
+        key = TopicPartition(OFFSETS_TOPIC, number)
+        watch: Any = OneLog(log)
+        followed = group_readers.GroupReaders()
+        starts.clear()
+        ends = range(log.log_end_offset() + 1)
+        for end in ends:  # transactions are open at some of them
+            found = {reader.name: reader.positions for reader in followed.look(watch, {key: end})}
+            assert found == {
+                group: {place: at.offset for place, at in positions.items()}
+                for group, positions in read_group_positions(log, end).items()
+            }
+        assert starts == [0, *ends[:-1]]
+        followed.look(watch, {key: ends[-1]})
+        assert len(starts) == len(ends), "nothing new: nothing read"
+
+
+class OneLog:
+    """Stands for a watch that has one log."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+
+    def standing(self, _: TopicPartition) -> tuple[None, int, None]:
+        return None, 0, None
+
+    @contextmanager
+    def open(self, _: TopicPartition) -> Iterator[PartitionLog]:
+        yield self._log
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("on_terminal", [True, False])
+@pytest.mark.parametrize("words", [["lag", "--watch"], ["dump", "--topic", "t", "--follow"]])
+def test_an_interrupt_ends_what_follows_without_a_trace(
+    log: Path, words: list[str], *, on_terminal: bool
+) -> None:
+    command, *options = words
+    if command == "lag":
+        options += ["--offsets", '{"t":{"0":18}}']
+    main = "from kafkalog.jobs.cli.app import main; main()"
+    line = [sys.executable, "-c", main, command, str(log), *options]
+    ours, theirs = pty.openpty() if on_terminal else os.pipe()
+    with subprocess.Popen(
+        line, stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, text=True
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while (b"18 " if command == "lag" else b"xxx") not in shown:
+            shown += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while os.read(ours, 65536):
+                pass
+        assert process.stderr is not None
+        assert (process.wait(60), process.stderr.read().strip()) == (130, "")
+    os.close(ours)
 
 
 def test_a_next_record_that_is_damaged_hides_no_lag(

@@ -1,0 +1,70 @@
+"""Consumer groups as readers, looked at again and again: only what is new is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kafkalog.jobs.lag.reader import Reader
+from kafkalog.model import OFFSETS_TOPIC
+from kafkalog.streaming.coordinator.group_positions import PositionsReplay
+from kafkalog.streaming.coordinator.group_replay import replay_records
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.store.ends.watch import EndsWatch
+
+__all__ = ["GroupReaders"]
+
+
+@dataclass(slots=True)
+class _Replayed:
+    """How far a partition of ``__consumer_offsets`` was replayed, and which log that was."""
+
+    replay: PositionsReplay
+    identity: tuple[str | None, int]
+    end: int
+    readers: Sequence[Reader] = ()
+
+
+class GroupReaders:
+    """Follows the positions of all groups. Not thread safe."""
+
+    def __init__(self) -> None:
+        self._replayed: dict[TopicPartition, _Replayed] = {}
+
+    def look(self, watch: EndsWatch, ends: PartitionOffsets) -> list[Reader]:
+        """Return the groups that have positions; ``ends`` is what ``watch`` has just found.
+
+        Raises:
+            CorruptRecordError: the positions cannot be read.
+        """
+        found: dict[TopicPartition, _Replayed] = {}
+        for key, end in ends.items():
+            if key.topic == OFFSETS_TOPIC:
+                found[key] = self._up_to(watch, key, end)
+        self._replayed = found
+        return [reader for replayed in found.values() for reader in replayed.readers]
+
+    def _up_to(self, watch: EndsWatch, key: TopicPartition, end: int) -> _Replayed:
+        topic_id, start, _ = watch.standing(key)
+        identity = topic_id, start
+        known = self._replayed.pop(key, None)
+        if known is not None and (known.identity, known.end) == (identity, end):
+            return known
+        with watch.open(key) as log:
+            # Compaction takes away what later records have replaced, so a replay goes on over it.
+            if known is None or known.identity != identity or known.end > end:
+                replay = PositionsReplay(log_name=str(log.directory))
+                known = _Replayed(replay, identity, log.log_start_offset)
+            for record in replay_records(log, known.end, end):
+                known.replay.feed(record)
+        known.end = end
+        known.readers = [
+            Reader(name, {each: place.offset for each, place in committed.items()})
+            for name, committed in known.replay.positions().items()
+        ]
+        return known
