@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.compute as pc
+
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
@@ -17,11 +19,11 @@ from kafkalog.jobs.lag.readers import ReadersNamed
 from kafkalog.jobs.plots.figures import Measured, Timeline, with_one_width
 from kafkalog.jobs.records.counting import PartitionCount, read_batch_rows
 from kafkalog.jobs.report.warnings_heard import heard_warnings
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition
+from kafkalog.streaming.log.read.transactions import open_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from kafkalog.model import TopicPartition
+    from collections.abc import Callable, Collection, Sequence
 
 __all__ = ["Facts", "gather"]
 
@@ -36,6 +38,7 @@ _READING: Final = {"onCorruptRecord": "skip", "failOnDataLoss": "false"}
 class Facts:
     """What was found. Rows are those of the commands with the same names; sizes bytes, times ms.
 
+    ``paths`` are the log directories as they may be shown: without the keys that a URI may hold.
     ``unknown`` has what could not be found out: a part of the report, and why. ``warnings`` are
     those that were logged meanwhile.
     """
@@ -52,6 +55,8 @@ class Facts:
     measured: dict[TopicPartition, Measured] = field(default_factory=dict)
     groups: list[Row] = field(default_factory=list)
     readers: list[Row] = field(default_factory=list)
+    open_transactions: list[Row] = field(default_factory=list)
+    """Of topics that are not internal: by producer, where each begins."""
     verified: list[Verified] = field(default_factory=list)
     unknown: dict[str, KafkaLogError] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -77,21 +82,21 @@ def gather(
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
         CheckpointError: a checkpoint that cannot be read.
     """
-    facts = Facts(tuple(paths), system.time_ns() // 1_000_000, checks)
+    shown = tuple(map(str, log_dirs_of(paths).paths))
+    facts = Facts(shown, system.time_ns() // 1_000_000, checks)
     with heard_warnings(facts.warnings):
         there = sorted(partitions_of(paths, None))
         facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in there}
         if checkpoints:
             named = ReadersNamed(checkpoints=checkpoints)
             facts.readers = LagMeter(paths, named).look()
-        _describe(facts)
-        _read(facts, told)
+        _describe(facts, paths)
+        _read(facts, paths, told)
     return facts
 
 
-def _describe(facts: Facts) -> None:
+def _describe(facts: Facts, paths: Sequence[str]) -> None:
     """Find out what costs little: topics, partitions, groups."""
-    paths = facts.paths
     try:
         facts.is_ours = load_committed(log_dirs_of(paths).paths).state is not None
     except KafkaLogError:
@@ -109,25 +114,49 @@ def _describe(facts: Facts) -> None:
             facts.unknown[name] = error
 
 
-def _read(facts: Facts, told: Callable[[int, int], object]) -> None:
+def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]) -> None:
     """Read the logs: what their batches say, then whether all is sound."""
     size = sum(row["bytes"] for row in facts.topics) * (2 if facts.checks else 1)
     done = 0
     counts = {key: PartitionCount() for key in facts.measured}
+    transactional: set[TopicPartition] = set()
     try:
         for key, batch in read_batch_rows(
-            facts.paths, counts, _READING, lambda read, _: told(read, max(size, read))
+            paths, counts, _READING, lambda read, _: told(read, max(size, read))
         ):
             counts[key].add(batch)
             facts.measured[key].add(batch)
+            if pc.any(batch.column("transactional")).as_py():
+                transactional.add(key)
     except KafkaLogError as error:
         facts.unknown["records"] = error
         facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in counts}
     else:
         facts.counts = [count.row(key) for key, count in counts.items()]
+        _look_for_open(facts, paths, transactional)
     with_one_width(facts.measured, has_gaps=False)
     done = sum(row["bytes"] for row in facts.counts)
-    for each in verified(facts.paths, None) if facts.checks else ():
+    for each in verified(paths, None) if facts.checks else ():
         facts.verified.append(each)
         done += each.row.get("bytes", 0)
         told(done, max(size, done))
+
+
+def _look_for_open(
+    facts: Facts, paths: Sequence[str], transactional: Collection[TopicPartition]
+) -> None:
+    """Find the transactions that are open at the committed ends of partitions that have any."""
+    ends = {TopicPartition(row["topic"], row["partition"]): row["end"] for row in facts.offsets}
+    there = partitions_of(paths, None)
+    for key in sorted(transactional):
+        if key.topic in INTERNAL_TOPICS or ends.get(key) is None or key not in there:
+            continue
+        try:
+            first_offsets = open_at(there[key].path, ends[key])
+        except KafkaLogError as error:
+            facts.unknown["transactions"] = error
+            continue
+        facts.open_transactions += [
+            {**key._asdict(), "producerId": producer, "firstOffset": first}
+            for producer, first in sorted(first_offsets.items())
+        ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,9 +51,18 @@ def find_problems(facts: Facts) -> list[Finding]:
         *_verified(facts),
         *_unchecked_ends(facts),
         *_groups(facts),
+        *_open_transactions(facts),
         *_unread(facts),
     ]
+    if any("://" in path for path in facts.paths):
+        found = [replace(each, advice=f"{_OF_STORES} {each.advice}") for each in found]
     return sorted(found, key=lambda each: not each.is_problem)
+
+
+_OF_STORES: Final = (
+    "A store is only read: to change anything, copy the directories to a local disk, and name the "
+    "copy."
+)
 
 
 _PARTS: Final = {
@@ -62,6 +71,7 @@ _PARTS: Final = {
     "offsets": "committed ends",
     "groups": "consumer groups",
     "records": "records and their batches",
+    "transactions": "open transactions",
 }
 
 
@@ -191,8 +201,25 @@ def _reset(facts: Facts, group: str, topic: str, texts: list[str], to: str | Non
     return Finding(to != "earliest", f"group {group} in {topic}", texts, advice, [line])
 
 
+def _open_transactions(facts: Facts) -> Iterator[Finding]:
+    if facts.open_transactions:
+        yield Finding(
+            False,
+            "open transactions",
+            [
+                f"{_name(row)}: one of producer {row['producerId']}, since offset "
+                f"{row['firstOffset']:,}"
+                for row in facts.open_transactions
+            ],
+            "Readers of committed records wait there until it ends, as a producer or its broker "
+            "ends it. If both are gone for good, this aborts it:",
+            [_line("takeover", facts, "--abort-open-transactions", "--dry-run")],
+        )
+
+
 def _unread(facts: Facts) -> Iterator[Finding]:
-    rows = [row for row in facts.offsets if row["unread"]]
+    unfinished = {_name(row) for row in facts.partitions if row["unfinished"]}
+    rows = [row for row in facts.offsets if row["unread"] and _name(row) not in unfinished]
     if rows:
         words = ["--topic", rows[0]["topic"], "--records", "--set", "readUpTo=logEnd"]
         yield Finding(

@@ -103,7 +103,13 @@ footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--lin
 @media print {
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   body { padding: 0; max-width: none; font-size: 10.5pt; }
-  h2, h3 { break-after: avoid; }
+  h2, h3, .legend { break-after: avoid; }
+  table, .bars, .legend, figcaption, .quiet { font-size: 8.5pt; }
+  th { font-size: 8pt; }
+  dl.sum { gap: 0.6rem 1.5rem; }
+  dl.sum div { min-width: 3.5rem; }
+  dd { font-size: 13pt; }
+  td.name { min-width: 6rem; }
   h2 { margin-top: 1.75rem; }
   figure, .finding, tr, .bars, dl.sum { break-inside: avoid; }
   thead { display: table-header-group; }

@@ -89,6 +89,7 @@ def facts_as_rows(facts: Facts, findings: Sequence[Finding]) -> Iterator[Row]:
         "stats": facts.counts,
         "group": facts.groups,
         "reader": facts.readers,
+        "openTransaction": facts.open_transactions,
     }.items():
         yield from ({"kind": kind, **row} for row in rows)
     yield from rows_of(facts.measured)

@@ -24,7 +24,7 @@ _TOPIC: Final = (
     Column("Over time"),
     Column("First record", "t"),
     Column("Last record", "t"),
-    Column("Retention"),
+    Column("Retention", "t"),
 )
 _BATCHES: Final = (
     Column("Topic", "name"),

@@ -47,6 +47,8 @@ MISTAKES = [
     ("dump LOG --topic t --since 1700000000", "looks like seconds since 1970"),
     ("dump LOG --topic t --since yesterday", "expected a time such as"),
     ("dump LOG --topic t --format %q", "--format has %q"),
+    ("report LOG --html LOG/t-0/report.html", "which lies in the log directory"),
+    ("report LOG --html ABOVE", "which is a folder"),
     ("dump LOG --topic t --follow --end 3", "--follow has no end"),
     ("dump LOG --topic t --set startingOffset=earliest --records", "startingOffset"),
     ("dump LOG --topic t --json --format %s", "--format and --json"),

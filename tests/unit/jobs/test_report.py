@@ -16,6 +16,8 @@ from xml.etree import ElementTree as ET
 import pyarrow as pa
 import pytest
 from tests.support.corpus import CASES, UnpackedCase
+from tests.support.killing import count_calls, run_and_kill
+from tests.support.sinking import Writer, rows
 from typer.testing import CliRunner
 
 import kafkalog
@@ -179,6 +181,47 @@ def test_records_deleted_before_a_group_read_them_are_a_note(log: Path, tmp_path
     assert "the group stands at 2, and the log begins at 4" in texts(article)
     ((_, *words),) = commands(found)
     assert words[words.index("--to") + 1] == "earliest"
+
+
+def test_an_unfinished_commit_is_taken_back_by_the_command(log: Path, tmp_path: Path) -> None:
+    """The next commit is killed deep in its middle."""
+    copy = tmp_path / "copy"
+    Writer(copy, topic="t").write(0, rows(["a"]))
+    calls = count_calls(lambda: Writer(copy, topic="t").write(1, rows(["d"])))
+    writer = Writer(log, topic="t")
+    writer.write(0, rows(["a"]))
+    assert run_and_kill(lambda: writer.write(1, rows(["d"])), calls // 2)
+    found = page(tmp_path / "r.html", log, code=1)
+    articles = [texts(each) for each in found.iter("article")]
+    assert any("an unfinished commit" in text and "t-0" in text for text in articles)
+    *_, (_, *recover) = commands(found)
+    assert recover[0] == "recover"
+    assert call(*recover)[0] == 0
+    assert [*page(tmp_path / "r.html", log).iter("article")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("p06-transactions", "since offset"),
+        ("p12-killed", "__consumer_offsets-0: 3 offsets from 0 on"),
+    ],
+)
+def test_what_readers_wait_for_is_a_note(name: str, told: str, tmp_path: Path) -> None:
+    case = UnpackedCase(name, tmp_path)
+    found = page(tmp_path / "r.html", case.path)
+    articles = [texts(each) for each in found.iter("article")]
+    assert any(text.startswith("Note") and told in text for text in articles)
+    opened = {
+        (row["topic"], row["partition"]): row["firstOffset"]
+        for row in call_json("report", case.path)
+        if row["kind"] == "openTransaction"
+    }
+    assert opened == {
+        (each["topic"], each["partition"]): each["lso"]
+        for each in case.partitions
+        if each["lso"] < each["high_watermark"]
+    }
 
 
 def test_what_is_missing_and_what_cannot_be_trusted_is_told(log: Path, tmp_path: Path) -> None:

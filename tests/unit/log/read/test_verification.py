@@ -53,6 +53,16 @@ def test_a_damaged_batch_ends_the_check(segment: LogSegment) -> None:
     assert "has a wrong checksum" in problem
 
 
+def test_wrong_batches_are_told_from_wrong_indexes(segment: LogSegment) -> None:
+    assert not check_segment(segment, 200).is_broken
+    assert check_segment(segment, 199).is_broken
+    segment.file(INDEX).unlink()
+    checked = check_segment(segment, 200)
+    assert (len(checked.problems), checked.is_broken) == (1, False)
+    segment.path.write_bytes(segment.path.read_bytes()[:-1])
+    assert check_segment(segment, 200).is_broken
+
+
 def test_what_was_checked_is_counted(segment: LogSegment) -> None:
     checked = check_segment(segment, None)
     assert (checked.batches, checked.bytes) == (20, segment.size)
