@@ -29,7 +29,7 @@ _STEPS: Final = (
     *(each * _HOUR for each in (1, 2, 3, 6, 12)),
     *(each * _DAY for each in (1, 2, 5, 10, 20)),
 )
-_MONTHS: Final = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000)
+_MONTHS: Final = (1, 2, 3, 6, 12, 24, 60, 120, 240, 600, 1200, 2400, 6000, 12000, 24000)
 _MONTH_NAMES: Final = (
     *("Jan", "Feb", "Mar", "Apr", "May", "Jun"),
     *("Jul", "Aug", "Sep", "Oct", "Nov", "Dec"),

@@ -57,8 +57,6 @@ def _local(logs: Sequence[str]) -> list[Path]:
 
 def _is_report(path: Path) -> bool:
     mark = MARK.encode()
-    if path.is_symlink():
-        return False
     try:
         descriptor = open_regular(path)
     except (KafkaLogError, OSError):

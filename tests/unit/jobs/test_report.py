@@ -83,7 +83,9 @@ def log(tmp_path: Path) -> Path:
         table = pa.table({"value": ["v"] * 4, "timestamp": stamps})
         kafkalog.append(path, "flights", table, options={"compression.type": "zstd"})
     kafkalog.append(path, "t", pa.table({"value": ["w"] * 3}))
-    GroupWriter([str(path)], "billing").commit({TopicPartition("flights", 0): 2})
+    GroupWriter([str(path)], "billing").commit(
+        {TopicPartition("flights", 0): 2, TopicPartition("t", 0): 1}
+    )
     return path
 
 
@@ -92,12 +94,12 @@ def test_the_page_says_what_is_there_and_who_reads_it(log: Path, tmp_path: Path)
     text = texts(found)
     assert "Nothing is wrong." in text
     assert "Records from 2023-11-14 22:13:20" in text
-    topics = [row[:3] for row in cells(found, "Topic")]
-    assert topics[0] == ["flights", "1", "8"]
+    topics = [*cells(found, "Topic")]
+    assert topics[0][:3] == ["flights", "1", "8"]
+    assert topics[0][5:7] == ["2023-11-14 22:13", "2023-11-15 22:13"]
     assert [each[0] for each in topics[1:]] == ["t", "__consumer_offsets"]
-    assert ["billing", "Empty", "0", "flights", "1", "6"] in [
-        row[:6] for row in cells(found, "Reader")
-    ]
+    (group,) = cells(found, "Reader")
+    assert group[:6] == ["billing", "Empty", "0", "flights, t", "2", "8"]
     assert len([*found.iter("svg")]) == 3 + len(topics)
 
 
@@ -112,7 +114,7 @@ def test_json_has_what_the_other_commands_find(log: Path) -> None:
         assert ours == theirs
         assert ours
     (summary,) = (row for row in rows if row["kind"] == "summary")
-    assert (summary["topics"], summary["records"], summary["problems"]) == (3, 12, 0)
+    assert (summary["topics"], summary["records"], summary["problems"]) == (3, 13, 0)
     plotted = [row for row in rows if row["kind"] in {"time", "segment", "batchSize", "codec"}]
     assert {row["kind"] for row in plotted} == {"time", "segment", "batchSize", "codec"}
 
@@ -121,7 +123,7 @@ def test_text_says_the_same_in_short(log: Path, tmp_path: Path) -> None:
     code, text = call("report", log)
     assert code == 0
     lines = text.splitlines()
-    assert lines[-1].startswith("3 topics, 52 partitions, 12 records, ")
+    assert lines[-1].startswith("3 topics, 52 partitions, 13 records, ")
     assert lines[-1].endswith(", 1 group, 0 problems")
     assert any(line.startswith("billing ") for line in lines)
     code, text = call("report", log, "--html", tmp_path / "r.html")
@@ -163,13 +165,31 @@ def test_each_problem_comes_with_a_command_that_mends_it(log: Path, tmp_path: Pa
     assert [*mended.iter("article")] == []
 
 
+def test_what_lies_around_damage_is_counted(log: Path, tmp_path: Path) -> None:
+    """The header of the second of three batches is no header any more."""
+    kafkalog.append(log, "flights", pa.table({"value": ["v"] * 2}))
+    (second,) = (
+        row["position"]
+        for row in call_json("dump", log, "--topic", "flights")
+        if row["baseOffset"] == 4
+    )
+    segment = log / "flights-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[second] = 0x7F
+    segment.write_bytes(data)
+    assert call("stats", log)[0] == 1
+    found = page(tmp_path / "r.html", log, code=1)
+    assert next(cells(found, "Topic"))[:3] == ["flights", "1", "6"]
+    assert "What follows a damaged batch" in texts(found)
+
+
 def test_a_group_above_the_end_is_set_back_by_the_command(log: Path, tmp_path: Path) -> None:
     writer = GroupWriter([str(log)], "lost group")
     writer.commit({TopicPartition("flights", 0): 99, TopicPartition("t", 0): 1})
     found = page(tmp_path / "r.html", log, code=1)
     ((_, *words),) = commands(found)
     assert words[:2] == ["groups", "reset"]
-    assert words[-1] == "--dry-run"
+    assert words[-3:] == ["--to", "latest", "--dry-run"]
     assert call(*words[:-1])[0] == 0
     assert [*page(tmp_path / "r.html", log).iter("article")] == []
 
