@@ -23,6 +23,7 @@ from typer.testing import CliRunner
 import kafkalog
 from kafkalog.jobs.cli.app import app
 from kafkalog.jobs.report.page import MARK
+from kafkalog.jobs.report.scales import shown_moment
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.sink.group_writer import GroupWriter
 
@@ -103,6 +104,15 @@ def test_the_page_says_what_is_there_and_who_reads_it(log: Path, tmp_path: Path)
     assert len([*found.iter("svg")]) == 3 + len(topics)
 
 
+def test_the_times_of_a_topic_are_those_of_all_its_partitions(tmp_path: Path) -> None:
+    stamps = pa.array([STAMP + DAY, STAMP, STAMP + 2 * DAY], pa.timestamp("ms"))
+    partitions = pa.array([0, 1, 2], pa.int32())
+    table = pa.table({"value": ["v"] * 3, "partition": partitions, "timestamp": stamps})
+    kafkalog.append(tmp_path / "log", "t", table, options={"numPartitions": "3"})
+    (topic,) = cells(page(tmp_path / "r.html", tmp_path / "log"), "Topic")
+    assert topic[5:7] == ["2023-11-14 22:13", "2023-11-16 22:13"]
+
+
 def test_json_has_what_the_other_commands_find(log: Path) -> None:
     rows = call_json("report", log)
     for kind, command in SAME.items():
@@ -137,8 +147,15 @@ def test_what_brokers_wrote_is_on_the_page(name: str, tmp_path: Path) -> None:
     rows = call_json("report", *paths)
     problems = [row for row in rows if row["kind"] == "finding" and row["problem"]]
     found = page(tmp_path / "r.html", *paths, code=1 if problems else 0)
-    counted = {row["topic"]: row["records"] for row in call_json("stats", *paths)}
-    assert {row[0] for row in cells(found, "Topic")} == {*counted}
+    counted = call_json("stats", *paths)
+    topics = {row[0]: row for row in cells(found, "Topic")}
+    assert {*topics} == {row["topic"] for row in counted}
+    for topic, row in topics.items():
+        ours = [each for each in counted if each["topic"] == topic]
+        assert row[1:3] == [f"{len(ours)}", f"{sum(each['records'] for each in ours):,}"]
+        firsts = [each["firstTimestamp"] for each in ours if each["firstTimestamp"] is not None]
+        if firsts:
+            assert row[5] == shown_moment(min(firsts))
     assert len(commands(found)) >= len(problems)
     assert case.changed_files() == []
 
@@ -253,7 +270,8 @@ def test_what_is_missing_and_what_cannot_be_trusted_is_told(log: Path, tmp_path:
     assert "offsets up to 1 were committed, and the partition has no folder" in texts(article)
     (log / "kafkalog.commit").write_bytes(b"damaged")
     found = page(tmp_path / "r.html", log, code=1)
-    assert "kafkalog.commit" in texts(found)
+    told = [text for each in found.iter("article") if "is damaged" in (text := texts(each))]
+    assert (len(told), "kafkalog.commit" in told[0]) == (1, True)
     assert "flights" in {row[0] for row in cells(found, "Topic")}
 
 

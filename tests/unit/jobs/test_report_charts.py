@@ -54,15 +54,17 @@ def heights(svg: str) -> dict[str, list[float]]:
 
 
 def test_columns_are_as_high_as_what_they_stand_for_and_stand_on_each_other() -> None:
-    growth = Growth(measured({"large": [40_000, 80_000], "small": [20_000, 20_000]}))
+    sizes = {"large": [40_000, 80_000], "medium": [30_000, 30_000], "small": [20_000, 20_000]}
+    growth = Growth(measured(sizes))
     for svg in (growth.columns_of_bytes(), growth.columns_of_records()):
         found = heights(svg)
-        unit = found["large"][0] / 40
-        for topic, expected in {"large": [40, 80], "small": [20, 20]}.items():
-            assert [round(height / unit) for height in found[topic]] == expected
-        for one, other in zip(*(columns(svg, topic) for topic in ("large", "small")), strict=True):
-            assert abs(one["y"] - (other["y"] + other["height"])) < 0.1
-            assert one["x"] == other["x"]
+        unit = found["large"][0] / 40_000
+        for topic, expected in sizes.items():
+            assert found[topic] == pytest.approx([size * unit for size in expected], abs=0.1)
+        for lower, upper in pairwise(sizes):
+            for one, other in zip(columns(svg, lower), columns(svg, upper), strict=True):
+                assert one["y"] == pytest.approx(other["y"] + other["height"], abs=0.1)
+                assert one["x"] == other["x"]
 
 
 def columns(svg: str, topic: str) -> list[dict[str, float]]:
