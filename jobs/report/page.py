@@ -109,7 +109,7 @@ def _verdict(facts: Facts, problems: int) -> Markup:
 
 def _details(facts: Facts) -> Markup:
     parts = [each for each in (partitions_table(facts), positions_table(facts)) if each]
-    return tag("section", tag("h2", "In detail"), *parts) if parts else NOTHING
+    return tag("section", tag("h2", "In detail"), *parts, class_="detail") if parts else NOTHING
 
 
 def _growth_section(growth: Growth) -> Markup:

@@ -110,13 +110,15 @@ footer { margin-top: 3rem; padding-top: 0.75rem; border-top: 1px solid var(--lin
   dl.sum div { min-width: 3.5rem; }
   dd { font-size: 13pt; }
   td.name { min-width: 6rem; }
+  .spark { width: 60px; }
   h2 { margin-top: 1.75rem; }
   figure, .finding, tr, .bars, dl.sum { break-inside: avoid; }
   thead { display: table-header-group; }
   .wide, .finding pre { overflow: visible; }
   .finding pre { white-space: pre-wrap; }
   td, th { padding-right: 0.7rem; }
-  summary { list-style: none; }
+  section.detail { break-before: page; }
+  summary { list-style: none; break-after: avoid; }
   details::details-content { content-visibility: visible; display: block; height: auto; }
 }
 """
