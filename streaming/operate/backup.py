@@ -151,6 +151,7 @@ def _targets(sources: Sequence[Path], target: str) -> list[Path]:
         fsync_directory(root)
     for folder in targets:
         make_directory(folder / UNFINISHED_FOLDER)
+        fsync_directory(folder)  # a loss of power may leave any part of what comes
     return targets
 
 

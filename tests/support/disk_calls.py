@@ -189,9 +189,10 @@ class Machine:
         self.looking(lambda disk: sorted(disk.folders[inode]))
         return sorted(self.disk.folders[inode])
 
-    def scandir(self, path: Any) -> contextlib.AbstractContextManager[Iterator[_Entry]]:
-        entries = [_Entry(self, f"{os.fspath(path)}/{name}", name) for name in self.listdir(path)]
-        return contextlib.nullcontext(iter(entries))
+    def scandir(self, path: Any) -> _Entries:
+        return _Entries(
+            _Entry(self, f"{os.fspath(path)}/{name}", name) for name in self.listdir(path)
+        )
 
     def readlink(self, path: Any) -> str:
         self.disk.find(_parts(path))
@@ -323,8 +324,18 @@ class Machine:
         return folder, name, inode
 
 
+class _Entries(list["_Entry"]):
+    """What ``os.scandir`` gives: it can be used as it is, or closed by ``with``."""
+
+    def __enter__(self) -> Iterator[_Entry]:
+        return iter(self)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
 class _Entry:
-    """What ``os.scandir`` gives."""
+    """What is in a folder."""
 
     def __init__(self, machine: Machine, path: str, name: str) -> None:
         self.path, self.name, self._machine = path, name, machine

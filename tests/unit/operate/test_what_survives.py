@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.support.compacting import compacted, updates
 from tests.support.compacting import writer as compacting_writer
-from tests.support.disk import Disk, Renamed
+from tests.support.disk import Renamed
 from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.least_left import KilledError, acted, change, least, logs, made
 from tests.support.logs import Row, batch_bytes
-from tests.support.power_loss import Unsynced
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.files.regular import open_regular, write_all
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
@@ -34,50 +33,9 @@ from kafkalog.streaming.store import publishing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 PATHS: Final = [str(MOUNT)]
 SMALL: Final = {"segment__bytes": "100", "index__interval__bytes": "0"}
-Files = dict[str, bytes | None]
-
-
-class KilledError(BaseException):
-    """Ends a process."""
-
-
-def made(*actions: Callable[[], object]) -> Disk:
-    """Give a disk on which all is durable."""
-    return acted(Disk(), *actions).disk.copy()
-
-
-def acted(before: Disk, *actions: Callable[[], object]) -> Machine:
-    """Let processes act one after the other; each may be killed."""
-    machine = Machine(before.copy())
-    for action in actions:
-        machine.process += 1
-        with simulated(machine):
-            try:
-                action()
-            except KilledError:
-                machine.end_process(machine.process)
-    return machine
-
-
-def least(before: Disk, machine: Machine, until: str = "") -> Files:
-    """Give what a loss of power leaves at least, by path; or right before a name changes."""
-    unsynced = Unsynced.after(before, list(machine.disk.folders))
-    for each in machine.disk.changes:
-        if isinstance(each, Renamed) and each.name == until:
-            break
-        unsynced.add(each)
-    else:
-        assert not until
-    return unsynced.durable.tree()
-
-
-def logs(files: Files, *endings: str) -> Files:
-    """Choose files of partitions, by how they end."""
-    return {p: data for p, data in files.items() if "-0/" in p and p.endswith(endings)}
 
 
 def write(batch_id: int, *values: str, topic: str = "t", **options: str) -> None:
@@ -100,13 +58,6 @@ def killed(where: type, name: str, action: Callable[[], object]) -> None:
         patch.setattr(where, name, die)
         patch.setattr(Committer, "_try_to_take_back", lambda *_: None)
         action()
-
-
-def change(path: Path, position: int, data: bytes) -> None:
-    """Change a file as another process does, and leave that to the system."""
-    descriptor = open_regular(path, os.O_RDWR)
-    write_all(descriptor, data, position)
-    os.close(descriptor)
 
 
 # Commits
