@@ -130,7 +130,6 @@ def truncate_log(
         sync(descriptor)
     finally:
         os.close(descriptor)
-    fsync_directory(folder)
 
 
 def _copy_without(source: Path, target: Path, gone: Sequence[tuple[int, int]]) -> None:

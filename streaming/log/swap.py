@@ -178,7 +178,6 @@ def _retire_replaced(folder: Path, names: Iterable[str], bases: Sequence[int]) -
         path = folder / name
         if is_replaced and not is_new and not _is_same(_with(path, SWAP), path):
             _retire(path)
-    fsync_directory(folder)
 
 
 def _numbered(name: str, suffix: str) -> tuple[int, str] | None:

@@ -10,6 +10,7 @@ import pytest
 from tests.crash.test_power_loss import changes_of, states_after
 from tests.support.cleaning import CleanableLog, batch
 from tests.support.disk_calls import MOUNT, Machine, simulated
+from tests.support.least_left import least
 
 from kafkalog.files.regular import create_exclusive, fsync_directory, sync, write_all
 from kafkalog.streaming.log.append.index_rebuild import build_indexes
@@ -215,3 +216,31 @@ def test_whatever_a_loss_of_power_leaves_of_a_swap_no_record_is_lost(case: str) 
     for disk, returned in states:
         check(disk, case, returned=returned)
     assert len(states) >= 10
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_step_of_a_swap_is_on_the_disk_before_the_next_one(case: str) -> None:
+    before, base = prepared(), min(CASES[case][1])
+    machine = changes_of(before, act(case))
+    name, log = f"log/t-0/{base:020d}", f"{base:020d}.log"
+    named = least(before, machine, f"{log}.swap", last=True)
+    for each in (f"{name}.log", f"{name}.index"):
+        assert named[each] == machine.disk.tree()[each]
+    assert f"{name}.log.swap" not in least(before, machine, f"{base:020d}.index.swap", last=True)
+    left, there = least(before, machine), machine.disk.tree()
+    assert {p: d for p, d in left.items() if "/t-0" in p} == {
+        p: d for p, d in there.items() if "/t-0" in p
+    }
+
+
+def test_what_a_cut_off_swap_made_void_is_gone_before_what_tells_that() -> None:
+    def cut_off() -> None:
+        write_segment(ROOT, 0, OLD[0], "x.")
+        for path in sorted(ROOT.glob("x.*")):
+            path.rename(FOLDER / f"{path.name[2:]}{'.swap' if '.log' in path.name else '.cleaned'}")
+
+    before = changes_of(prepared(), cut_off).disk.copy()
+    machine = changes_of(before, lambda: finish_swap(FOLDER))
+    left = least(before, machine, f"{0:020d}.index.cleaned")
+    assert f"log/t-0/{0:020d}.log.swap" in before.tree()
+    assert f"log/t-0/{0:020d}.log.swap" not in left
