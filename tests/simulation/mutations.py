@@ -15,6 +15,7 @@ from tests.simulation import (
     guards_places,
     guards_readers,
     guards_steps,
+    guards_syncs,
     guards_topics,
     guards_upkeep,
 )
@@ -31,6 +32,7 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
     **guards_steps.GUARDS,
     **guards_locks.GUARDS,
     **guards_disk.GUARDS,
+    **guards_syncs.GUARDS,
     **guards_batches.GUARDS,
     **guards_readers.GUARDS,
     **guards_topics.GUARDS,

@@ -19,7 +19,7 @@ from unittest.mock import patch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["Instead", "Mutation", "applied"]
+__all__ = ["Instead", "Mutation", "applied", "find_function", "full_name"]
 
 _PACKAGE: Final = "kafkalog.streaming"
 
@@ -61,9 +61,9 @@ def applied(patches: Mapping[str, Any]) -> Iterator[None]:
     """
     with contextlib.ExitStack() as undo:
         for place, given in patches.items():
-            full = place if place.startswith("kafkalog") else f"{_PACKAGE}.{place}"
+            full = full_name(place)
             if isinstance(given, Instead):
-                function = _function(full)
+                function = find_function(full)
                 undo.callback(setattr, function, "__code__", function.__code__)
                 function.__code__ = _changed(full, given.code, given.other)
             else:
@@ -71,7 +71,12 @@ def applied(patches: Mapping[str, Any]) -> Iterator[None]:
         yield
 
 
-def _function(full: str) -> FunctionType:
+def full_name(place: str) -> str:
+    """Complete a name that is short for one below ``kafkalog.streaming``."""
+    return place if place.startswith("kafkalog") else f"{_PACKAGE}.{place}"
+
+
+def find_function(full: str) -> FunctionType:
     """Find a function by its full name, below whatever it is wrapped in."""
     parts = full.split(".")
     for size in range(len(parts) - 1, 0, -1):
@@ -92,7 +97,7 @@ def _function(full: str) -> FunctionType:
 @functools.cache
 def _changed(full: str, code: str, other: str) -> CodeType:
     """Compile a function's module with a piece of the function replaced; return its code."""
-    function = _function(full)
+    function = find_function(full)
     path = inspect.getfile(function)
     lines, first = inspect.getsourcelines(function)
     body = "".join(lines)
