@@ -79,7 +79,8 @@ class Mirror:
         """
         if bool(self.topics) == (self.pattern is not None):
             raise OptionError("--topic names what is copied, or --pattern: one of them")
-        split_paths(self.checkpoint)
+        if len(split_paths(self.checkpoint)) != 1:
+            raise OptionError(f"--checkpoint is {self.checkpoint!r}, expected one folder")
         into = WriteOptions.parse({"path": self.target, **_KEEPS})
         parsed = self._parsed()
         parsed.refuse_for_streaming()

@@ -48,6 +48,9 @@ def run(app: typer.Typer) -> NoReturn:
         code = app(standalone_mode=False)
     except typer.Exit as done:
         code = done.exit_code
+    except SystemExit as ended:
+        # typer takes it for a failure that whoever reads has had enough, as ``head`` has
+        code = 0 if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except typer.Abort:
         code = 130
     except _WRONG_USE as error:
@@ -100,6 +103,10 @@ def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, s
     from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
     from kafkalog.streaming.store.deleted import live_partitions  # noqa: PLC0415
 
+    if not checkpoint:
+        raise OptionError(
+            "--checkpoint is empty: name the folder in which the query notes its place"
+        )
     parsed = ReadOptions.parse({**options, "path": log, "subscribe": topic})
     parsed.refuse_for_streaming()
     subscription = Subscription.of(parsed)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,7 @@ import typer
 from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import SETTINGS, TOPIC, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import one_line_errors, print_rows
+from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.line_input import RecordLines
@@ -89,6 +88,7 @@ def append(  # noqa: PLR0917 - what the command line offers
         # what is told apart by a number must be cut the same when it comes again
         seconds = commit_seconds if transactional_id is None else None
         done = _Done(",".join(paths), topic, transactional_id, pairs(settings))
+        done.check()
         try:
             done.append_all(lines, commit_lines, seconds)
         except BaseException as error:
@@ -112,12 +112,25 @@ class _Done:
     """Lines of the commit that runs."""
     ends: dict[str, int] = field(default_factory=dict)
 
+    def check(self) -> None:
+        """Refuse what no append can use, before somebody types a line.
+
+        Raises:
+            OptionError, InvalidTopicError: options or a topic.
+            LogDirectoryError: a log directory is a file.
+        """
+        from kafkalog.jobs.cli.log_dirs import log_dirs_of  # noqa: PLC0415
+        from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
+
+        log_dirs_of([self.path])
+        WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
+
     def append_all(self, lines: RecordLines, most: int, seconds: float | None) -> None:
         """Append standard input to its end."""
         from kafkalog.jobs.records.line_input import line_batches, pieces_of  # noqa: PLC0415
         from kafkalog.streaming.library import append as append_rows  # noqa: PLC0415
 
-        given = line_batches(pieces_of(sys.stdin.buffer), most, seconds)
+        given = line_batches(pieces_of(standard_input().buffer), most, seconds)
         for version, batch in enumerate(given):
             table = lines.table(batch, self.lines + 1)
             self.committing = len(batch)

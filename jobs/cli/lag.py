@@ -24,7 +24,9 @@ Checkpoint = Annotated[
 ]
 Offsets = Annotated[str | None, typer.Option(help='Offsets as a query prints them: {"t":{"0":5}}.')]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Look again and again, until Ctrl-C.")]
-Every = Annotated[float, typer.Option(min=0.1, help="With --watch: seconds between two looks.")]
+Every = Annotated[
+    float, typer.Option(min=0.1, max=86400, help="With --watch: seconds between two looks.")
+]
 
 
 def lag(

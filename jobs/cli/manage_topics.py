@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["alter", "create", "delete"]
 
+_MOST_PARTITIONS: Final = 100_000
+"""More than any log directory is meant for: a typing error, which would fill the disk's table."""
+
 _Config = Annotated[
     list[str] | None,
     typer.Option(
@@ -32,7 +35,9 @@ _Config = Annotated[
 def create(
     paths: Paths,
     topic: TOPIC,
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions it gets.")] = 1,
+    partitions: Annotated[
+        int, typer.Option(min=1, max=_MOST_PARTITIONS, help="How many partitions it gets.")
+    ] = 1,
     config: _Config = None,
     allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
@@ -58,7 +63,12 @@ def alter(
     paths: Paths,
     topic: TOPIC,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many partitions it has after that: no fewer.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=_MOST_PARTITIONS,
+            help="How many partitions it has after that: no fewer.",
+        ),
     ] = None,
     config: _Config = None,
     delete_config: Annotated[

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
@@ -26,6 +27,7 @@ __all__ = [
     "print_found",
     "print_rows",
     "progress_bar",
+    "standard_input",
     "table_of",
     "tell_dry_run",
 ]
@@ -49,15 +51,42 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (CheckpointError, CommitError, CorruptRecordError, DataLossError) as error:
-        typer.echo(str(error), err=True)
+        typer.echo(_in_one_line(error), err=True)
         raise typer.Exit(PROBLEM) from error
     except BrokenPipeError:
         # whoever reads has had enough, as ``head`` has; the interpreter would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None
     except (KafkaLogError, OSError) as error:
-        typer.echo(str(error), err=True)
+        typer.echo(_in_one_line(error), err=True)
         raise typer.Exit(_BAD_USE) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    """Return what an error says; a name in it may have line breaks."""
+    if isinstance(error, OSError) and error.strerror is not None:
+        text = error.strerror
+        if error.filename is not None:
+            text = f"{os.fsdecode(error.filename)}: {text}"
+        elif error.errno == errno.ENOSPC:
+            text = f"what this prints cannot be written: {text}"
+    else:
+        text = str(error)
+    return text.replace("\n", "\\n")
+
+
+def standard_input() -> TextIO:
+    """Return what a command is given to read.
+
+    Raises:
+        OptionError: it was started without.
+    """
+    from kafkalog.errors import OptionError  # noqa: PLC0415
+
+    given = cast("TextIO | None", sys.stdin)
+    if given is None:
+        raise OptionError("standard input is closed: give a file, as by < FILE")
+    return given
 
 
 def exit_if(problems: Iterable[object]) -> None:

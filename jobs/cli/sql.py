@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import one_line_errors, print_rows
+from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 
 if TYPE_CHECKING:
     from kafkalog.jobs.sql.session import SqlSession
@@ -43,10 +43,10 @@ def sql(
         with SqlSession(paths, reading_options(isolation, settings)) as session:
             if last:
                 _answer(session, last, as_json=as_json)
-            elif sys.stdin.isatty():
+            elif standard_input().isatty():
                 _prompt(session, as_json=as_json)
             else:
-                _answer(session, sys.stdin.read(), as_json=as_json)
+                _answer(session, standard_input().read(), as_json=as_json)
 
 
 def _prompt(session: SqlSession, *, as_json: bool) -> None:
@@ -89,8 +89,8 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has
             return [_plain(each) for each in value]
         case bytes():
             return value.decode("utf-8", "backslashreplace")
-        case datetime():
-            return value.isoformat()
-        case None | bool() | int() | float() | str():
+        case None | bool() | int() | str():
             return value
-    return str(value)
+        case float() if isfinite(value):  # JSON has no word for others
+            return value
+    return value.isoformat() if isinstance(value, datetime) else str(value)

@@ -130,7 +130,7 @@ class LagMeter:
         said, found = before.get(place, (None, None))
         if found is None or standing is None or said != standing:
             found = _found(self._watch, key, offset, end_there)
-            if found.problem is not None and end_there is not None:
+            if found.problem is not None and key not in self._lost:
                 _LOGGER.warning("%s in %s: %s", reader.name, key, found.problem)
         self._found[place] = standing, found
         return {"reader": reader.name, **key._asdict(), "offset": offset, "end": end, **found.row()}

@@ -44,6 +44,11 @@ class ReadersNamed:
                 positions = from_json_text(self.offsets)
             except CheckpointError as error:
                 raise OptionError(str(error)) from error
+            if not positions or min(positions.values()) < 0:
+                raise OptionError(
+                    f"--offsets is {self.offsets}, expected offsets of 0 or more, such as "
+                    '{"flights":{"0":23}}'
+                )
             topics = frozenset(key.topic for key in positions)
             found.append(Reader("offsets", positions, topics))
         if self.groups:

@@ -119,6 +119,8 @@ def parquet_file(target: str, schema: pa.Schema) -> Iterator[Printer]:
         OptionError: there is such a file already, or no folder for it.
     """
     path = Path(target)
+    if path.is_dir():
+        raise OptionError(f"--parquet is {target!r}, which is a folder: name a file in it")
     if not path.parent.is_dir():
         raise OptionError(f"--parquet names {path}, but {path.parent} is no folder")
     if path.exists():
@@ -139,7 +141,7 @@ def limited(batches: Iterable[pa.RecordBatch], most: int | None) -> Iterator[pa.
         if left is None:
             yield batch
             continue
-        yield batch.slice(0, left)
+        yield batch.slice(0, min(left, batch.num_rows))
         left -= min(left, batch.num_rows)
         if not left:
             return

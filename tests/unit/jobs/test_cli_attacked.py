@@ -1,0 +1,140 @@
+"""What a stranger does to the command line: closed pipes, odd terminals, huge numbers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from typer.testing import CliRunner
+
+import kafkalog
+from kafkalog.jobs.cli.app import app
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.long
+
+MAIN = "from kafkalog.jobs.cli.app import main; main()"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("attacked") / "log"
+    kafkalog.append(folder, "t", pa.table({"key": ["k", "j"], "value": ["a", "\u0151"]}))
+    return folder
+
+
+def shell(line: str, log: Path, **variables: str) -> tuple[int, str, str]:
+    """Run a line of a shell, in which ``kafkalog`` and ``$LOG`` are known, above the log."""
+    known = {"PYTHON": sys.executable, "MAIN": MAIN, "LOG": str(log)}
+    ran = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'kafkalog() {{ "$PYTHON" -c "$MAIN" "$@"; }}\n{line}'],
+        cwd=log.parent,
+        env={**os.environ, **known, **variables},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("topics $LOG", "topics $LOG --json", "verify $LOG --json", "describe $LOG"),
+        *("offsets $LOG", "stats $LOG --topic t", "plot $LOG --topic t", "--help", "dump --help"),
+        *("get $LOG --topic t --key k", "dump $LOG --topic t --records", ""),
+    ],
+)
+def test_a_reader_that_has_had_enough_is_no_problem(log: Path, words: str) -> None:
+    assert shell(f"kafkalog {words} | true", log) == (0, "", "")
+
+
+@pytest.mark.parametrize("words", ["append $LOG --topic t", "sql $LOG"])
+def test_a_closed_standard_input_is_told(log: Path, words: str) -> None:
+    said = "standard input is closed: give a file, as by < FILE\n"
+    assert shell(f"kafkalog {words} <&-", log) == (2, "", said)
+
+
+@pytest.mark.parametrize("words", ["--help", "dump --help", "dump $LOG --topic t --records"])
+def test_letters_that_a_terminal_lacks_are_escaped(log: Path, words: str) -> None:
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code, out, err = shell(f"kafkalog {words}", log, **ascii_only)
+    assert (code, err) == (0, "")
+    assert "help" in words or "\\u0151" in out
+
+
+def call(*words: object, data: str = "") -> tuple[int, str]:
+    done = CliRunner().invoke(app, [str(word) for word in words], input=data)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_more_records_than_an_arrow_can_count_are_all(log: Path) -> None:
+    code, text = call("dump", log, "--topic", "t", "--records", "--json", "--count", 10**23)
+    assert (code, len(text.splitlines())) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("lag LOG --offsets {}", "--offsets is {}, expected offsets of 0 or more"),
+        ("lag LOG --offsets null", "--offsets is null, expected offsets of 0 or more"),
+        ('lag LOG --offsets {"t":{"0":-5}}', "expected offsets of 0 or more"),
+        ("lag LOG --offsets {} --watch --every inf", "86400"),
+        ("create LOG --topic n --partitions 100000000", "100000"),
+        ("alter LOG --topic t --partitions 100000000", "100000"),
+        ("dump LOG --topic t --records --parquet ABOVE", "which is a folder"),
+        ("append LOG --topic a/b", "topic name 'a/b'"),
+        ("append LOG/t-0/00000000000000000000.log --topic t", "is a file"),
+        ("append LOG --topic t --set numPartitions=x", "'numPartitions' is 'x'"),
+        ("plot LOG --topic t --png ABOVE/nowhere/x.png", "x.png: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_before_anything_is_read(
+    log: Path, words: str, said: str
+) -> None:
+    given = [
+        word.replace("LOG", str(log)).replace("ABOVE", str(log.parent)) for word in words.split()
+    ]
+    code, text = call(*given)
+    assert code == 2
+    assert said in text
+
+
+def test_a_partition_that_is_not_there_is_told(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+    code, _ = call("lag", log, "--offsets", '{"nowhere":{"0":1}}')
+    assert code == 1
+    assert "offsets in nowhere-0: the partition is not there" in caplog.text
+
+
+def test_a_line_break_in_a_name_is_escaped(tmp_path: Path) -> None:
+    code, text = call("topics", tmp_path / "a\nb")
+    assert (code, len(text.splitlines())) == (2, 1)
+    assert "a\\nb does not exist" in text
+
+
+def test_json_has_no_words_that_json_lacks(log: Path) -> None:
+    code, text = call("sql", log, "select 'nan'::double as n, 'inf'::double as i", "--json")
+
+    def refuse(word: str) -> None:
+        raise AssertionError(word)
+
+    assert code == 0
+    assert json.loads(text, parse_constant=refuse) == {"n": "nan", "i": "inf"}
+
+
+@pytest.mark.parametrize("name", ["mirror", "archive"])
+def test_an_empty_checkpoint_is_told(log: Path, name: str) -> None:
+    words = f"kafkalog run {name} $LOG there --topic t --checkpoint ''"
+    code, out, err = shell(words, log)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith("--checkpoint is ")
