@@ -135,6 +135,61 @@ def test_wrong_options_are_told_in_one_sentence(spark: SparkSession, tmp_path: P
     assert "foreachBatch" in sentence_of(lambda: overwrite.save(str(log)))
 
 
+READING: Final = [
+    ({}, "exactly one of the options assign, subscribe and subscribePattern"),
+    ({"subscribe": "t", "subscribePattern": "t"}, "subscribe and subscribePattern are given"),
+    ({"subscribePattern": "("}, "no regular expression"),
+    ({"assign": "t"}, "accepts JSON such as"),
+    ({"subscribe": "t", "startingOffsets": "erliest"}, "accepts JSON such as"),
+    ({"subscribe": "t", "startingOffsets": "latest"}, "a batch cannot start there"),
+    ({"subscribe": "t", "endingOffsets": "earliest"}, "a batch cannot end there"),
+    ({"subscribe": "t", "startingOffsets": '{"t":{"0":99}}'}, "offset 99, after its end 1"),
+    ({"subscribe": "t", "startingOffsets": '{"t":{"3":0}}'}, "missing t-0; not read t-3"),
+    ({"subscribe": "t", "startingTimestamp": "1700000000"}, "looks like seconds since 1970"),
+    ({"subscribe": "t", "view": "x"}, "accepts one of records, batches"),
+    ({"subscribe": "t", "includeHeaders": "ja"}, "accepts true or false"),
+    ({"subscribe": "t", "kafka.auto.offset.reset": "earliest"}, "use startingOffsets"),
+]
+WRITING: Final = [
+    ("'x' as value", {}, "no topic to write to"),
+    ("'x' as val", {"topic": "t"}, "there is no column 'value'"),
+    ("1 as value", {"topic": "t"}, "must be string or binary"),
+    ("'x' as value, 9 as partition", {"topic": "t"}, "row 0 names partition 9 of topic 't'"),
+    ("'x' as value, cast(null as string) as topic", {}, "row 0 has null in column 'topic'"),
+    ("repeat('x', 2000000) as value", {"topic": "t"}, "more than max.message.bytes"),
+    ("'x' as value", {"topic": "a/b"}, "topic name 'a/b'"),
+    ("'x' as value", {"topic": "__t"}, "allowInternalTopics=true"),
+    ("'x' as value", {"topic": "t", "compression.type": "zip"}, "accepts one of none, gzip"),
+    ("'x' as value", {"topic": "n", "numPartitions": "0"}, "from 1 to 100000"),
+    ("'x' as value", {"topic": "t", "txnAppId": "a"}, "or none"),
+    ("'x' as value", {"topic": "t", "path": "s3://x/y"}, "not on a local file system"),
+]
+
+
+def test_mistakes_of_who_reads_are_told_in_one_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append(spark.range(1).selectExpr("'x' as value").coalesce(1), tmp_path)
+    for options, expected in READING:
+        reader = spark.read.format("kafkalog").options(**options)
+        assert expected in sentence_of(lambda: reader.load(str(tmp_path)).collect()), options  # noqa: B023
+    typed = spark.read.format("kafkalog").option("subscribe", "t").schema("value INT")
+    said = sentence_of(lambda: typed.load(str(tmp_path)).collect())
+    assert said.endswith("it can be read as binary or string")
+
+
+def test_mistakes_of_who_writes_are_told_in_one_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    append(spark.range(1).selectExpr("'x' as value").coalesce(1), tmp_path)
+    for columns, options, expected in WRITING:
+        rows = spark.sql(f"SELECT {columns}")
+        writer = rows.write.format("kafkalog").mode("append")
+        given = {"path": str(tmp_path), **options}
+        assert expected in sentence_of(lambda: writer.options(**given).save()), columns  # noqa: B023
+    assert spark.read.format("kafkalog").option("subscribe", "t").load(str(tmp_path)).count() == 1
+
+
 def test_a_stream_with_a_pattern_waits_for_its_topics(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.mkdir()
