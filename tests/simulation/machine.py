@@ -68,6 +68,7 @@ class Machine:
     ``knows_power``: whether it may go, so that what is not durable has to be known. ``is_shared``:
     whether the files lie on a server, which may give locks away. ``has_posix_locks``: whether
     locks are a process's, which loses one when any thread of it closes the file, as on macOS.
+    ``listings_take_time``: whether others may act while a folder is listed.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Machine:
         is_shared: bool = False,
         has_posix_locks: bool = False,
         lets_late_hosts_act: bool = False,
+        listings_take_time: bool = False,
     ) -> None:
         self.scheduler = scheduler
         self._began_ns = scheduler.wall_ns
@@ -91,6 +93,7 @@ class Machine:
         self._locks: dict[int, object] = {}
         self.has_posix_locks = has_posix_locks
         self._lets_late_hosts_act = lets_late_hosts_act
+        self._listings_take_time = listings_take_time
         self._broken: dict[str, _Broken] = {}
         self.is_shared = is_shared
         self.images = Images(self.root, self._new)
@@ -391,9 +394,21 @@ class Machine:
     def listdir(self, place: Any) -> list[str]:
         path = os.fspath(place)
         self._step("listdir", path)
-        names = list(self._names(self._find(path)))
+        folder = self._find(path)
+        names = list(self._names(folder))
+        if self._listings_take_time:
+            self._step("listdir", path)
+            now = self._names(folder)
+            both = [name for name in names if name in now]
+            # A name that came, went or was changed meanwhile may be listed, or not.
+            moved = sorted({*names, *now} - {*both})
+            names = both + [name for name in moved if self._is_seen(name)]
         # In no order that anybody could count on.
         return names[::-1] if self.scheduler.total_steps & 1 else names
+
+    def _is_seen(self, name: str) -> bool:
+        text = f"{self.scheduler.total_steps}/{name}".encode()
+        return bool(blake2b(text, digest_size=1).digest()[0] & 1)
 
     def scandir(self, place: Any) -> _Listing:
         path = os.fspath(place)

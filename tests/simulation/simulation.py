@@ -45,6 +45,7 @@ EXTRAS = {
     "late hosts": "who has lost his locks to a server changes names all the same",
     "named losses": "what flush=os left is lost only if a person is told which offsets are",
     "posix locks": "locks are a process's, and fall when any of its threads closes the file",
+    "slow listings": "others act while a folder is listed: what they rename is seen or not",
 }
 _HARMLESS = frozenset({"kill", "torn", "interrupt", "power"})
 """Faults that are in nobody's way but of who is struck."""
@@ -142,6 +143,7 @@ def _extras(chance: random.Random, names: list[str], faults: Mapping[str, int]) 
         "late hosts": "lost" in faults,
         "named losses": "power" in faults,
         "posix locks": "lost" not in faults,
+        "slow listings": True,
     }
     return frozenset(name for name, may in may_be.items() if may and chance.random() < 0.4)
 
@@ -218,6 +220,7 @@ def _machine(plan: Plan, scheduler: Scheduler, happening: set[str]) -> Machine:
         is_shared="lost" in happening,
         has_posix_locks="posix locks" in plan.extras,
         lets_late_hosts_act="late hosts" in plan.extras,
+        listings_take_time="slow listings" in plan.extras,
     )
 
 
