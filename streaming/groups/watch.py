@@ -50,6 +50,9 @@ class Watch:
         self._longest_step_s = longest_step_s
         self._seen: dict[str, _Seen] = {}
         self._last_s: float | None = None
+        self._record: GroupRecord | None = None
+        self._members: dict[str, str] = {}
+        """The members of that record, by the names of their files."""
 
     def look(
         self, now_s: float, signs: Mapping[str, Sign], record: GroupRecord
@@ -64,9 +67,11 @@ class Watch:
         step = 0.0 if self._last_s is None else now_s - self._last_s
         step = min(max(step, 0.0), self._longest_step_s)
         self._last_s = now_s
-        members = {sign_name(self._group, member): member for member in record.members}
+        if record is not self._record:
+            self._record = record
+            self._members = {sign_name(self._group, member): member for member in record.members}
         self._seen = {
-            name: self._next(name, sign, members.get(name), record, step)
+            name: self._next(name, sign, self._members.get(name), record, step)
             for name, sign in signs.items()
         }
         return {
