@@ -75,12 +75,14 @@ class _OvertakenError(FencedMemberError):
 class Unchanged:
     """A condition of a commit: a group is as it was when the decision was made.
 
-    ``stands``: partitions in which the group has to have a position still.
+    ``stands``: partitions in which the group has to have a position still. ``begins``: those in
+    which it must not have got one: whoever moved it there meanwhile knows better where it begins.
     """
 
     log: GroupLog
     record: GroupRecord
     stands: frozenset[TopicPartition] = frozenset()
+    begins: frozenset[TopicPartition] = frozenset()
 
     def __call__(self, log_set: LogSet) -> None:
         """Look.
@@ -99,6 +101,8 @@ class Unchanged:
                 f"the group's positions of {', '.join(map(str, sorted(gone)))} were taken away "
                 "meanwhile"
             )
+        if not self.begins.isdisjoint(state.positions):
+            raise _OvertakenError("the group was given positions meanwhile")
 
 
 @dataclass(frozen=True)
@@ -259,12 +263,14 @@ class GroupCommits:
             topic_ids: of the topics that the new positions were found in.
 
         Returns:
-            whether it was; not if somebody else has decided since ``before`` was read.
+            whether it was; not if somebody else has decided, or moved the group to where it is to
+            begin or away from where it is to stand, since ``before`` was read.
 
         Raises:
             KafkaLogError: it is not published, for other reasons.
         """
-        condition = Unchanged(self._log, before, frozenset(stands))
+        begins = frozenset(positions or {})
+        condition = Unchanged(self._log, before, frozenset(stands), begins)
         try:
             records = encode_record(self.group, record)
             self._change(positions or {}, records, condition, topic_ids or {})

@@ -102,7 +102,11 @@ class GroupLog:
     def _find(
         self, log_set: LogSet, found: Mapping[TopicPartition, PartitionDirectory]
     ) -> tuple[PartitionDirectory, int] | None:
-        """Find the partition with the group's records, and how far it is committed."""
+        """Find the partition with the group's records, and how far it is committed.
+
+        None if nothing is: a commit that was cut off may have made the folder, and the next writer
+        takes it away.
+        """
         partitions = {
             key.partition: where for key, where in found.items() if key.topic == OFFSETS_TOPIC
         }
@@ -115,7 +119,8 @@ class GroupLog:
         topic_id = read_topic_id(where.path)
         known = log_set.state.log_end(OFFSETS_TOPIC, topic_id, number)
         said = BrokerMarks().said(where.path, TopicPartition(OFFSETS_TOPIC, number), known)
-        return where, committed_end(said) or 0
+        end = committed_end(said)
+        return (where, end) if end else None
 
     def _begin_anew(self, place: tuple[object, ...] | None) -> None:
         self._place = place

@@ -81,6 +81,17 @@ def test_of_two_that_decide_one_does(commits: GroupCommits, tmp_path: Path) -> N
     assert commits.look().record == other.look().record == one
 
 
+def test_a_group_does_not_begin_where_somebody_has_put_it_meanwhile(
+    commits: GroupCommits, tmp_path: Path
+) -> None:
+    """``groups reset``, or ``commitGroupOffsets``, of a group without members."""
+    GroupCommits([tmp_path], "g", SetPolicy()).change(GroupRecord(), {T0: 7})
+    one = record(1, A=member(assigned={T0: 1, T1: 1}))
+    assert not commits.decide(GroupRecord(), one, {T0: 0, T1: 0})
+    assert commits.decide(GroupRecord(), one, {T1: 0}, [T0])
+    assert commits.look().positions == {T0: 7, T1: 0}
+
+
 def test_who_decides_while_another_one_publishes_is_too_late(
     commits: GroupCommits, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

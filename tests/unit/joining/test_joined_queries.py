@@ -363,6 +363,19 @@ def test_a_batch_that_comes_again_does_not_read_what_the_group_was_set_back_to(
     assert set(positions(folder).values()) == {12}
 
 
+def test_a_batch_that_comes_again_begins_where_the_group_was_set_ahead_to(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    query.batches()
+    append(folder, "in", table(range(40, 48)))
+    query.plan()
+    query.kill()
+    GroupWriter([str(folder)], "g").commit({TopicPartition("in", 2): 11})
+    assert sorted(query.batch() or []) == [40, 41, 43, 44, 45, 46, 47]
+    assert set(positions(folder).values()) == {12}
+
+
 def test_what_start_does_not_name_is_not_read(queries: Queries) -> None:
     query = queries.new()
     query.batch()
