@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tests.simulation import archivists, brokers, operators, readers, topic_owners, writers
+from tests.simulation import (
+    archivists,
+    brokers,
+    members,
+    operators,
+    readers,
+    topic_owners,
+    writers,
+)
 
 if TYPE_CHECKING:
     import random
@@ -34,6 +42,9 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "archivist": archivists.archivist,
     "broker": brokers.broker,
     "owner": topic_owners.owner,
+    "member": members.member,
+    "watcher": members.watcher,
+    "setter": members.setter,
 }
 
 DELETING: Final = frozenset({"deleter", "janitor"})

@@ -11,7 +11,6 @@ __all__ = ["GUARDS"]
 _COPYING: Final = ("appender", "member", "member", "member", "watcher")
 _RESET: Final = ("appender", "member", "member", "setter", "setter")
 _KILLS: Final = {"kill": 400}
-_PAUSES: Final = {"kill": 800, "pause": 300}
 _QUERIES: Final = "unit/joining/test_joined_queries.py::"
 
 GUARDS: Final = {
@@ -33,8 +32,7 @@ GUARDS: Final = {
                 "raise FencedMemberError(", "return FencedMemberError("
             )
         },
-        _COPYING,
-        _PAUSES,
+        test="unit/groups/test_group_commits.py::test_a_member_that_was_fenced_commits_nothing",
     ),
     "what another one has may be committed": Mutation(
         "two members commit one partition",
@@ -43,8 +41,7 @@ GUARDS: Final = {
                 "if since != move.since:", "if since is None and not self.moves:"
             )
         },
-        _COPYING,
-        _PAUSES,
+        test="unit/groups/test_group_commits.py::test_a_member_that_was_fenced_commits_nothing",
     ),
     "what was taken away and came back may be committed": Mutation(
         "a plan is committed that others have read in between",
@@ -54,8 +51,7 @@ GUARDS: Final = {
     "the group may stand elsewhere than a commit begins": Mutation(
         "an append that is tried again is there twice",
         {"groups.group_commits.Fence._check": Instead("if stands != move.begin:", "if False:")},
-        _COPYING,
-        {"error": 60, "short": 400},
+        test="unit/groups/test_group_commits.py::test_a_member_that_was_fenced_commits_nothing",
     ),
     "who decides does not look at what was decided": Mutation(
         "a generation is decided twice",
@@ -74,8 +70,8 @@ GUARDS: Final = {
                 "if not self.begins.isdisjoint(state.positions):", "if False:"
             )
         },
-        _RESET,
-        _KILLS,
+        test="unit/groups/test_group_commits.py::"
+        "test_a_group_does_not_begin_where_somebody_has_put_it_meanwhile",
     ),
     "a partition is assigned whose position is gone": Mutation(
         "nobody reads a partition",
@@ -90,8 +86,8 @@ GUARDS: Final = {
                 "if holder.get(each, name) == name", "if name in holder or True"
             )
         },
-        _COPYING,
-        _KILLS,
+        test="unit/groups/test_rebalance.py::"
+        "test_who_says_that_it_still_works_on_a_partition_keeps_others_from_it",
     ),
     "what is revoked is nobody's at once": Mutation(
         "who is at work on a partition loses what it has done",
@@ -162,14 +158,13 @@ GUARDS: Final = {
     "rows of what was given up are appended": Mutation(
         "rows are there twice: their new owner has them, too",
         {"consumer.consumer.Consumer._ride": Instead("if self._cursors.taken:", "if False:")},
-        _COPYING,
-        _PAUSES,
+        test="unit/consumer/test_consumer.py::test_rows_of_a_partition_that_was_given_up_are_refused_and_read_by_its_new_owner",
     ),
     "after an append that failed one goes on": Mutation(
         "rows are passed over",
         {"consumer.consumer.Consumer._round": Instead("self._cursors.go_back(stands)")},
-        _COPYING,
-        {"error": 60},
+        test="unit/consumer/test_consumer.py::"
+        "test_an_append_that_failed_is_tried_again_or_its_rows_come_again",
     ),
     "a failed append may be committed without its rows": Mutation(
         "rows are passed over",

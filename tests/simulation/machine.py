@@ -7,6 +7,7 @@ beside them where a history knows losses of power: see :mod:`tests.simulation.po
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import functools
@@ -24,6 +25,7 @@ from tests.simulation.power import Node, Unsynced
 from tests.simulation.scheduler import Decision, Lock, Scheduler
 
 from kafkalog.files.system import system
+from kafkalog.streaming.groups import group_commits
 from kafkalog.streaming.store import file_systems, locks
 
 if TYPE_CHECKING:
@@ -675,4 +677,6 @@ def installed(machine: Machine) -> Iterator[Machine]:
         patch(system, "start_thread", scheduler.start_thread)
         patch(system, "pool", lambda *_: Pool(scheduler))
         patch(system, "memory", {})
+        one = dataclasses.replace(group_commits.OFFSETS_POLICY, partitions=1)
+        patch(group_commits, "OFFSETS_POLICY", one)
         yield machine

@@ -160,6 +160,13 @@ class _Member:
             options["kafka.group.instance.id"] = self._name
         return Consumer(self._scene.path, GROUP, TOPIC, options=options)
 
+    def rest(self) -> None:
+        """Do nothing for a while; a program that is killed meanwhile is another one then."""
+        process = self._scene.machine.scheduler.running.process
+        self._scene.rest_here(self._name, self._chance)
+        if self._scene.machine.scheduler.running.process is not process:
+            self._consumer = None
+
     def end(self) -> None:
         """Leave; a program that cannot ends without a word."""
         consumer, self._consumer = self._consumer, None
@@ -185,7 +192,7 @@ def member(scene: Scene, name: str, operations: int, chance: random.Random) -> N
     running = _Member(scene, name, chance)
     for _ in range(3 * operations):
         if not running.run(chance.choice((0.0, 0.2, 2.0))):
-            scene.rest_here(name, chance)
+            running.rest()
         if chance.random() < 0.1:
             running.end()
     if chance.random() < 0.5:

@@ -11,6 +11,7 @@ from tests.simulation import (
     guards_batches,
     guards_copies,
     guards_disk,
+    guards_groups,
     guards_locks,
     guards_places,
     guards_readers,
@@ -39,6 +40,7 @@ MUTATIONS: Final[Mapping[str, Mutation]] = {
     **guards_upkeep.GUARDS,
     **guards_copies.GUARDS,
     **guards_places.GUARDS,
+    **guards_groups.GUARDS,
 }
 
 

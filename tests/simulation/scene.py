@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from tests.simulation.auditor import Acceptance, Cut, History, Read, Write
+from tests.simulation.group_audit import GroupHistory
 from tests.simulation.machine import ROOT, Machine
 from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.warnings_heard import warnings_to
@@ -45,6 +46,7 @@ class Scene:
         self.other = History(clock=history.clock, losses_of_power=history.losses_of_power)
         self.other.parts_may_be_away = history.parts_may_be_away
         self.other.parts_may_be_older = history.parts_may_be_older
+        self.group = GroupHistory(losses_of_power=history.losses_of_power)
         self.partitions: int = plan["partitions"]
         self.paths = [f"{ROOT}/d{number}" for number in range(plan["directories"])]
         self.path = ",".join(self.paths)

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulation.actors import ACTORS, DELETING
 from tests.simulation.auditor import Audit, Cut, History
+from tests.simulation.group_audit import audit_group
 from tests.simulation.machine import ROOT, Machine, installed
+from tests.simulation.members import copy_all
 from tests.simulation.readers import look
 from tests.simulation.scene import Scene
 from tests.simulation.scheduler import Rates, Scheduler
@@ -39,6 +41,9 @@ _OTHERS = {
 }
 _OWNED = 0.15
 """How many histories have a topic that is deleted and created again."""
+_GROUPS = 0.15
+"""In which part of all histories members of a group copy the topic."""
+_AROUND_GROUPS = ("watcher", "watcher", "setter", "giver", "reader", "operator")
 EXTRAS = {
     "empty batches": "queries have micro-batches without rows",
     "few keys": "keys come again, for a cleaner",
@@ -89,6 +94,7 @@ class Result:
 
 def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     """Draw a plan."""
+    kinds = kinds or _group(seed)
     chance = random.Random(seed)
     names, least = (list(kinds), 3) if kinds else (_kinds(chance), 5)
     actors = {f"{k}{n}": (k, chance.randrange(least, least + 7)) for n, k in enumerate(names)}
@@ -117,6 +123,7 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
         options |= {"cleanup.policy": "compact,delete", "segment.bytes": "200"}
     if "broker" in names:
         options["allowBrokerDirectory"] = "true"
+    options, faults = _of_group(names, options, faults)
     return Plan(
         seed,
         actors,
@@ -134,6 +141,28 @@ def _kinds(chance: random.Random) -> list[str]:
     others = chance.choice((2, 2, 2, 3) if len(names) == 1 else (1, 2, 2, 3))
     names += chance.choices([*_OTHERS], [*_OTHERS.values()], k=others)
     return [*names, "owner"] if chance.random() < _OWNED else names
+
+
+def _group(seed: str) -> tuple[str, ...]:
+    """Draw who acts where a group copies the topic; of most histories, nobody of such."""
+    chance = random.Random(f"{seed}/group")
+    if chance.random() >= _GROUPS:
+        return ()
+    writers = chance.choices(_WRITERS, k=chance.choice((1, 1, 2)))
+    others = chance.choices(_AROUND_GROUPS, k=chance.choice((1, 2)))
+    return (*writers, *["member"] * chance.choice((1, 2, 2, 3)), *others)
+
+
+def _of_group(
+    names: list[str], options: dict[str, str], faults: dict[str, int]
+) -> tuple[dict[str, str], dict[str, int]]:
+    """Leave out what takes rows of a topic away that is copied: nobody could judge the copy."""
+    if "member" not in names:
+        return options, faults
+    kept = {name: text for name, text in options.items() if not name.startswith("retention.")}
+    left_to_system = options["flush"] != "commit"
+    gone = {"empty", "old", *(("power",) if left_to_system else ())}
+    return kept, {what: every for what, every in faults.items() if what not in gone}
 
 
 def _extras(chance: random.Random, names: list[str], faults: Mapping[str, int]) -> frozenset[str]:
@@ -193,15 +222,18 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             # Whoever was told of records that an older copy has taken is left with them.
             scene.may_fail = machine.images.have_parted or machine.wrote_late
             scheduler.run({"end": lambda: _end(scene)}, calm=True)
+            if any(kind == "member" for kind, _ in plan.actors.values()):
+                scheduler.run({"group": lambda: copy_all(scene)}, calm=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         history.errors.append(f"{type(error).__name__}: {error}")
     finally:
         gc.enable()
     both = (history, scene.other)
     told = repr([(each.writes, each.reads, each.errors) for each in both]).encode()
+    told += repr(scene.group.looks).encode()
     return Result(
         plan,
-        [found for each in both for found in Audit(each).found],
+        [found for each in both for found in Audit(each).found] + audit_group(scene.group),
         tuple(scheduler.taken),
         operations=history.operations,
         amid=history.amid,
