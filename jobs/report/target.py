@@ -49,9 +49,9 @@ def check_target(path: Path, logs: Sequence[str]) -> None:
 
 def _local(logs: Sequence[str]) -> list[Path]:
     found = []
-    for text in ",".join(logs).split(","):
+    for text in filter(None, map(str.strip, ",".join(logs).split(","))):
         with suppress(KafkaLogError, OSError):  # a store: no local file lies there
-            found.append(Path(local_path(text.strip())).resolve())
+            found.append(Path(local_path(text)).resolve())
     return found
 
 

@@ -8,7 +8,6 @@ topic is deleted: :mod:`~kafkalog.streaming.store.deletion`.
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -16,7 +15,6 @@ from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
 from kafkalog.model import MAX_OFFSET
@@ -29,12 +27,13 @@ from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
-from kafkalog.streaming.store.session import check_written, ensure_set, existing
+from kafkalog.streaming.store.session import check_written, ensure_set, existing, named
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
@@ -113,7 +112,7 @@ def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -
 
 
 def _ensure(paths: Sequence[str], *, allows_broker: bool) -> None:
-    folders = [Path(path) for path in split_paths(",".join(paths))]
+    folders = named(paths)
     ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(folders)))
 
 

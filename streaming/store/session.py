@@ -46,10 +46,31 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.store.policy import SetPolicy
 
-__all__ = ["Condition", "Session", "check_written", "ensure_set", "existing", "opened_set"]
+__all__ = [
+    "Condition",
+    "Session",
+    "check_written",
+    "ensure_set",
+    "existing",
+    "named",
+    "opened_set",
+]
 
 Condition = Callable[[LogSet], None]
 """Looks at an opened set, and raises what forbids to continue."""
+
+
+def named(paths: Sequence[str]) -> list[Path]:
+    """Return the log directories that paths and ``file:`` URIs name, there or not.
+
+    Raises:
+        OptionError: one is not local, or there twice.
+        LogDirectoryError: none is named.
+    """
+    directories = [Path(path) for path in split_paths(",".join(paths))]
+    if not directories:
+        raise LogDirectoryError("no log directory is named")
+    return directories
 
 
 def existing(paths: Sequence[str]) -> list[Path]:
@@ -60,9 +81,7 @@ def existing(paths: Sequence[str]) -> list[Path]:
         LogDirectoryError: one is no folder, is there twice by way of a link, or is the folder of a
             partition; or none is named.
     """
-    directories = [Path(path) for path in split_paths(",".join(paths))]
-    if not directories:
-        raise LogDirectoryError("no log directory is named")
+    directories = named(paths)
     for folder in directories:
         if not folder.is_dir():
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")

@@ -42,3 +42,21 @@ def test_an_empty_directory_does_not_join_the_set(tmp_path: Path, words: list[st
     assert (log / "kafkalog.commit").read_bytes() == state
     assert not (other / "kafkalog.commit").exists()
     assert not (log / "t-1").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["create", "", "--topic", "t"],
+        ["create", " , ", "--topic", "t"],
+        ["alter", "", "--topic", "t", "--partitions", "2"],
+        ["takeover", "", "--dry-run"],
+        ["stats", ""],
+        ["report", "", "--html", "report.html"],
+    ],
+    ids=" ".join,
+)
+def test_a_path_that_names_nothing_is_refused(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "no log directory" in done.output
