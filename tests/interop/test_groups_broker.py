@@ -52,6 +52,9 @@ def test_groups_go_on_exactly_where_they_stand_from_us_to_a_broker_and_back(
         assert stood == {group: positions(found) for group, found in ours.items()}
         assert broker.complaints() == []
         theirs = read_with_clients(broker)
+        # A coordinator answers before it has written the markers of a transaction.
+        late = "in a transaction"
+        wait_until_it_stands(broker, late, positions(ours[late] + theirs[late]))
         broker.stop()
 
     assert take_over([str(data)]).problems == []
@@ -134,6 +137,14 @@ def read_with_client(broker: Broker, group: str) -> list[int]:
 
 
 _KEPT: Final[list[confluent_kafka.Consumer]] = []
+
+
+def wait_until_it_stands(broker: Broker, group: str, at: dict[TopicPartition, int]) -> None:
+    """Wait until the broker shows a group there."""
+    deadline = time.monotonic() + SECONDS
+    while (found := described(broker, group)) != at:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.5)
 
 
 def described(broker: Broker, group: str) -> dict[TopicPartition, int]:

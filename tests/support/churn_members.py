@@ -18,7 +18,7 @@ from pyspark.sql.functions import lit
 from tests.support.spark import small_session
 
 from kafkalog import Consumer
-from kafkalog.errors import FencedMemberError
+from kafkalog.errors import FencedMemberError, RowError
 from kafkalog.files.system import system
 from kafkalog.streaming.library import append
 
@@ -131,7 +131,11 @@ class Copier:
         if self._chance.random() < 0.02:
             signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(0.0001, 0.03))
         key = pa.array([self._name.encode()] * read.num_rows, pa.binary())
-        append(self._folder, "out", read.append_column("key", key), consumer=reader)
+        copied = read.append_column("key", key)
+        try:
+            append(self._folder, "out", copied, consumer=reader)
+        except RowError:  # it has got more partitions meanwhile, which it does once
+            append(self._folder, "out", copied, consumer=reader)
 
 
 def run_program(folder: str, name: str, instance: str, strategy: str, seed: str) -> None:
@@ -140,13 +144,16 @@ def run_program(folder: str, name: str, instance: str, strategy: str, seed: str)
 
 
 def run_query(folder: str, checkpoint: str, strategy: str) -> None:
-    """Copy as a streaming query; if a batch is refused, start it again."""
+    """Copy as a streaming query; if a batch is refused, start it again.
+
+    A batch is refused, too, if its topic gets more partitions while it is written.
+    """
     with small_session(**_SPARK) as spark:
         while True:
             try:
                 _start(spark, folder, checkpoint, strategy).awaitTermination()
             except StreamingQueryException as error:
-                if FencedMemberError.__name__ not in str(error):
+                if not any(each.__name__ in str(error) for each in (FencedMemberError, RowError)):
                     raise
 
 
