@@ -80,13 +80,19 @@ class _Life:
         return True
 
     def _until_done(self, act: Callable[[], object], is_done: type[KafkaLogError]) -> bool:
-        """Try until it is done; after a try of unknown end, ``is_done`` says that it was."""
-        for number in range(_TRIES):
+        """Try until it is done; after a try of unknown end, ``is_done`` says that it was.
+
+        Before one it says that only a folder is there, or that nothing is.
+        """
+        is_unknown = False
+        for _ in range(_TRIES):
             with self._scene.at_work(self._name):
+                was_unknown, is_unknown = is_unknown, True
                 try:
                     act()
                 except is_done:
-                    if not number:
+                    is_unknown = was_unknown
+                    if not was_unknown:
                         raise
                 return True
         return False
