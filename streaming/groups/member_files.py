@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from crc32c import crc32c
 
 from kafkalog.errors import FencedMemberError, LogDirectoryError
-from kafkalog.files.atomic import create_atomically
+from kafkalog.files.atomic import TEMPORARY_SUFFIX, create_atomically
 from kafkalog.files.regular import open_regular, read_regular, replace_end, write_all
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
@@ -184,7 +184,12 @@ class MemberFolder:
     def _list(self) -> list[str]:
         prefix = _prefix(self._group)
         with os.scandir(self._folder) as entries:
-            return sorted(each.name for each in entries if each.name.startswith(prefix))
+            # Not what a member wrote that was killed before it had its name: no member is there.
+            return sorted(
+                each.name
+                for each in entries
+                if each.name.startswith(prefix) and not each.name.endswith(TEMPORARY_SUFFIX)
+            )
 
     def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
         is_whole = len(text) == size and crc32c(text) == checksum

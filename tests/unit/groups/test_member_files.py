@@ -74,6 +74,16 @@ def test_a_member_id_is_taken_once(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [sign_name("g", "A")]
 
 
+def test_what_a_killed_member_left_without_a_name_is_no_member(tmp_path: Path) -> None:
+    MemberFile(tmp_path, "g", "A").create(WISH)
+    file = tmp_path / sign_name("g", "A")
+    file.rename(f"{file}.tmp")
+    assert MemberFolder(tmp_path, "g").read() == {}
+    MemberFile(tmp_path, "g", "A").create(WISH)
+    assert signs(tmp_path) == {"A": Sign(0, "A", WISH, os.getpid())}
+    assert [each.name for each in tmp_path.iterdir()] == [sign_name("g", "A")]
+
+
 def test_groups_in_one_folder_do_not_see_each_other_whatever_they_are_called(
     tmp_path: Path,
 ) -> None:
