@@ -36,6 +36,8 @@ class Write:
     began: int
     outcome: str = "fail"
     acknowledged: int = 0
+    ended: int = 0
+    """When its last try was over; 0 if none is yet."""
     flush: str = "commit"
     is_durable: bool = False
     """Whether a loss of power takes nothing of it: it was acknowledged with ``flush=commit``."""
@@ -354,6 +356,9 @@ class Audit:
         kept = [cut.keeps_bytes for cut in self._history.cuts if cut.keeps_bytes is not None]
         if not kept or self._history.keys or any(cut.starts for cut in self._history.cuts):
             return
+        for write in self._history.writes:
+            if write.began < read.ended and (not write.ended or read.began < write.ended):
+                return  # its end may be older than what retention counted from
         counts = Counter(partition for partition, _, _ in read.rows)
         for partition, first in _firsts(read).items():
             if first and counts[partition] < min(kept) // _MOST_BYTES:

@@ -190,6 +190,7 @@ class Scene:
         except OSError as error:
             self.failed(actor, write, error)
         write.tries.append(outcome)
+        write.ended = self.history.now()
         if write.outcome != "ok" and (outcome == "ok" or write.outcome == "fail"):
             write.outcome = outcome
             write.acknowledged = self.history.now()

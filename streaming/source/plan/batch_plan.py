@@ -11,6 +11,7 @@ from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.offsets import EARLIEST
 from kafkalog.streaming.source.plan.byte_splits import split_target
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.plan.pruning import join_splits, prune_ranges
@@ -74,6 +75,16 @@ def _plan(
     positions = starting_positions(options, starting.group, available)
     start = resolve_start(starting, available, logs, when_none=strategy, positions=positions)
     end = resolve_end(ending, available, logs)
+    outrun = [
+        key
+        for key, offset in start.items()
+        if offset > end[key] == available[key]
+        and starting.names(EARLIEST)
+        and offset != starting.of(key)
+    ]
+    # Since the look, the log was written on, and all deleted that the look had found.
+    policy.ends_before_start({key: start[key] for key in outrun}, end)
+    start = start | {key: end[key] for key in outrun}
     _check_order(start, end)
     policy.logs_cut(
         {k: gap for k, gap in logs.ends.lost.items() if ending.is_open(k, end[k], gap.start)}

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 
@@ -55,6 +57,23 @@ def test_a_start_behind_the_end_is_refused(log: Path) -> None:
         spans(log, startingOffsets='{"t":{"0":9,"1":0}}', endingTimestamp="1004")
     with pytest.raises(OptionError, match=r"RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET.* t-1"):
         spans(log, startingOffsets='{"t":{"0":5,"1":4}}')
+
+
+def test_a_log_that_retention_empties_while_it_is_planned_is_looked_at_again(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = FollowedLogs.look
+
+    def look_and_pause(logs: FollowedLogs) -> object:
+        found = look(logs)
+        if (log / "t-0" / f"{0:020}.log").exists():
+            shutil.rmtree(log / "t-0")
+            write_segment(log / "t-0", 12, batch_bytes(12, [Row(timestamp=1), Row(timestamp=2)]))
+            write_checkpoint(log, "replication-offset-checkpoint", {"t-0": 14, "t-1": 3})
+        return found
+
+    monkeypatch.setattr(FollowedLogs, "look", look_and_pause)
+    assert spans(log) == [("t-0", 12, 14), ("t-1", 0, 3)]
 
 
 def test_bounds_outside_the_log_are_a_loss(log: Path) -> None:
