@@ -84,7 +84,7 @@ def _plan(
     ]
     # Since the look, the log was written on, and all deleted that the look had found.
     policy.ends_before_start({key: start[key] for key in outrun}, end)
-    start = start | {key: end[key] for key in outrun}
+    start = {**start, **{key: end[key] for key in outrun}}
     _check_order(start, end)
     policy.logs_cut(
         {k: gap for k, gap in logs.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
