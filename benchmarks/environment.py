@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-__all__ = ["TOPIC", "Environment", "environment"]
+__all__ = ["TOPIC", "Environment", "environment", "wait_for_high_watermarks"]
 
 TOPIC: Final = "rows"
 """The topic that works read; it holds every row once."""
@@ -80,7 +80,7 @@ class Environment:
         self.create_topic(TOPIC)
         self.to_kafka(TOPIC).save()
         (directory,) = self.broker.log_dirs
-        self.wait_for_high_watermarks(TOPIC, self.shape.rows)
+        wait_for_high_watermarks(self.broker, TOPIC, self.shape.rows)
         return directory
 
     @cached_property
@@ -125,17 +125,6 @@ class Environment:
         """Return a path in the scratch folder at which nothing is."""
         return self.work / f"{what}-{uuid.uuid4().hex[:8]}"
 
-    def wait_for_high_watermarks(self, topic: str, rows: int, broker: Broker | None = None) -> None:
-        """Wait until the broker's checkpoint covers the topic: readers of its files go by it."""
-        (directory,) = (broker or self.broker).log_dirs
-        deadline = time.monotonic() + _CHECKPOINT_SECONDS
-        while time.monotonic() < deadline:
-            known = read_offset_checkpoint(directory, HIGH_WATERMARK)
-            if sum(end for place, end in known.items() if place.topic == topic) == rows:
-                return
-            time.sleep(0.2)
-        raise TimeoutError(f"{HIGH_WATERMARK} still does not cover the {rows} rows of {topic}")
-
 
 @contextlib.contextmanager
 def environment(shape: Shape, cores: int, *, quick: bool) -> Iterator[Environment]:
@@ -148,3 +137,15 @@ def environment(shape: Shape, cores: int, *, quick: bool) -> Iterator[Environmen
         closing.enter_context(broker)
         spark = closing.enter_context(spark_session(cores, work))
         yield Environment(spark, broker, work, shape, closing, quick=quick)
+
+
+def wait_for_high_watermarks(broker: Broker, topic: str, rows: int) -> None:
+    """Wait until the broker's checkpoint covers the topic: readers of its files go by it."""
+    (directory,) = broker.log_dirs
+    deadline = time.monotonic() + _CHECKPOINT_SECONDS
+    while time.monotonic() < deadline:
+        known = read_offset_checkpoint(directory, HIGH_WATERMARK)
+        if sum(end for place, end in known.items() if place.topic == topic) == rows:
+            return
+        time.sleep(0.2)
+    raise TimeoutError(f"{HIGH_WATERMARK} still does not cover the {rows} rows of {topic}")

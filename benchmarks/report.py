@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from benchmarks.measure import Goal, Measured, Samples, Workload
 
 __all__ = [
+    "CLIENTS",
     "COMPACTION",
     "GROUPS",
     "LATEST",
@@ -25,6 +26,7 @@ __all__ = [
     "write_section",
 ]
 
+CLIENTS: Final = "Without Spark"
 COMPACTION: Final = "Compaction"
 GROUPS: Final = "Consumer groups"
 LATEST: Final = "The newest row of each key"
@@ -87,7 +89,7 @@ def write(
         if _plot(directory / name, title, chosen(measured))
     ]
     path = directory / "benchmarks.md"
-    kept = (COMPACTION, LATEST, LOOK_UPS, PIPELINES)
+    kept = (CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES)
     others = "".join(_section_of(path, title) for title in kept)
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 

@@ -11,6 +11,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from benchmarks.environment import wait_for_high_watermarks
 from benchmarks.measure import Contender, Goal, Workload, timed
 from benchmarks.reading import KAFKA_SOURCE
 from confluent_kafka import Producer
@@ -86,7 +87,7 @@ def _workload(env: Environment, title: str, number: int, shape: _Topic) -> Workl
     config = {"message.format.version": shape.format_version} if shape.format_version else {}
     broker.create_topics(Topic(name, shape.partitions, config))
     _produce(broker, name, shape, rows)
-    env.wait_for_high_watermarks(name, rows, broker)
+    wait_for_high_watermarks(broker, name, rows)
     folders = sorted(broker.log_dirs[0].glob(f"{name}-*"))
     peer = env.spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     ours = env.spark.read.format("kafkalog").option("path", str(broker.log_dirs[0]))

@@ -6,6 +6,7 @@ import statistics
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.engine import EMPTY_SOURCE, empty_source
+from benchmarks.environment import wait_for_high_watermarks
 from benchmarks.measure import Contender, Goal, Workload, timed
 from benchmarks.reading import KAFKA_SOURCE
 
@@ -67,7 +68,7 @@ def _frames(env: Environment, topic: str, triggers: int) -> dict[str, DataFrame]
     rows = triggers * _ROWS_PER_TRIGGER
     env.create_topic(topic)
     env.to_kafka(topic, env.rows.limit(rows)).save()
-    env.wait_for_high_watermarks(topic, rows)
+    wait_for_high_watermarks(env.broker, topic, rows)
     env.spark.dataSource.register(empty_source(env.shape.partitions))
     kafka = _limited(env, "kafka", topic).option("kafka.bootstrap.servers", env.broker.bootstrap)
     return {

@@ -95,6 +95,7 @@ class Images:
                     self._shown[-1].until = self.now()
                 del self._away[name]
                 self._names[name] = node  # as a mount hides what was made in its place
+                self._root.versions.pop(name, None)  # nor does a loss of power show that again
 
     def __bool__(self) -> bool:
         return bool(self._away)
