@@ -46,7 +46,8 @@ groups: env ## Kill, stop and replace members of a consumer group at random: SEC
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \
 	    tests/crash/test_commit_model.py tests/crash/test_lost_locks.py \
-	    tests/crash/test_missing_members.py tests/crash/test_mixed_flush_model.py
+	    tests/crash/test_missing_members.py tests/crash/test_mixed_flush_model.py \
+	    tests/crash/test_group_model.py
 
 powerloss: env ## Cut the power at each step of a commit, and try what may be left: STATES=400 a case
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=$(or $(STATES),400) python -m pytest -q --timeout 7200 \
@@ -84,6 +85,7 @@ stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory, compaction
 	$(RUN) python -m benchmarks.peers
+	$(RUN) python -m benchmarks.clients --docs docs
 	$(RUN) python -m benchmarks.growth
 	$(RUN) python -m benchmarks.startup
 	$(RUN) python -m benchmarks.index_pages

@@ -89,6 +89,13 @@ def test_answers_in_sql_are_measured_and_put_on_the_page(tmp_path: Path) -> None
     assert "| the command, count by key | " in page
 
 
+def test_programs_without_spark_are_measured_beside_other_clients(tmp_path: Path) -> None:
+    page = measured("clients", tmp_path)
+    assert "## Without Spark" in page
+    assert "| read, batches of 256 KiB | confluent-kafka (librdkafka) | " in page
+    assert "|  | kafkalog.append, flush=os | " in page
+
+
 def test_members_of_a_group_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("groups", tmp_path)
     assert "## Consumer groups" in page

@@ -43,6 +43,7 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "broker": brokers.broker,
     "owner": topic_owners.owner,
     "member": members.member,
+    "copier": members.copier,
     "watcher": members.watcher,
     "setter": members.setter,
 }

@@ -40,7 +40,7 @@ from kafkalog.streaming.store.ends.watch import EndsWatch
 if TYPE_CHECKING:
     from tests.simulation.group_audit import Log
 
-__all__ = ["copy_all", "member", "setter", "watcher"]
+__all__ = ["copier", "copy_all", "member", "setter", "watcher"]
 
 COPY: Final = "copy"
 GROUP: Final = "g"
@@ -200,6 +200,18 @@ def member(scene: Scene, name: str, operations: int, chance: random.Random) -> N
     exits(scene, name)
 
 
+def copier(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """A program that copies its share, and leaves once that was quiet for a while."""
+    running = _Member(scene, name, chance)
+    quiet = 0
+    for _ in range(20 * operations):
+        quiet = 0 if running.run(0.2) else quiet + 1
+        if quiet > operations:
+            break
+    running.end()
+    exits(scene, name)
+
+
 def setter(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
     """A person who moves the group or deletes it: that is refused while it has members."""
     for _ in range(max(operations // 2, 1)):
@@ -246,6 +258,10 @@ def copy_all(scene: Scene) -> None:
             break
     running.end()
     exits(scene, "end")
+    if scene.may_fail:  # so that nobody has to be able to write
+        with scene.at_work("end"):
+            _look(scene, "end")
+        return
     _look(scene, "end")
     watch = EndsWatch(scene.paths, lambda key: key.topic == TOPIC)
     scene.group.ends = {key.partition: end for key, end in watch.look().offsets.items()}

@@ -43,6 +43,7 @@ _OWNED = 0.15
 """How many histories have a topic that is deleted and created again."""
 _GROUPS = 0.15
 """In which part of all histories members of a group copy the topic."""
+_COPYING = frozenset({"copier", "member"})
 _AROUND_GROUPS = ("watcher", "watcher", "setter", "giver", "reader", "operator")
 EXTRAS = {
     "empty batches": "queries have micro-batches without rows",
@@ -222,7 +223,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             # Whoever was told of records that an older copy has taken is left with them.
             scene.may_fail = machine.images.have_parted or machine.wrote_late
             scheduler.run({"end": lambda: _end(scene)}, calm=True)
-            if any(kind == "member" for kind, _ in plan.actors.values()):
+            if any(kind in _COPYING for kind, _ in plan.actors.values()):
                 scheduler.run({"group": lambda: copy_all(scene)}, calm=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         history.errors.append(f"{type(error).__name__}: {error}")

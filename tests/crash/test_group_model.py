@@ -1,0 +1,48 @@
+"""Kill a member, let it sleep, or let others pass it, at each of its steps: ``docs/groups.md``.
+
+CI searches within small bounds, ``make model`` within larger ones.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import pytest
+from tests.simulation.mutations import mutated
+from tests.support.group_model import Bounds, Broken, search
+
+pytestmark = pytest.mark.crash
+
+_LARGE: Final = "KAFKALOG_MODEL_LARGE" in os.environ
+
+_SMALL_SEARCHES: Final = (
+    Bounds(kinds=("kill",), every=9),
+    Bounds(partitions=2, kinds=("sleep",), every=12),
+    Bounds(partitions=2, kinds=("switch",), every=800),
+)
+_LARGE_SEARCHES: Final = (
+    Bounds(kinds=("kill", "sleep", "switch")),
+    Bounds(members=3, partitions=2, kinds=("kill", "sleep")),
+    Bounds(partitions=2, kinds=("kill", "sleep"), pairs=True, every=8),
+)
+
+
+@pytest.mark.parametrize("bounds", _LARGE_SEARCHES if _LARGE else _SMALL_SEARCHES, ids=str)
+def test_whatever_happens_to_a_member_each_row_is_copied_once(bounds: Bounds) -> None:
+    assert search(bounds) > 20
+
+
+_GUARDS: Final = {
+    "positions apart from rows": Bounds(),
+    "nobody is ever lost": Bounds(),
+}
+_LARGE_GUARDS: Final = {"a member that was lost may commit": Bounds(partitions=2, kinds=("sleep",))}
+
+
+@pytest.mark.parametrize(
+    ("guard", "bounds"), (_GUARDS | (_LARGE_GUARDS if _LARGE else {})).items(), ids=str
+)
+def test_a_protocol_without_a_guard_is_found_out(guard: str, bounds: Bounds) -> None:
+    with mutated(guard), pytest.raises(Broken):
+        search(bounds)
