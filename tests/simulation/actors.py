@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.scene import Scene
 
-__all__ = ["ACTORS", "DELETING"]
+__all__ = ["ACTORS", "BROKERS", "DELETING"]
 
 ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = {
     "appender": writers.appender,
@@ -41,6 +41,7 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "giver": operators.giver,
     "archivist": archivists.archivist,
     "broker": brokers.broker,
+    "mover": brokers.mover,
     "owner": topic_owners.owner,
     "member": members.member,
     "copier": members.copier,
@@ -50,3 +51,6 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
 
 DELETING: Final = frozenset({"deleter", "janitor"})
 """Those who delete records on purpose."""
+
+BROKERS: Final = frozenset({"broker", "mover"})
+"""Those who let a broker run."""

@@ -137,6 +137,8 @@ class History:
     parts_may_be_away: bool = False
     """Whether directories may not be mounted: what was planned of them is skipped then, and said
     once, by those who continue after a loss."""
+    replicas_move: bool = False
+    """Whether a broker moves replicas between its directories."""
     parts_may_be_older: bool = False
     """Whether older copies may lie in directories' places: whoever is told of what they lack, and
     continues, is given it once the directory is back."""
@@ -246,7 +248,25 @@ class Audit:
         if write.is_left_to_system and self._was_lost(write, write.began, read.began):
             missing = [value for value in missing if self._is_unnamed(value, write, read)]
         missing = [value for value in missing if not self._is_older(value)]
+        missing = [value for value in missing if not self._waits(value, read)]
         return [value for value in missing if not self._may_lack(value, read)]
+
+    def _waits(self, value: str, read: Read) -> bool:
+        """Whether a broker's record at the end of a log is there, and not committed again yet.
+
+        guarantees.md: a committed end may go back, as after a replica has moved between a broker's
+        log directories.
+        """
+        write = self._writes[value]
+        if not self._history.replicas_move or not write.is_brokers:
+            return False
+        partition = write.values[value]
+        offset = self._place_of.get(value, (partition, 1 << 62))[1]
+        return not any(p == partition and other > offset for p, other, _ in read.rows)
+
+    def _all_wait(self, partition: int, start: int, end: int, read: Read) -> bool:
+        known = [self._value_at.get((partition, offset)) for offset in range(start, end)]
+        return all(value is not None and self._waits(value, read) for value in known)
 
     # One read
 
@@ -415,6 +435,7 @@ class Audit:
                 is_gone = partition not in ends and self._may_start(partition, floor, read)
                 # A cleaner may take the last rows that were planned, for newer ones after them.
                 is_gone = is_gone or self._are_older(partition, end, floor)
+                is_gone = is_gone or self._all_wait(partition, end, floor, read)
                 if end < floor and not is_gone and not read.told_of_loss:
                     self._say(f"{read.reader}: the end of {partition} fell below {floor}")
             if read.shows > last:

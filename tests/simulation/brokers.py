@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from tests.simulation.moves import Move, delete_retired, finish_moves
 from tests.simulation.scene import TOPIC, Scene
 from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.logs import Row, batch_bytes
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["broker"]
+__all__ = ["broker", "mover"]
 
 _INTERVAL: Final = 4096
 _META: Final = b"version=1\nnode.id=1\ncluster.id=x\n"
@@ -58,6 +59,15 @@ class _RefusedError(Exception):
 
 def broker(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
     """A person who hands a set over to a broker, and takes it back; now and then in haste."""
+    _lend(scene, name, operations, chance, moves=False)
+
+
+def mover(scene: Scene, name: str, operations: int, chance: random.Random) -> None:
+    """The same, with a broker that moves replicas between its directories."""
+    _lend(scene, name, operations, chance, moves=len(scene.paths) > 1)
+
+
+def _lend(scene: Scene, name: str, operations: int, chance: random.Random, *, moves: bool) -> None:
     for number in range(max(operations // 2, 1)):
         scene.rest_here(name, chance)
         if chance.random() < 0.7:
@@ -65,7 +75,7 @@ def broker(scene: Scene, name: str, operations: int, chance: random.Random) -> N
                 done = hand_over(scene.paths)
                 if done.problems and not scene.may_fail:
                     scene.history.errors.append(f"{name} cannot hand over: {done.problems}")
-        _run(scene, name, number, chance)
+        _run(scene, name, number, chance, moves=moves)
         if chance.random() < 0.6:
             with scene.at_work(name):
                 done = take_over(scene.paths)
@@ -73,11 +83,13 @@ def broker(scene: Scene, name: str, operations: int, chance: random.Random) -> N
                     scene.history.errors.append(f"{name} cannot take over: {done.problems}")
 
 
-def _run(scene: Scene, name: str, number: int, chance: random.Random) -> None:
+def _run(scene: Scene, name: str, number: int, chance: random.Random, *, moves: bool) -> None:
     """Let the broker run once; killed or not, it is gone afterwards."""
     writes: list[Write] = []
     try:
         with scene.operation(), _locked(scene):
+            if moves:
+                finish_moves([Path(path) for path in scene.paths])
             running = _Broker(scene)
             for each in range(chance.randrange(4) if running.has_partitions else 0):
                 value, partition = f"{name}.{number}.{each}", running.any_partition(chance)
@@ -85,6 +97,8 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random) -> None:
                 write.outcome, write.is_brokers = "unknown", True
                 writes.append(write)
                 running.append(partition, value)
+                if moves and chance.random() < 0.6:
+                    running.move(chance)
                 is_long = scene.may_fail and chance.random() < 0.2
                 scene.machine.scheduler.sleep(3.0 if is_long else chance.random() * 0.05)
                 if chance.random() < 0.3:
@@ -154,6 +168,7 @@ class _Broker:
         for folder in self._directories:
             remove_clean_shutdown_marker(folder)
         self._appenders: dict[TopicPartition, PartitionAppender] = {}
+        self._moves: dict[TopicPartition, Move] = {}
 
     @property
     def has_partitions(self) -> bool:
@@ -174,6 +189,25 @@ class _Broker:
         content = np.frombuffer(data, np.uint8).copy()
         plan = appender.plan([scan_batches(content).table])
         appender.apply(plan, [BufferSource(content)], os.close)
+
+    def move(self, chance: random.Random) -> None:
+        """Go on with a replica's way to another directory, or begin one."""
+        key = next(iter(self._moves), self.any_partition(chance))
+        moving = self._moves.pop(key, None)
+        if moving is None:
+            self._moves[key] = moving = Move(self._folders[key], self._directories, chance)
+            moving.catch_up()
+            return
+        moving.catch_up()
+        try:
+            moving.swap()
+        except BaseException:
+            self._scene.may_fail = True  # there may be two folders, until a person moves one away
+            raise
+        self._folders[key] = moving.target
+        self._appenders.pop(key, None)
+        if chance.random() < 0.5:
+            delete_retired([moving.source.parent])
 
     def _write_ends(self, name: str) -> None:
         for folder in self._directories:

@@ -7,13 +7,15 @@ import random
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.actors import ACTORS, DELETING
+from tests.simulation.actors import ACTORS, BROKERS, DELETING
 from tests.simulation.auditor import Audit, Cut, History
 from tests.simulation.group_audit import audit_group
 from tests.simulation.machine import ROOT, Machine, installed
 from tests.simulation.members import copy_all
+from tests.simulation.moves import finish_moves
 from tests.simulation.readers import look
 from tests.simulation.scene import Scene
 from tests.simulation.scheduler import Rates, Scheduler
@@ -38,6 +40,7 @@ _OTHERS = {
     "cleaner": 2,
     "giver": 2,
     "archivist": 2,
+    "mover": 2,
 }
 _OWNED = 0.15
 """How many histories have a topic that is deleted and created again."""
@@ -116,13 +119,13 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     for what in ("vanish", "empty", "old"):
         if chance.random() < 0.25:
             faults[what] = every * 3
-    if chance.random() < 0.25 and "broker" not in names:
+    if chance.random() < 0.25 and not BROKERS.intersection(names):
         faults["power"] = every * 10
-    elif chance.random() < 0.2 and "broker" not in names:  # which does not know of it
+    elif chance.random() < 0.2 and not BROKERS.intersection(names):  # which does not know of it
         faults["lost"] = every * 4
     if "cleaner" in names:
         options |= {"cleanup.policy": "compact,delete", "segment.bytes": "200"}
-    if "broker" in names:
+    if BROKERS.intersection(names):
         options["allowBrokerDirectory"] = "true"
     options, faults = _of_group(names, options, faults)
     return Plan(
@@ -158,6 +161,8 @@ def _of_group(
     names: list[str], options: dict[str, str], faults: dict[str, int]
 ) -> tuple[dict[str, str], dict[str, int]]:
     """Leave out what takes rows of a topic away that is copied: nobody could judge the copy."""
+    if "mover" in names:  # a replica that moves to or from what is not mounted is another matter
+        faults = {what: n for what, n in faults.items() if what not in {"vanish", "empty", "old"}}
     if "member" not in names:
         return options, faults
     kept = {name: text for name, text in options.items() if not name.startswith("retention.")}
@@ -189,6 +194,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     history.losses_are_named = "named losses" in plan.extras
     history.parts_may_be_away = bool(happening & {"vanish", "empty", "old"})
     history.parts_may_be_older = "old" in happening
+    history.replicas_move = any(kind == "mover" for kind, _ in plan.actors.values())
     if "retention.bytes" in plan.options:
         history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
     scene = Scene(
@@ -201,7 +207,7 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             "has_other": any(kind == "owner" for kind, _ in plan.actors.values()),
             "repeats_keys": "few keys" in plan.extras,
             "has_empty_batches": "empty batches" in plan.extras,
-            "has_broker": any(kind == "broker" for kind, _ in plan.actors.values()),
+            "has_broker": any(kind in BROKERS for kind, _ in plan.actors.values()),
             "may_lose": any(kind in DELETING for kind, _ in plan.actors.values())
             or "retention.bytes" in plan.options
             or "power" in happening,
@@ -220,6 +226,9 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             }
             scheduler.run(actors)
             machine.calm()
+            if history.replicas_move:
+                folders = [Path(path) for path in scene.paths]
+                scheduler.run({"person": lambda: finish_moves(folders)}, calm=True)
             # Whoever was told of records that an older copy has taken is left with them.
             scene.may_fail = machine.images.have_parted or machine.wrote_late
             scheduler.run({"end": lambda: _end(scene)}, calm=True)

@@ -15,6 +15,7 @@ from tests.simulation import archivists, brokers
 from tests.simulation.actors import ACTORS
 from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
 from tests.simulation.images import Images
+from tests.simulation.moves import Move
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
 from tests.simulation.power import Node
@@ -151,11 +152,32 @@ def test_a_copy_that_is_written_commits_what_a_broker_had_not(
     assert run(plan).found == []
 
 
+def test_a_broker_moves_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    swaps = []
+    swap = Move.swap
+    monkeypatch.setattr(Move, "swap", lambda move: swaps.append(swap(move)))
+    options = {"flush": "commit", "max.block.ms": "60000", "allowBrokerDirectory": "true"}
+    actors = {"mover": ("mover", 20), "appender": ("appender", 3), "reader": ("reader", 5)}
+    assert run(Plan("moves", actors, 2, 2, options, Rates(10, {}), script=())).found == []
+    assert swaps
+    monkeypatch.setattr(Move, "catch_up", lambda _: None)
+    assert run(Plan("moves", actors, 2, 2, options, Rates(10, {}), script=())).found
+
+
 # What the auditor knows
 
 A = {"a0": 0, "a1": 1}
 SEEN = [(0, 0, "a0"), (1, 0, "a1")]
 NAMED = {"a0": 1, "b0": 3}
+
+
+@pytest.mark.parametrize(("moves", "is_brokers", "is_sound"), [(1, 1, 1), (0, 1, 0), (1, 0, 0)])
+def test_only_a_brokers_record_may_wait_after_its_replica_has_moved(
+    moves: int, is_brokers: int, is_sound: int
+) -> None:
+    write = Write({"b0": 0}, 1, "ok", 2, is_durable=True, is_brokers=bool(is_brokers))
+    looks = [Read("reader", 3, 4, [(0, 0, "b0")]), Read("reader", 5, 6, [])]
+    assert (not Audit(History([write], looks, replicas_move=bool(moves))).found) == is_sound
 
 
 def audit(outcome: str, *rows: list[tuple[int, int, str]], life: str | None = None) -> str:
