@@ -66,6 +66,7 @@ class _Copy:
             if done.at_one_moment:
                 read = scene.read(self._name, began, [_look(",".join(paths))])
                 read.ended = ended
+                read.told_of_loss = scene.machine.images.have_parted
                 self._rows, self.paths = read.rows, paths
 
     def damage_and_salvage(self, chance: random.Random) -> None:
@@ -106,7 +107,9 @@ class _Copy:
             rows = scene.rows({value: partition})
             path = ",".join(paths)
             if scene.has_broker:
-                self._rows = sorted({*self._rows, *_rows(_look(path, readUpTo="logEnd"))})
+                written = _rows(_look(path, readUpTo="logEnd"))
+                mine = [row for row in written if row[0] == partition]
+                self._rows = sorted({*self._rows, *mine})
             kafkalog.append(path, TOPIC, rows, options=options)
             offset = self._end(partition, value, path)
             self.paths, self._rows = paths, sorted([*self._rows, (partition, offset, value)])
