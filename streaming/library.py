@@ -330,11 +330,11 @@ def tail(
         OptionError, KafkaLogError: as in :func:`read`; raised when the first batch is asked for.
     """
     from kafkalog.streaming.source.new_splits import new_splits  # noqa: PLC0415
-    from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+    from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
 
     parsed, rows = _reading(path, topic, columns, strings, options)
     for split in new_splits(parsed, idle_timeout):
-        yield from map(rows.chosen, read_split(split, parsed, rows.of_records))
+        yield from map(rows.chosen, read_split(split, parsed, rows.of_records, size=LARGE_BATCHES))
 
 
 @crosses_border
@@ -342,13 +342,15 @@ def _rows_of(
     splits: Iterable[LogSplit], options: ReadOptions, rows: ReadRows
 ) -> Iterator[pa.RecordBatch]:
     from kafkalog.streaming.source.latest import LatestSplit, read_latest  # noqa: PLC0415
-    from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
+    from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
 
     for split in splits:
         if isinstance(split, LatestSplit) and rows.of_records is not None:
             yield from read_latest(split, options, rows.of_records)
         else:
-            yield from map(rows.chosen, read_split(split, options, rows.of_records))
+            yield from map(
+                rows.chosen, read_split(split, options, rows.of_records, size=LARGE_BATCHES)
+            )
 
 
 def _reading(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,12 @@ from kafkalog.errors import (
 )
 from kafkalog.files.places import as_path
 from kafkalog.streaming.log.read.slice_reader import read_slice
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.records.columns import (
+    DEFAULT_MAX_BATCH_BYTES,
+    DEFAULT_MAX_ROWS,
+    Columns,
+    RecordDecoder,
+)
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.loss import LossPolicy
 
@@ -37,7 +42,28 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.views import RowMaker
 
-__all__ = ["RecordRows", "SplitReader", "columns_of", "naming_overflow", "read_split"]
+__all__ = [
+    "LARGE_BATCHES",
+    "BatchSize",
+    "RecordRows",
+    "SplitReader",
+    "columns_of",
+    "naming_overflow",
+    "read_split",
+]
+
+
+class BatchSize(NamedTuple):
+    """The most rows, and bytes of keys, values and headers, of an Arrow batch."""
+
+    rows: int = DEFAULT_MAX_ROWS
+    size: int = DEFAULT_MAX_BATCH_BYTES
+
+
+LARGE_BATCHES: Final = BatchSize(32_768, 4 << 20)
+"""For programs: what is done for each batch is done less often. Spark's pipe likes them smaller."""
+
+_TASK_BATCHES: Final = BatchSize()
 
 _DECODED = {
     "key": Columns.KEY,
@@ -54,11 +80,12 @@ def read_split(
     options: ReadOptions,
     rows: RowSchema | None,
     narrowed: Callable[[Decoder], Decoder] | None = None,
+    size: BatchSize = _TASK_BATCHES,
 ) -> Iterator[pa.RecordBatch]:
     """Read one split in offset order, as batches of the schema ``rows``.
 
     Without ``rows`` it gives those of the view that the options ask for. ``narrowed`` may make a
-    decoder of the decoder that passes over record batches.
+    decoder of the decoder that passes over record batches. ``size`` is that of batches of records.
 
     Raises:
         DataLossError: offsets of the split have gone since it was planned, and the query fails
@@ -66,7 +93,7 @@ def read_split(
         CorruptRecordError: bytes of the split that are no valid batch, and the query fails then.
         TimestampOutOfRangeError: a timestamp that Spark cannot hold, unless null is wanted for it.
     """
-    maker = _row_maker(split.topic_partition, options, rows)
+    maker = _row_maker(split.topic_partition, options, rows, size)
     salvage = _salvage(options, split.topic_partition)
     decoder = maker.decoder if narrowed is None else narrowed(maker.decoder)
     reader = SplitReader.of(split, options, decoder, salvage)
@@ -91,10 +118,13 @@ def naming_overflow() -> Iterator[None]:
 
 
 def _row_maker(
-    topic_partition: TopicPartition, options: ReadOptions, rows: RowSchema | None
+    topic_partition: TopicPartition,
+    options: ReadOptions,
+    rows: RowSchema | None,
+    size: BatchSize,
 ) -> RowMaker:
     if rows is not None:
-        return RecordRows(rows, topic_partition, _decoder(options, rows))
+        return RecordRows(rows, topic_partition, _decoder(options, rows, size))
     # not at import, here and below: a worker's first rows need not wait for them
     from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
 
@@ -109,9 +139,13 @@ def columns_of(rows: RowSchema) -> Columns:
     return columns or Columns.OFFSET  # a batch without a column would have no length
 
 
-def _decoder(options: ReadOptions, rows: RowSchema) -> RecordDecoder:
+def _decoder(
+    options: ReadOptions, rows: RowSchema, size: BatchSize = _TASK_BATCHES
+) -> RecordDecoder:
     return RecordDecoder(
         columns_of(rows),
+        max_rows=size.rows,
+        max_batch_bytes=size.size,
         max_decompressed_bytes=options.max_decompressed_bytes,
         null_bad_timestamps=options.on_timestamp_overflow == "null",
     )
