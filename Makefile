@@ -85,6 +85,7 @@ stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory, compaction
 	$(RUN) python -m benchmarks.peers
+	$(RUN) python -m benchmarks.peers --default-settings --only read,sink,trigger,stream --docs docs
 	$(RUN) python -m benchmarks.clients --docs docs
 	$(RUN) python -m benchmarks.growth
 	$(RUN) python -m benchmarks.startup

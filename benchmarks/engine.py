@@ -44,18 +44,16 @@ _SCHEMA: Final = (
 _BATCH_ROWS: Final = 8192
 
 
-def ready_source(shape: Shape) -> type[DataSource]:
-    """Return the batch source ``ready``: rows of the shape, the same Arrow batch again and again.
+def ready_source(shape: Shape) -> type[DataSource]:  # noqa: C901 - four small classes
+    """Return the source ``ready``: rows of the shape, the same Arrow batch again and again.
 
-    No reader can hand over rows sooner: it is what the pipe to Spark and Spark itself allow.
+    No reader can hand over rows sooner: it is what the pipe to Spark and Spark itself allow. As a
+    stream it has all of them at once, and no more.
     """
 
-    class ReadyReader(DataSourceReader):
+    class Ready:
         def __init__(self, names: list[str]) -> None:
             self.names = names
-
-        def partitions(self) -> list[InputPartition]:
-            return [InputPartition(number) for number in range(shape.partitions)]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             import numpy as np  # noqa: PLC0415
@@ -78,6 +76,25 @@ def ready_source(shape: Shape) -> type[DataSource]:
                 yield batch.slice(0, left)
                 left -= rows
 
+    class ReadyReader(Ready, DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(number) for number in range(shape.partitions)]
+
+    class ReadyStream(Ready, DataSourceStreamReader, SupportsTriggerAvailableNow):
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802
+            return {"at": 0}
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+            pass
+
+        def latestOffset(self, start: dict[str, int], limit: object) -> dict[str, int]:  # noqa: N802
+            del start, limit
+            return {"at": 1}
+
+        def partitions(self, start: object, end: object) -> list[InputPartition]:
+            del start, end
+            return [InputPartition(number) for number in range(shape.partitions)]
+
     class ReadySource(DataSource):
         @classmethod
         def name(cls) -> str:
@@ -88,6 +105,9 @@ def ready_source(shape: Shape) -> type[DataSource]:
 
         def reader(self, schema: StructType) -> DataSourceReader:
             return ReadyReader(schema.names)
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+            return ReadyStream(schema.names)
 
     return ReadySource
 

@@ -127,7 +127,9 @@ class Environment:
 
 
 @contextlib.contextmanager
-def environment(shape: Shape, cores: int, *, quick: bool) -> Iterator[Environment]:
+def environment(
+    shape: Shape, cores: int, *, quick: bool, as_recommended: bool = True
+) -> Iterator[Environment]:
     """Start the broker and the session in a scratch folder, and stop and remove all at the end."""
     with contextlib.ExitStack() as closing:
         work = closing.enter_context(scratch())
@@ -135,7 +137,7 @@ def environment(shape: Shape, cores: int, *, quick: bool) -> Iterator[Environmen
         home.mkdir()
         broker = Broker(home, settings=_BROKER_SETTINGS, quick_start=quick)
         closing.enter_context(broker)
-        spark = closing.enter_context(spark_session(cores, work))
+        spark = closing.enter_context(spark_session(cores, work, as_recommended=as_recommended))
         yield Environment(spark, broker, work, shape, closing, quick=quick)
 
 

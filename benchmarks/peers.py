@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rounds = 1 if asked.quick else asked.rounds
     shape = Shape(rows, asked.key_bytes, asked.value_bytes, asked.partitions, asked.codec)
     console = Console(width=None if os.isatty(1) else 180)
-    with environment(shape, asked.cores, quick=asked.quick) as env:
+    recommended = not asked.default_settings
+    with environment(shape, asked.cores, quick=asked.quick, as_recommended=recommended) as env:
         noise = noise_probe()
         measured = _measure_all(env, asked.only, rounds, console)
     console.print(report.table(measured))
@@ -69,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         f" ({noise.low * 1e3:.0f} to {noise.high * 1e3:.0f})."
     )
     console.print(summary)
+    if asked.default_settings:
+        if asked.docs:
+            report.write_section(asked.docs, report.DEFAULTS, _as_spark_has_them(measured))
+        return 0
     docs = asked.docs or (None if asked.quick or asked.only else _DOCS)
     if docs:
         report.write(docs, measured, machine.facts(), summary)
@@ -87,8 +92,22 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--cores", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", default="", help="keys of works, or their beginnings: read,sink")
     parser.add_argument("--docs", type=Path, help="where benchmarks.md and its plots go")
+    parser.add_argument(
+        "--default-settings",
+        action="store_true",
+        help="Spark's own settings; with --docs the page gets a section of them",
+    )
     parser.add_argument("--quick", action="store_true", help="few rows: does it work, not how fast")
     return parser
+
+
+def _as_spark_has_them(measured: Sequence[Measured]) -> str:
+    return (
+        "The same works in a session without what the rest of the page is measured with: Unix"
+        " sockets (`spark.python.unix.domain.socket.enabled`) and the command `kafkalog-python`"
+        " ([speed.md](speed.md#starting)).\n\n"
+        f"{report.section_table(*measured)}\n"
+    )
 
 
 def _measure_all(env: Environment, only: str, rounds: int, console: Console) -> list[Measured]:

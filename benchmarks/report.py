@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from benchmarks.engine import DROPPING_SINK, READY_SOURCE
 from matplotlib.figure import Figure
 from rich.table import Table
 
@@ -11,11 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from benchmarks.measure import Goal, Measured, Samples, Workload
+    from benchmarks.measure import Goal, Measured, Workload
 
 __all__ = [
     "CLIENTS",
     "COMPACTION",
+    "DEFAULTS",
     "GROUPS",
     "LATEST",
     "LOOK_UPS",
@@ -28,6 +30,7 @@ __all__ = [
 
 CLIENTS: Final = "Without Spark"
 COMPACTION: Final = "Compaction"
+DEFAULTS: Final = "With Spark's default settings"
 GROUPS: Final = "Consumer groups"
 LATEST: Final = "The newest row of each key"
 LOOK_UPS: Final = "Look-ups"
@@ -46,6 +49,17 @@ _HEADINGS: Final = (
     "result",
 )
 _OURS: Final = "kafkalog"
+_RATIOS: Final = "benchmarks-ratios.png"
+_FLOORS: Final = {READY_SOURCE, DROPPING_SINK}
+_SHORT: Final = (
+    "batch read, 7 columns",
+    "batch read, value only",
+    "availableNow read, 7 columns",
+    "batch write",
+    "one micro-batch of 100 rows",
+    "appended to seen, one record at a time",
+)
+"""The works of the summary on top of the page."""
 
 
 class _Line(NamedTuple):
@@ -83,13 +97,14 @@ def write(
     plots = [
         name
         for name, title, chosen in (
-            ("benchmarks-rates.png", "million rows a second (more is better)", _with_rates),
             ("benchmarks-latency.png", "milliseconds (less is better)", _in_milliseconds),
         )
         if _plot(directory / name, title, chosen(measured))
     ]
+    if _plot_ratios(directory / _RATIOS, measured):
+        plots.insert(0, _RATIOS)
     path = directory / "benchmarks.md"
-    kept = (CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES)
+    kept = (DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES)
     others = "".join(_section_of(path, title) for title in kept)
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 
@@ -118,11 +133,12 @@ def _section_of(path: Path, title: str) -> str:
 
 
 def _lines(one: Measured) -> Iterator[_Line]:
-    """Yield a line per contender; ratios are against the peer of its goal, else the first one."""
+    """Yield a line per contender; ratios are against the first one, and those of its goals."""
     workload, first = one.workload, one.workload.contenders[0].name
     for number, (who, samples) in enumerate(one.samples.items()):
         goals = [goal for goal in workload.goals if goal.who == who]
-        against = next((goal.against for goal in goals if goal.against), first)
+        against = dict.fromkeys((first, *(goal.against for goal in goals if goal.against)))
+        ratios = [f"{one.speed(who, peer):.2f} x {peer}" for peer in against if peer != who]
         yield _Line(
             workload.title if number == 0 else "",
             who,
@@ -130,7 +146,7 @@ def _lines(one: Measured) -> Iterator[_Line]:
             f"{_quantity(samples.low, workload.unit)} to {_quantity(samples.high, workload.unit)}",
             _cpu(one.cpu[who].median) if workload.unit in {"s", "ms"} else "",
             f"{workload.rows / samples.median / 1e6:.2f} M" if workload.rows else "",
-            "" if who == against else f"{one.speed(who, against):.2f} x {against}",
+            "; ".join(ratios),
             "; ".join(_told(goal, workload) for goal in goals),
             _verdict(one, goals),
         )
@@ -166,7 +182,7 @@ def _page(
     measured: Sequence[Measured], facts: Mapping[str, str], summary: str, plots: Sequence[str]
 ) -> str:
     """Put the page together: machine, table, plots, and what each work is."""
-    parts = ["# Benchmarks\n", f"{summary}\n", "| machine | |\n| --- | --- |"]
+    parts = ["# Benchmarks\n", *_short(measured), f"{summary}\n", "| machine | |\n| --- | --- |"]
     parts += [f"| {label} | {value} |" for label, value in facts.items()]
     parts += ["", _row(_HEADINGS), _row(["---"] * len(_HEADINGS))]
     parts += [_row(line) for one in measured for line in _lines(one)]
@@ -181,6 +197,56 @@ def _page(
     return "\n".join(parts) + "\n"
 
 
+def _short(measured: Sequence[Measured]) -> list[str]:
+    """Put a few works in front: ours beside the peer, and beside what Spark allows."""
+    lines = []
+    for one in measured:
+        ours = _ours(one)
+        if one.workload.title not in _SHORT or ours is None:
+            continue
+        first, unit = one.workload.contenders[0].name, one.workload.unit
+        floor = next((name for name in one.samples if name in _FLOORS), None)
+        found = (_quantity(one.samples[who].median, unit) for who in (ours, first))
+        share = f"{one.speed(ours, floor):.0%}" if floor else ""
+        lines.append((one.workload.title, *found, f"{one.speed(ours, first):.2g} x {first}", share))
+    if not lines:
+        return []
+    heading = ("work", "kafkalog", "the peer", "ratio", "share of what Spark's pipe allows")
+    return [_row(heading), _row(["---"] * len(heading)), *map(_row, lines), ""]
+
+
+def _ours(one: Measured) -> str | None:
+    """Return which of our contenders stands for a work: that of a broker's files, or flush=os."""
+    return next((name for name in one.samples if name.startswith(_OURS)), None)
+
+
+def _plot_ratios(path: Path, measured: Sequence[Measured]) -> bool:
+    """Draw how many times as fast as the peer each work is, those with what Spark allows too."""
+    bars: list[tuple[str, float, float | None]] = []
+    for one in measured:
+        ours, first = _ours(one), one.workload.contenders[0].name
+        if ours is not None and ours != first:
+            floor = next((name for name in one.samples if name in _FLOORS), None)
+            allowed = one.speed(floor, first) if floor else None
+            bars.append((one.workload.title, one.speed(ours, first), allowed))
+    if not bars:
+        return False
+    figure = Figure(figsize=(9, 0.26 * len(bars) + 1.2), layout="constrained")
+    panel = figure.subplots()
+    names, ratios, allowed = zip(*bars, strict=True)
+    panel.barh(names, ratios, color="#2a6f97", height=0.7)
+    for number, most in enumerate(allowed):
+        if most is not None:
+            panel.plot((most, most), (number - 0.4, number + 0.4), color="#d1495b", linewidth=2)
+    panel.axvline(1, color="#333", linewidth=1)
+    panel.set_xscale("log")
+    panel.invert_yaxis()
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.set_xlabel("times as fast as the peer; red: what Spark's pipe to Python allows")
+    figure.savefig(path, dpi=110)
+    return True
+
+
 def _row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
@@ -190,19 +256,6 @@ class _Bars(NamedTuple):
 
     title: str
     bars: Mapping[str, tuple[float, float, float]]
-
-
-def _with_rates(measured: Sequence[Measured]) -> list[_Bars]:
-    return [
-        _Bars(one.workload.title, {who: _rates(s, rows) for who, s in one.samples.items()})
-        for one in measured
-        if (rows := one.workload.rows)
-    ]
-
-
-def _rates(samples: Samples, rows: int) -> tuple[float, float, float]:
-    million = rows / 1e6
-    return million / samples.median, million / samples.high, million / samples.low
 
 
 def _in_milliseconds(measured: Sequence[Measured]) -> list[_Bars]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,6 @@ _SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "4g",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.ui.enabled": "false",
@@ -32,17 +32,22 @@ _SETTINGS: Final = {
 }
 
 
+_RECOMMENDED: Final = {"spark.python.unix.domain.socket.enabled": "true"}
+
+
 @contextlib.contextmanager
-def spark_session(cores: int, work: Path) -> Iterator[SparkSession]:
+def spark_session(cores: int, work: Path, *, as_recommended: bool = True) -> Iterator[SparkSession]:
     """Run a local session with Spark's Kafka connector on its class path.
 
     ``spark.python.unix.domain.socket.enabled`` is what our docs recommend: only Python sources
-    and sinks have a pipe that it makes faster. So is the command that starts Python.
+    and sinks have a pipe that it makes faster. So is the command that starts Python. Without
+    ``as_recommended`` both are as Spark has them.
     """
-    os.environ["PYSPARK_PYTHON"] = launcher()
+    os.environ["PYSPARK_PYTHON"] = launcher() if as_recommended else sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").appName("kafkalog benchmarks")
     settings: dict[str, bool | float | int | str | None] = {
         **_SETTINGS,
+        **(_RECOMMENDED if as_recommended else {}),
         "spark.jars": ",".join(map(str, fetch(KAFKA))),
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),

@@ -33,7 +33,7 @@ def _sink(env: Environment) -> Workload:
             Contender(_FLUSH_OS, lambda: _to_kafkalog(env, "os")),
             Contender(_FLUSH_COMMIT, lambda: _to_kafkalog(env, "commit")),
         ),
-        goals=(Goal(_FLUSH_OS, _KAFKA_SINK, 5), Goal(_FLUSH_OS, _PARQUET_SINK, 1)),
+        goals=(Goal(_FLUSH_OS, DROPPING_SINK, 0.75), Goal(_FLUSH_OS, _PARQUET_SINK, 1)),
         rows=env.shape.rows,
         notes=(
             "the same rows, cached in Spark's memory, into a new topic (Kafka's is created before"
