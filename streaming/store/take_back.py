@@ -143,6 +143,8 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     log_set.check_current()
     made = {each.topic_partition for each in intent.partitions if each.created}
     drop_lines(log_set.directories, made)
+    # One that was deleted by hand since has nothing to be made durable; others say that it is gone.
+    there = [each for each in intent.partitions if _is_there(log_set, _folder(log_set, each))]
     if durable:
         reaches = (
             LogReach(
@@ -151,7 +153,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
                 each.end_offset,
                 _index_interval(log_set, each),
             )
-            for each in intent.partitions
+            for each in there
         )
         sync_up_to(reaches, whole=True)
     # What says where logs end must not survive a loss of power without what was published.
@@ -159,7 +161,7 @@ def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     write_ends(
         [
             WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
-            for each in intent.partitions
+            for each in there
         ],
         durable=durable,
     )

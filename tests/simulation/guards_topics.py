@@ -115,4 +115,14 @@ GUARDS: Final = {
         {"groups.rebalance._lasting": Instead("0) and each not in recreated", "0)")},
         test="unit/joining/test_joined_queries.py::test_a_topic_recreated_under_a_query_is_read_from_its_start",
     ),
+    "a commit that was killed after its rename needs all folders": Mutation(
+        "once a topic was deleted by hand, nothing can be written or taken over",
+        {
+            "store.take_back._end_finished": Instead(
+                "if _is_there(log_set, _folder(log_set, each))", "if True"
+            )
+        },
+        test="unit/store/test_lost_partitions.py::"
+        "test_a_topic_that_is_gone_as_a_whole_ends_a_commit_that_was_killed_after_its_rename",
+    ),
 }

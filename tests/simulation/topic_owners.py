@@ -6,15 +6,24 @@ One program does so. So it is known to which life of the topic a record belongs.
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.auditor import Cut
 from tests.simulation.scene import EACH, OTHER, Scene
 
 import kafkalog
-from kafkalog.errors import KafkaLogError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.errors import (
+    KafkaLogError,
+    LogDirectoryError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -69,7 +78,9 @@ class _Life:
         }
         cut = Cut(self._name, scene.history.now(), dict(lost))
         scene.other.cuts.append(cut)
-        if not self._until_done(partial(delete, scene.paths, OTHER), UnknownTopicOrPartitionError):
+        is_by_hand = chance.random() < 0.25
+        gone = self._delete_by_hand if is_by_hand else partial(delete, scene.paths, OTHER)
+        if not self._until_done(gone, UnknownTopicOrPartitionError):
             return False
         cut.starts = dict.fromkeys(lost, _ALL)
         cut.ended = scene.history.now()
@@ -96,6 +107,23 @@ class _Life:
                         raise
                 return True
         return False
+
+    def _delete_by_hand(self) -> None:
+        """Remove the topic's folders, and let the set be taken over without them."""
+        folders = [Path(path) for path in self._scene.paths]
+        for folder in (each for path in folders for each in sorted(path.iterdir())):
+            if folder.name.startswith(f"{OTHER}-"):
+                _remove(folder)
+        try:
+            done = take_over(self._scene.paths)
+        except LogDirectoryError as error:
+            if "to give it up" in str(error):  # as it says
+                for path in folders:
+                    _remove(path / INTENT_FILE)
+                    _remove(path / UNFINISHED_FOLDER)
+            raise
+        if done.problems:
+            raise KafkaLogError("the takeover found something")
 
     @property
     def _options(self) -> dict[str, str]:
@@ -131,3 +159,12 @@ class _Life:
             output = TaskWriter(plan, identity, number=0).write([scene.rows(self._values())])
             return partial(Committer(plan.commit_plan, identity).commit, output.runs)
         return None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        for each in sorted(path.iterdir()):
+            each.unlink()
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)

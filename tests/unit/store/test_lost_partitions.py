@@ -10,11 +10,13 @@ from tests.support.sinking import Writer, rows, values_of
 from tests.support.states import ends_of
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA
+from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError
 from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,6 +65,19 @@ def test_a_topic_that_is_gone_as_a_whole_was_deleted(writer: Writer) -> None:
         shutil.rmtree(folder_of(writer, number))
     write(writer, 1)
     assert values_of(writer.directories, "t") == {p: [f"1/{p}"] for p in NUMBERS}
+
+
+def test_a_topic_that_is_gone_as_a_whole_ends_a_commit_that_was_killed_after_its_rename(
+    writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as killed:
+        killed.setattr(Node, "withdraw", lambda *_, **__: None)
+        write(writer, 1)
+    assert all((folder / INTENT_FILE).exists() for folder in writer.directories)
+    for number in NUMBERS:
+        shutil.rmtree(folder_of(writer, number))
+    write(writer, 2)
+    assert values_of(writer.directories, "t") == {p: [f"2/{p}"] for p in NUMBERS}
 
 
 def test_recovery_handover_and_verification_tell_what_is_lost(writer: Writer) -> None:
