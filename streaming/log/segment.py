@@ -46,7 +46,7 @@ __all__ = ["CHUNK_BYTES", "Chunk", "LogSegment"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
-CHUNK_BYTES: Final = 2 << 20
+CHUNK_BYTES: Final = 1 << 20
 """Bytes read at once: large enough that a read costs little beside the decoding."""
 
 _Index = TypeVar("_Index", OffsetIndex, TimeIndex)

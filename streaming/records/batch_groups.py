@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GROUP_BYTES", "BatchGroups"]
 
-GROUP_BYTES: Final = 2 << 20
+GROUP_BYTES: Final = 1 << 20
 """Decompressed bytes that are worth a call of the kernels; they still fit a core's cache."""
 
 _ROOM: Final = 2 * GROUP_BYTES
