@@ -75,7 +75,7 @@ GUARDS: Final = {
             "store.take_back._end_finished": Instead("""write_ends(
         [
             WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
-            for each in intent.partitions
+            for each in there
         ],
         durable=durable,
     )""")
