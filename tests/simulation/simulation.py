@@ -300,9 +300,9 @@ def shrink(result: Result, tries: int = 300) -> Result:
         return result
     for name in list(best.plan.actors):
         fewer = {k: v for k, v in best.plan.actors.items() if k != name}
-        tried = run(replace(best.plan, actors=fewer))
+        tried = run(replace(best.plan, actors=fewer)) if fewer else result
         tries -= 1
-        best = tried if tried.found else best
+        best = tried if tried.found and fewer else best
     for name, (kind, operations) in list(best.plan.actors.items()):
         for less in range(1, operations):
             tried = run(replace(best.plan, actors={**best.plan.actors, name: (kind, less)}))
