@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["broker", "mover"]
+__all__ = ["RefusedError", "broker", "locked", "mover"]
 
 _INTERVAL: Final = 4096
 _META: Final = b"version=1\nnode.id=1\ncluster.id=x\n"
 
 
-class _RefusedError(Exception):
+class RefusedError(Exception):
     """The broker does not start."""
 
 
@@ -87,7 +87,7 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random, *, moves: 
     """Let the broker run once; killed or not, it is gone afterwards."""
     writes: list[Write] = []
     try:
-        with scene.operation(), _locked(scene):
+        with scene.operation(), locked(scene):
             if moves:
                 finish_moves([Path(path) for path in scene.paths])
             running = _Broker(scene)
@@ -99,6 +99,9 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random, *, moves: 
                 running.append(partition, value)
                 if moves and chance.random() < 0.6:
                     running.move(chance)
+                if not moves and chance.random() < 0.1:
+                    running.truncate()
+                    _truncated(writes)
                 is_long = scene.may_fail and chance.random() < 0.2
                 scene.machine.scheduler.sleep(3.0 if is_long else chance.random() * 0.05)
                 if chance.random() < 0.3:
@@ -108,7 +111,7 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random, *, moves: 
             _acknowledge(scene, writes)
     except KilledError:
         scene.reborn(name)
-    except (_RefusedError, InterruptError):
+    except (RefusedError, InterruptError):
         pass
     except (KafkaLogError, OSError) as error:
         scene.failed(name, None, error)
@@ -117,16 +120,23 @@ def _run(scene: Scene, name: str, number: int, chance: random.Random, *, moves: 
 def _acknowledge(scene: Scene, writes: list[Write]) -> None:
     """Note that readers can see these records from now on."""
     for write in writes:
-        if write.outcome != "ok":
+        if write.outcome == "unknown":
             write.outcome, write.acknowledged = "ok", scene.history.now()
 
 
+def _truncated(writes: list[Write]) -> None:
+    """Note that records that were not acknowledged are gone: another broker has led since."""
+    for write in writes:
+        if write.outcome == "unknown":
+            write.outcome = "fail"
+
+
 @contextlib.contextmanager
-def _locked(scene: Scene) -> Iterator[None]:
+def locked(scene: Scene) -> Iterator[None]:
     """Hold Kafka's lock in each directory, as a broker does while it runs.
 
     Raises:
-        _RefusedError: somebody else has one; or a commit is unfinished.
+        RefusedError: somebody else has one; or a commit is unfinished.
     """
     with contextlib.ExitStack() as undo:
         for path in scene.paths:
@@ -135,10 +145,10 @@ def _locked(scene: Scene) -> Iterator[None]:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise _RefusedError from None
+                raise RefusedError from None
             undo.callback(_unlink, f"{path}/{LOCK}")
         if any(Path(path, UNFINISHED_FOLDER).exists() for path in scene.paths):
-            raise _RefusedError
+            raise RefusedError
         yield
 
 
@@ -157,7 +167,7 @@ class _Broker:
                 write_atomically(folder / META_PROPERTIES, _META)
         found = LogDirs(self._directories).partitions()
         if not all((folder / META_PROPERTIES).exists() for folder in self._directories):
-            raise _RefusedError  # a disk came back meanwhile: its lock and identity are not there
+            raise RefusedError  # a disk came back meanwhile: its lock and identity are not there
         self._folders = {key: each.path for key, each in found.items() if key.topic == TOPIC}
         for key, path in self._folders.items():
             if not (path.parent / CLEAN_SHUTDOWN).exists():
@@ -169,6 +179,8 @@ class _Broker:
             remove_clean_shutdown_marker(folder)
         self._appenders: dict[TopicPartition, PartitionAppender] = {}
         self._moves: dict[TopicPartition, Move] = {}
+        self._replicated: dict[TopicPartition, tuple[Path, int]] = {}
+        """Where a log ended at the last high watermark, if it has more now: file and bytes."""
 
     @property
     def has_partitions(self) -> bool:
@@ -188,7 +200,17 @@ class _Broker:
         data = batch_bytes(appender.log_end_offset, [Row(row["value"], key=row["key"])])
         content = np.frombuffer(data, np.uint8).copy()
         plan = appender.plan([scan_batches(content).table])
+        log = max(path for path in self._folders[key].iterdir() if path.suffix == ".log")
+        self._replicated.setdefault(key, (log, log.stat().st_size))
         appender.apply(plan, [BufferSource(content)], os.close)
+
+    def truncate(self) -> None:
+        """Cut off what no high watermark covers, as a follower does that has diverged (KIP-101)."""
+        for key, (log, size) in self._replicated.items():
+            self._appenders.pop(key, None)
+            os.truncate(log, size)
+            recover_segment(log.parent, int(log.stem), index_interval_bytes=_INTERVAL)
+        self._replicated.clear()
 
     def move(self, chance: random.Random) -> None:
         """Go on with a replica's way to another directory, or begin one."""
@@ -199,6 +221,7 @@ class _Broker:
             moving.catch_up()
             return
         moving.catch_up()
+        self._replicated.pop(key, None)
         try:
             moving.swap()
         except BaseException:
@@ -221,6 +244,7 @@ class _Broker:
     def write_high_watermarks(self) -> None:
         """Write down how far logs are committed, which a broker does every five seconds."""
         self._write_ends(HIGH_WATERMARK)
+        self._replicated.clear()
 
     def stop(self) -> None:
         """Stop in good order."""

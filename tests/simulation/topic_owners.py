@@ -5,14 +5,18 @@ One program does so. So it is known to which life of the topic a record belongs.
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.auditor import Cut
+from tests.simulation.brokers import RefusedError, locked
+from tests.simulation.moves import delete_retired
 from tests.simulation.scene import EACH, OTHER, Scene
 
 import kafkalog
+from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import (
@@ -23,7 +27,7 @@ from kafkalog.errors import (
 )
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.operate.handover import take_over
+from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -33,7 +37,7 @@ from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["owner"]
 
@@ -63,6 +67,7 @@ class _Life:
         """Live; returns whether it is known to be over."""
         scene, chance = self._scene, self._chance
         make = partial(create, scene.paths, OTHER, partitions=self._partitions)
+        make = self._create_by_broker if chance.random() < 0.15 else make
         if not self._until_done(make, OptionError):
             return False
         for _ in range(chance.randrange(1, 4)):
@@ -78,8 +83,8 @@ class _Life:
         }
         cut = Cut(self._name, scene.history.now(), dict(lost))
         scene.other.cuts.append(cut)
-        is_by_hand = chance.random() < 0.25
-        gone = self._delete_by_hand if is_by_hand else partial(delete, scene.paths, OTHER)
+        ours = partial(delete, scene.paths, OTHER)
+        gone = chance.choice((ours, ours, self._delete_by_hand, self._delete_by_broker))
         if not self._until_done(gone, UnknownTopicOrPartitionError):
             return False
         cut.starts = dict.fromkeys(lost, _ALL)
@@ -108,19 +113,52 @@ class _Life:
                 return True
         return False
 
+    def _create_by_broker(self) -> None:
+        """Let a broker make the topic's folders, spread over the directories, and end."""
+        if any(self._folders()):
+            raise OptionError("it is there")
+        paths = self._scene.paths
+        hand_over(paths)
+        topic_id = new_topic_id()
+        with _as_broker(self._scene):
+            for number in range(self._partitions):
+                folder = Path(paths[number % len(paths)], f"{OTHER}-{number}")
+                folder.mkdir()
+                write_topic_id(folder, topic_id)
+                (folder / f"{0:020}.log").touch()
+        self._take_over()
+
+    def _delete_by_broker(self) -> None:
+        """Let a broker rename the topic's folders, and delete them, perhaps not all of them."""
+        hand_over(self._scene.paths)
+        with _as_broker(self._scene):
+            for folder in self._folders():
+                life = f"{system.random_id()}".replace("-", "")
+                folder.replace(folder.with_name(f"{folder.name}.{life}-delete"))
+            if self._chance.random() < 0.5:
+                delete_retired([Path(path) for path in self._scene.paths])
+        self._take_over()
+
+    def _folders(self) -> list[Path]:
+        found = (each for path in self._scene.paths for each in sorted(Path(path).iterdir()))
+        return [
+            each for each in found if each.name.startswith(f"{OTHER}-") and "." not in each.name
+        ]
+
     def _delete_by_hand(self) -> None:
         """Remove the topic's folders, and let the set be taken over without them."""
-        folders = [Path(path) for path in self._scene.paths]
-        for folder in (each for path in folders for each in sorted(path.iterdir())):
-            if folder.name.startswith(f"{OTHER}-"):
-                _remove(folder)
+        for folder in self._folders():
+            _remove(folder)
+        self._take_over()
+
+    def _take_over(self) -> None:
         try:
             done = take_over(self._scene.paths)
         except LogDirectoryError as error:
             if "to give it up" in str(error):  # as it says
-                for path in folders:
-                    _remove(path / INTENT_FILE)
-                    _remove(path / UNFINISHED_FOLDER)
+                for path in self._scene.paths:
+                    _remove(Path(path, INTENT_FILE))
+                    _remove(Path(path, UNFINISHED_FOLDER))
             raise
         if done.problems:
             raise KafkaLogError("the takeover found something")
@@ -159,6 +197,20 @@ class _Life:
             output = TaskWriter(plan, identity, number=0).write([scene.rows(self._values())])
             return partial(Committer(plan.commit_plan, identity).commit, output.runs)
         return None
+
+
+@contextlib.contextmanager
+def _as_broker(scene: Scene) -> Iterator[None]:
+    """Hold the locks of a broker that runs.
+
+    Raises:
+        KafkaLogError: it does not start.
+    """
+    try:
+        with locked(scene):
+            yield
+    except RefusedError as error:
+        raise KafkaLogError("the broker does not start") from error
 
 
 def _remove(path: Path) -> None:
