@@ -134,7 +134,7 @@ def _hasty(scene: Scene, name: str, _operations: int, _chance: random.Random) ->
     with scene.at_work(name):
         hand_over(scene.paths)
     scene.begin({"broker.0": 0}, random.Random(0)).outcome = "unknown"
-    with brokers._locked(scene):
+    with brokers.locked(scene):
         brokers._Broker(scene).append(TopicPartition(TOPIC, 0), "broker.0")
     copy = archivists._Copy(scene, name, 0)
     copy.make()
