@@ -22,7 +22,8 @@ _SMALL_SEARCHES: Final = (
     Bounds(partitions=2, kinds=("switch",), every=800),
 )
 _LARGE_SEARCHES: Final = (
-    Bounds(kinds=("kill", "sleep", "switch")),
+    Bounds(kinds=("kill", "sleep")),
+    Bounds(kinds=("switch",), every=4),
     Bounds(members=3, partitions=2, kinds=("kill", "sleep")),
     Bounds(partitions=2, kinds=("kill", "sleep"), pairs=True, every=8),
 )
