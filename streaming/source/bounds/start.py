@@ -67,6 +67,10 @@ class Bound:
             return self.everywhere == symbol
         return symbol in self.each.values() or symbol in self.topics.values()
 
+    def is_earliest(self, topic_partition: TopicPartition) -> bool:
+        """Whether it means the log start of a partition, unless a group has a position in it."""
+        return not self.timestamps and self.of(topic_partition) == EARLIEST
+
     def is_open(self, topic_partition: TopicPartition, offset: int, end: int) -> bool:
         """Whether it became ``offset`` only because the log had its ``end`` there."""
         return offset == end and (self.timestamps or self.of(topic_partition) == LATEST)

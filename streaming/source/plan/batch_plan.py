@@ -11,7 +11,6 @@ from kafkalog.streaming.source.bounds.group_start import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
-from kafkalog.streaming.source.offsets import EARLIEST
 from kafkalog.streaming.source.plan.byte_splits import split_target
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
 from kafkalog.streaming.source.plan.pruning import join_splits, prune_ranges
@@ -70,22 +69,8 @@ def _plan(
     policy: LossPolicy,
 ) -> list[LogSplit]:
     """Plan what a look has found ``available``."""
-    starting, ending = bounds
-    strategy = options.starting_timestamp_strategy
-    positions = starting_positions(options, starting.group, available)
-    start = resolve_start(starting, available, logs, when_none=strategy, positions=positions)
-    end = resolve_end(ending, available, logs)
-    outrun = [
-        key
-        for key, offset in start.items()
-        if offset > end[key] == available[key]
-        and starting.names(EARLIEST)
-        and offset != starting.of(key)
-    ]
-    # Since the look, the log was written on, and all deleted that the look had found.
-    policy.ends_before_start({key: start[key] for key in outrun}, end)
-    start = {**start, **{key: end[key] for key in outrun}}
-    _check_order(start, end)
+    ending = bounds[1]
+    start, end = _resolved(options, bounds, logs, available, policy)
     policy.logs_cut(
         {k: gap for k, gap in logs.ends.lost.items() if ending.is_open(k, end[k], gap.start)}
     )
@@ -101,6 +86,34 @@ def _plan(
         return splits
     total = sum(split.size for split in splits)
     return join_splits(splits, split_target(options.split_bytes, total))
+
+
+def _resolved(
+    options: ReadOptions,
+    bounds: tuple[Bound, Bound],
+    logs: FollowedLogs,
+    available: PartitionOffsets,
+    policy: LossPolicy,
+) -> tuple[PartitionOffsets, PartitionOffsets]:
+    """Return the offsets at which each partition starts and ends."""
+    starting, ending = bounds
+    strategy = options.starting_timestamp_strategy
+    positions = starting_positions(options, starting.group, available)
+    start = resolve_start(starting, available, logs, when_none=strategy, positions=positions)
+    end = resolve_end(ending, available, logs)
+    # Since the look, such a log was written on, and all deleted that the look had found.
+    outrun = {
+        key: offset
+        for key, offset in start.items()
+        if offset > end[key]
+        and key not in positions
+        and starting.is_earliest(key)
+        and ending.is_open(key, end[key], available[key])
+    }
+    policy.ends_before_start(outrun, end)
+    start = {**start, **{key: end[key] for key in outrun}}
+    _check_order(start, end)
+    return start, end
 
 
 def _refuse_if_cleaned_beyond(
