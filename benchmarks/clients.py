@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from benchmarks.environment import wait_for_high_watermarks
+from benchmarks.environment import QUEUED, send, wait_for_high_watermarks
 from benchmarks.report import CLIENTS, write_section
 from benchmarks.session import scratch
 from rich.console import Console
@@ -38,7 +38,7 @@ _PARTITIONS: Final = 4
 _KEY_BYTES: Final = 10
 _VALUE_BYTES: Final = 100
 _AT_ONCE: Final = 10_000
-"""Records that a client is asked for at once, or a table is cut into."""
+"""Records that a client is asked for at once; so many are taken before a run is measured."""
 _BATCH_BYTES: Final = {"16 KiB": 16 << 10, "256 KiB": 256 << 10}
 _ROUNDS: Final = 5
 _COLUMNS: Final = ("key", "value", "offset")
@@ -185,12 +185,12 @@ def _produce_librdkafka(work: _Work) -> Callable[[], None]:
     rows = list(_values(work.rows))
 
     def produce() -> None:
-        settings = {"compression.type": "lz4", "queue.buffering.max.messages": 1_000_000}
+        settings = {"compression.type": "lz4", "queue.buffering.max.messages": QUEUED}
         producer = Producer({"bootstrap.servers": work.bootstrap, **settings})
-        for number, (key, value) in enumerate(rows):
+        for number, (key, value) in enumerate(rows):  # as ``send``, without its dicts
             producer.produce(work.topic, value, key)
-            if not number % 1000:
-                producer.poll(0)
+            if number % 1000 == 0:
+                producer.poll(0 if len(producer) < QUEUED // 2 else 0.1)
         assert producer.flush(_WAIT_S) == 0
 
     return produce
@@ -236,6 +236,7 @@ def _append(work: _Work, flush: str) -> Callable[[], None]:
 # Who does it
 
 
+# Nothing is made ready for a reader: ``partial(partial, read)(work)`` is ``partial(read, work)``.
 _READERS: Final[Mapping[str, Callable[[_Work], Callable[[], None]]]] = {
     _LIBRDKAFKA: partial(partial, _consume_librdkafka),
     "kafka-python": partial(partial, _consume_kafka_python),
@@ -315,14 +316,16 @@ def _fill(broker: Broker, topic: str, rows: int, size: int) -> None:
             "batch.size": size,
             "linger.ms": 500,
             "compression.type": "lz4",
-            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.messages": QUEUED,
         }
     )
-    for number, (key, value) in enumerate(_values(rows)):
-        producer.produce(topic, value, key, number % _PARTITIONS)
-        if not number % 1000:
-            producer.poll(0)
-    assert producer.flush(_WAIT_S) == 0
+    send(
+        producer,
+        (
+            {"topic": topic, "value": value, "key": key, "partition": number % _PARTITIONS}
+            for number, (key, value) in enumerate(_values(rows))
+        ),
+    )
     wait_for_high_watermarks(broker, topic, rows)
 
 

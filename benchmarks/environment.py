@@ -6,7 +6,7 @@ import contextlib
 import time
 import uuid
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.rows import Shape, make_rows
 from benchmarks.session import scratch, spark_session
@@ -16,12 +16,16 @@ from tests.support.kafka import Broker, Topic, ZooKeeperBroker
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
+    from confluent_kafka import Producer
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
-__all__ = ["TOPIC", "Environment", "environment", "wait_for_high_watermarks"]
+__all__ = ["QUEUED", "TOPIC", "Environment", "environment", "send", "wait_for_high_watermarks"]
+
+QUEUED: Final = 1_000_000
+"""How many messages producers may hold back (``queue.buffering.max.messages``)."""
 
 TOPIC: Final = "rows"
 """The topic that works read; it holds every row once."""
@@ -36,6 +40,7 @@ _BROKER_SETTINGS: Final = {
 _OLD_BROKER_SETTINGS: Final = {"replica.high.watermark.checkpoint.interval.ms": "1000"}
 
 _CHECKPOINT_SECONDS: Final = 60
+_SEND_SECONDS: Final = 300
 
 
 class Environment:
@@ -139,6 +144,18 @@ def environment(
         closing.enter_context(broker)
         spark = closing.enter_context(spark_session(cores, work, as_recommended=as_recommended))
         yield Environment(spark, broker, work, shape, closing, quick=quick)
+
+
+def send(producer: Producer, records: Iterable[Mapping[str, Any]]) -> None:
+    """Send records, given as ``Producer.produce`` takes them, and wait until the broker has all.
+
+    The producer's queue holds :data:`QUEUED` of them: who makes them faster than they go waits.
+    """
+    for number, record in enumerate(records):
+        producer.produce(**record)
+        if number % 1000 == 0:
+            producer.poll(0 if len(producer) < QUEUED // 2 else 0.1)
+    assert producer.flush(_SEND_SECONDS) == 0
 
 
 def wait_for_high_watermarks(broker: Broker, topic: str, rows: int) -> None:

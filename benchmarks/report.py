@@ -205,7 +205,7 @@ def _short(measured: Sequence[Measured]) -> list[str]:
         if one.workload.title not in _SHORT or ours is None:
             continue
         first, unit = one.workload.contenders[0].name, one.workload.unit
-        floor = next((name for name in one.samples if name in _FLOORS), None)
+        floor = _floor(one)
         found = (_quantity(one.samples[who].median, unit) for who in (ours, first))
         share = f"{one.speed(ours, floor):.0%}" if floor else ""
         lines.append((one.workload.title, *found, f"{one.speed(ours, first):.2g} x {first}", share))
@@ -220,13 +220,18 @@ def _ours(one: Measured) -> str | None:
     return next((name for name in one.samples if name.startswith(_OURS)), None)
 
 
+def _floor(one: Measured) -> str | None:
+    """Return the contender that does nothing of its own, if there is one."""
+    return next((name for name in one.samples if name in _FLOORS), None)
+
+
 def _plot_ratios(path: Path, measured: Sequence[Measured]) -> bool:
     """Draw how many times as fast as the peer each work is, those with what Spark allows too."""
     bars: list[tuple[str, float, float | None]] = []
     for one in measured:
         ours, first = _ours(one), one.workload.contenders[0].name
         if ours is not None and ours != first:
-            floor = next((name for name in one.samples if name in _FLOORS), None)
+            floor = _floor(one)
             allowed = one.speed(floor, first) if floor else None
             bars.append((one.workload.title, one.speed(ours, first), allowed))
     if not bars:

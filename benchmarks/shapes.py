@@ -11,7 +11,7 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from benchmarks.environment import wait_for_high_watermarks
+from benchmarks.environment import QUEUED, send, wait_for_high_watermarks
 from benchmarks.measure import Contender, Goal, Workload, timed
 from benchmarks.reading import KAFKA_SOURCE
 from confluent_kafka import Producer
@@ -30,8 +30,6 @@ __all__ = ["WORKLOADS"]
 _OURS: Final = "kafkalog"
 _MOST_ROWS: Final = 400_000
 _MOST_BYTES: Final = 200 << 20
-_WAITING_MESSAGES: Final = 1_000_000
-_SEND_SECONDS: Final = 300
 _MANY_PARTITIONS: Final = 100
 """From here on a run of the peer takes long: a third of a second for each partition."""
 
@@ -138,25 +136,26 @@ def _produce(broker: Broker, topic: str, shape: _Topic, rows: int) -> None:
             "batch.size": 900_000,
             "linger.ms": 500 if shape.batch > 1 else 0,
             "compression.type": shape.codec,
-            "queue.buffering.max.messages": _WAITING_MESSAGES,
+            "queue.buffering.max.messages": QUEUED,
             "queue.buffering.max.kbytes": 1 << 20,
         }
     )
     chosen = random.Random(5)
     headers = [(f"h{number}", b"header value") for number in range(shape.headers)]
     half = shape.value // 2
-    for row in range(rows):
-        producer.produce(
-            topic,
-            chosen.randbytes(half // 2).hex().encode().ljust(shape.value, b"k"),
-            f"{row:0{shape.key}d}".encode() if shape.key else None,
-            row % shape.partitions,
-            headers=headers,
-        )
-        if row % 1000 == 0:
-            # The queue holds a million messages: who makes them faster than they go has to wait.
-            producer.poll(0 if len(producer) < _WAITING_MESSAGES // 2 else 0.1)
-    assert producer.flush(_SEND_SECONDS) == 0
+    send(
+        producer,
+        (
+            {
+                "topic": topic,
+                "value": chosen.randbytes(half // 2).hex().encode().ljust(shape.value, b"k"),
+                "key": f"{row:0{shape.key}d}".encode() if shape.key else None,
+                "partition": row % shape.partitions,
+                "headers": headers,
+            }
+            for row in range(rows)
+        ),
+    )
 
 
 def _read(reader: DataFrameReader, shape: _Topic, folders: list[Path]) -> float:
