@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.simulation.scene import Scene
 
-__all__ = ["ACTORS", "BROKERS", "DELETING"]
+__all__ = ["ACTORS", "DELETING"]
 
 ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = {
     "appender": writers.appender,
@@ -51,6 +51,3 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
 
 DELETING: Final = frozenset({"deleter", "janitor"})
 """Those who delete records on purpose."""
-
-BROKERS: Final = frozenset({"broker", "mover"})
-"""Those who let a broker run."""

@@ -33,14 +33,16 @@ if TYPE_CHECKING:
 
     from tests.simulation.scheduler import Process
 
-__all__ = ["ROOT", "Machine", "installed"]
+__all__ = ["BROKERS", "ROOT", "Machine", "installed"]
 
 ROOT: Final = "/simulation"
+BROKERS: Final = frozenset({"broker", "mover"})
+"""Kinds of actors that let a broker run."""
+
 _FIRST_DESCRIPTOR: Final = 1 << 25
 _TICK_NS: Final = 4_000_000
 _DEVICE: Final = 9_000
 _LONGEST_NAME: Final = 255
-_BROKERS: Final = ("broker", "mover")
 _PAUSES_S: Final = (0.3, 2.0, 90.0, 700.0)
 _JUMPS_S: Final = (-86_400.0, -3.0, 3.0, 40 * 86_400.0)
 _FARTHEST_S: Final = 120 * 86_400.0
@@ -221,7 +223,7 @@ class Machine:
                     del self._broken[name]
                 elif (
                     broken.code == errno.EIO
-                    or (broken.code == errno.EMFILE and call == "open")
+                    or (broken.code == errno.EMFILE and call in {"open", "create"})
                     or (broken.code != errno.EMFILE and changes)
                 ):
                     raise _failure(broken.code, place)
@@ -230,7 +232,8 @@ class Machine:
 
     def _broker_runs(self) -> bool:
         """Whether a broker has files open: it would rename what lies in a disk that comes back."""
-        return any(each.process.actor.startswith(_BROKERS) for each in self._opened.values())
+        actors = {each.process.actor for each in self._opened.values()}
+        return any(actor.startswith(tuple(BROKERS)) for actor in actors)
 
     def time_ns(self) -> int:
         """Return the wall clock's time."""
@@ -298,7 +301,8 @@ class Machine:
 
     def open(self, place: Any, flags: int, mode: int = 0o777) -> int:
         path = os.fspath(place)
-        self._step("open", path, changes=bool(flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)))
+        call = "create" if flags & os.O_CREAT else "open"
+        self._step(call, path, changes=bool(flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR)))
         if flags & os.O_CREAT:
             folder, name = self._parent(path)
             node = self._names(folder).get(name)

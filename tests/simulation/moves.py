@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["Move", "delete_retired", "finish_moves"]
+__all__ = ["Move", "delete_retired", "finish_moves", "remove"]
 
 _RETIRED: Final = ("-delete", "-future")
 
@@ -90,6 +90,14 @@ def delete_retired(directories: Sequence[Path], ends: tuple[str, ...] = ("-delet
     for folder in directories:
         for name in os.listdir(folder):  # noqa: PTH208
             if name.endswith(ends):
-                for each in os.listdir(folder / name):  # noqa: PTH208
-                    os.unlink(folder / name / each)  # noqa: PTH108
-                os.rmdir(folder / name)  # noqa: PTH106
+                remove(folder / name)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder of files."""
+    if path.is_dir():
+        for each in sorted(path.iterdir()):
+            each.unlink()
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tests.simulation.actors import ACTORS, BROKERS, DELETING
+from tests.simulation.actors import ACTORS, DELETING
 from tests.simulation.auditor import Audit, Cut, History
 from tests.simulation.group_audit import audit_group
-from tests.simulation.machine import ROOT, Machine, installed
+from tests.simulation.machine import BROKERS, ROOT, Machine, installed
 from tests.simulation.members import copy_all
 from tests.simulation.moves import finish_moves
 from tests.simulation.readers import look
@@ -300,9 +300,9 @@ def shrink(result: Result, tries: int = 300) -> Result:
         return result
     for name in list(best.plan.actors):
         fewer = {k: v for k, v in best.plan.actors.items() if k != name}
-        tried = run(replace(best.plan, actors=fewer)) if fewer else result
+        tried = run(replace(best.plan, actors=fewer))
         tries -= 1
-        best = tried if tried.found and fewer else best
+        best = tried if tried.found else best
     for name, (kind, operations) in list(best.plan.actors.items()):
         for less in range(1, operations):
             tried = run(replace(best.plan, actors={**best.plan.actors, name: (kind, less)}))

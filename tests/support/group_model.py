@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Bounds", "Broken", "search"]
 
-_CHANGES: Final = frozenset({"fsync", "link", "mkdir", "pwrite", "rename", "rmdir", "unlink"})
+_CHANGES: Final = frozenset(
+    {"create", "fsync", "ftruncate", "link", "mkdir", "pwrite", "rename", "rmdir", "unlink"}
+)
 _KILL: Final = ("kill", 0)
 _SLEEP: Final = ("pause", 2)
 """For 90 s: sessions last 3 s here."""
-_LONGEST_SCRIPT: Final = 2
 
 
 class Broken(AssertionError):  # noqa: N818 - it names a state
@@ -96,7 +97,7 @@ def _scripts(bounds: Bounds) -> Iterator[tuple[Decision, ...]]:
     if not bounds.pairs:
         yield from ((each,) for each in single)
         return
-    for first, second in itertools.combinations(single, _LONGEST_SCRIPT):
+    for first, second in itertools.combinations(single, 2):
         if first.actor != second.actor:
             yield first, second
 
