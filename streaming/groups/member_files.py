@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from crc32c import crc32c
 
 from kafkalog.errors import FencedMemberError, LogDirectoryError
-from kafkalog.files.atomic import TEMPORARY_SUFFIX, create_atomically
+from kafkalog.files.atomic import create_atomically
 from kafkalog.files.regular import open_regular, read_regular, replace_end, write_all
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
@@ -177,6 +177,8 @@ class MemberFolder:
                 sign = before[1]._replace(counter=counter)
             else:
                 sign = self._sign(counter, text[_HEAD.size - _COUNTER.size :], size, checksum)
+                if sign.member is not None and name != sign_name(self._group, sign.member):
+                    continue  # a copy; or its member was killed before the file had its name
             found[name], texts[name] = sign, (text, sign)
         self._texts = texts
         return found
@@ -184,12 +186,7 @@ class MemberFolder:
     def _list(self) -> list[str]:
         prefix = _prefix(self._group)
         with os.scandir(self._folder) as entries:
-            # Not what a member wrote that was killed before it had its name: no member is there.
-            return sorted(
-                each.name
-                for each in entries
-                if each.name.startswith(prefix) and not each.name.endswith(TEMPORARY_SUFFIX)
-            )
+            return sorted(each.name for each in entries if each.name.startswith(prefix))
 
     def _sign(self, counter: int, text: bytes, size: int, checksum: int) -> Sign:
         is_whole = len(text) == size and crc32c(text) == checksum

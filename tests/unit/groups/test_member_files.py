@@ -79,6 +79,10 @@ def test_what_a_killed_member_left_without_a_name_is_no_member(tmp_path: Path) -
     file = tmp_path / sign_name("g", "A")
     file.rename(f"{file}.tmp")
     assert MemberFolder(tmp_path, "g").read() == {}
+    copy = tmp_path / sign_name("g", "B")
+    copy.write_bytes((tmp_path / f"{file.name}.tmp").read_bytes())
+    assert MemberFolder(tmp_path, "g").read() == {}
+    copy.unlink()
     MemberFile(tmp_path, "g", "A").create(WISH)
     assert signs(tmp_path) == {"A": Sign(0, "A", WISH, os.getpid())}
     assert [each.name for each in tmp_path.iterdir()] == [sign_name("g", "A")]
