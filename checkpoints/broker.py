@@ -328,9 +328,15 @@ def remove_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> bool
     return True
 
 
-def write_clean_shutdown_marker(directory: Path, *, fsync: bool = True) -> None:
-    """Mark the directory as cleanly shut down: every partition in it must be in order."""
-    content = json.dumps({"version": 0, "brokerEpoch": -1}, separators=(",", ":"))
+def write_clean_shutdown_marker(
+    directory: Path, *, broker_epoch: int = -1, fsync: bool = True
+) -> None:
+    """Mark the directory as cleanly shut down: every partition in it must be in order.
+
+    A cluster takes the replicas of a broker out of those that may lead, if the mark does not bear
+    the epoch of the broker's last registration (KIP-966).
+    """
+    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
     write_atomically(directory / CLEAN_SHUTDOWN, content.encode(), fsync=fsync)
 
 

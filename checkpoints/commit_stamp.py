@@ -15,9 +15,11 @@ from kafkalog.errors import CheckpointError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["STATE_FILE", "CommitStamp", "load_stamp"]
+__all__ = ["PREPARED_FILE", "STATE_FILE", "CommitStamp", "load_stamp"]
 
 STATE_FILE: Final = "kafkalog.commit"
+PREPARED_FILE: Final = f"{STATE_FILE}.prepared"
+"""A state of several nodes that is not decided yet, beside the one in place."""
 
 
 class CommitStamp(NamedTuple):

@@ -22,10 +22,13 @@ from kafkalog.files.system import system
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kafkalog.checkpoints.replica_state import NodeState, ReplicaState
+
 __all__ = [
     "DEFAULT_EXPIRATION_MS",
     "FORMAT_VERSION",
     "LOCK_FILE",
+    "REPLICATED_VERSION",
     "STAGED_PREFIX",
     "UNFINISHED_FOLDER",
     "UNKNOWN_EPOCH",
@@ -46,7 +49,10 @@ DEFAULT_EXPIRATION_MS: Final = 90 * 86_400_000
 """How long a writer is remembered that says nothing about it."""
 
 FORMAT_VERSION: Final = 2
-"""Of the state and of the intent, as they are written."""
+"""Of the state and of the intent, as they are written for a set that is not replicated."""
+
+REPLICATED_VERSION: Final = 3
+"""The same for one that is: earlier releases refuse it."""
 
 UNKNOWN_EPOCH: Final = -1
 """The leader epoch where nobody could tell it (Kafka ``NO_PARTITION_LEADER_EPOCH``)."""
@@ -98,6 +104,7 @@ class TopicState:
     ``versions`` has the last version that each ``txnAppId`` has written of it, ``last_query`` the
     writer key of the streaming query that has written to it last.
     ``durable_ends`` names the partitions of which something was left to the system to write.
+    ``replicas`` says where the partitions of a replicated set lie.
     """
 
     name: str
@@ -106,6 +113,12 @@ class TopicState:
     versions: Mapping[str, WriterState] = field(default_factory=lambda: _EMPTY)
     last_query: str | None = None
     durable_ends: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
+    replicas: Mapping[int, ReplicaState] = field(default_factory=lambda: _EMPTY)
+
+    def is_in_sync(self, partition: int, node: int | None) -> bool:
+        """Whether a partition on a node has all of its records; one without replicas has."""
+        replicas = self.replicas.get(partition)
+        return replicas is None or node in replicas.isr
 
 
 class DeletedTopic(NamedTuple):
@@ -149,9 +162,13 @@ class CommitState:
     ``deleted`` are the topics, by topic key, that are being deleted: folders may be left of them.
     ``commit_id`` is that of the commit that published it, "" where none was noted.
     ``boot`` is the run of the machine to which records were left that are not durable, None where
-    all are or it is not known. ``controller_epoch`` is 0 with one node. ``metadata_end`` is where a
-    cluster's metadata ended when the settings of topics were taken from it. ``version`` is that of
-    the format it was read in: format 1 knew neither log starts nor leader epochs.
+    all are or it is not known. ``nodes`` are the voters of a replicated set, ``former``
+    those before in a state that changes them; without any ``controller_epoch`` is 0.
+    ``controller`` names the process that has published it.
+    ``metadata_end`` is where a cluster's metadata ended when the settings of topics were taken from
+    it. ``lent_to`` is the cluster that a replicated set was handed over to, "" of one that is ours.
+    ``version`` is that of the format it was read in: format 1 knew neither log starts nor leader
+    epochs.
     """
 
     sequence: int
@@ -165,6 +182,10 @@ class CommitState:
     controller_epoch: int = 0
     metadata_end: int | None = None
     deleted: Mapping[str, DeletedTopic] = field(default_factory=lambda: _EMPTY)
+    nodes: tuple[NodeState, ...] = ()
+    former: tuple[NodeState, ...] = ()
+    controller: str = ""
+    lent_to: str = ""
     version: int = field(default=FORMAT_VERSION, compare=False)
 
     @property
@@ -173,13 +194,33 @@ class CommitState:
         return CommitStamp(self.sequence, self.commit_id)
 
     @property
-    def rank(self) -> tuple[int, int, int]:
+    def is_replicated(self) -> bool:
+        """Whether it is the state of several nodes."""
+        return bool(self.nodes)
+
+    @property
+    def voters(self) -> tuple[frozenset[int], ...]:
+        """The nodes of which a majority decides on this state; each of them, where they change.
+
+        A majority of the new voters need not have a node in common with one of the old ones.
+        """
+        groups = (self.nodes, self.former) if self.former else (self.nodes,)
+        return tuple(frozenset(node.node_id for node in each) for each in groups)
+
+    @cached_property
+    def node_of_member(self) -> Mapping[str, int]:
+        """The ids of nodes by the member ids of their directories."""
+        return {member: node.node_id for node in self.nodes for member in node.member_ids}
+
+    @property
+    def rank(self) -> tuple[int, int, int, int]:
         """What the newest of several copies has most of.
 
-        Of those with one sequence number, one with more members is a copy that invites a directory
-        into the set, and one of an earlier format was not written again yet.
+        Of those with one sequence number, a controller may have written one again, under its own
+        epoch; one with more members is a copy that invites a directory into the set, and one of an
+        earlier format was not written again yet.
         """
-        return self.sequence, -len(self.member_ids), self.version
+        return self.sequence, self.controller_epoch, -len(self.member_ids), self.version
 
     def following(
         self,
@@ -194,6 +235,7 @@ class CommitState:
             commit_id=system.random_id().hex,
             topics=self.topics if topics is None else topics,
             writers=self.writers if writers is None else writers,
+            former=(),
         ).with_boot(self.boot)
 
     @property

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.checkpoints.one_history import check_one_history
-from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError
+from kafkalog.checkpoints.voters import check_one_set, find_states, find_voters, voters_of
+from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.stalling import stalled
+from kafkalog.files.system import once_per_process, remembered, system
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +23,14 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState, PartitionState
     from kafkalog.checkpoints.intent import Intent
+    from kafkalog.checkpoints.voters import Voters
 
 __all__ = ["Committed", "load_committed"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
+
+_RESTS_SECONDS: Final = (0.01, 0.05, 0.2, 0.5)
+"""How long a reader waits between its looks at what is prepared."""
 
 _EMPTY: Final[Mapping[Any, Any]] = MappingProxyType({})
 
@@ -74,35 +84,143 @@ class Committed:
         return frozenset(partition.topic_partition for partition in intended)
 
 
-def load_committed(directories: Iterable[Path]) -> Committed:
+def load_committed(
+    directories: Iterable[Path], *, for_reader: bool = False, needs_majority: bool = True
+) -> Committed:
     """Read what is committed in log directories that belong together.
 
-    Directories without a state (a broker's, a bare copy) do not matter here.
+    Directories without a state (a broker's, a bare copy) do not matter here. ``for_reader``: what
+    was seen once has to be seen again, whichever node of a replicated set is missing since. One of
+    which fewer nodes than a majority are there is read only if it ``needs_majority`` not, and that
+    is said once: others may have committed more.
 
     Raises:
         CheckpointError: a state or intent is damaged or from a newer release.
         LogDirectoryError: the directories belong to different sets, or one was away while the
-            others committed.
+            others committed; or it is not known, for a reader, what is committed.
     """
     folders = list(directories)
+    if for_reader and needs_majority and len(folders) > 1:
+        _wait_until_known(folders)
     with suppress(LogDirectoryError):
-        return _load_committed(folders)
-    return _load_committed(folders)  # a commit came between the files that were read
+        return _load_committed(folders, needs_majority)
+    # A commit came between the files that were read.
+    return _load_committed(folders, needs_majority)
 
 
-def _load_committed(folders: Sequence[Path]) -> Committed:
-    intents = {folder: intent for folder in folders if (intent := load_intent(folder)) is not None}
-    states: dict[Path, CommitState] = {
-        folder: state for folder in folders if (state := load_state(folder)) is not None
-    }
-    if len({state.set_id for state in states.values()}) > 1:
-        raise LogDirectoryError(
-            "these log directories belong to different sets, read them one set at a time: "
-            + ", ".join(f"{folder} to set {state.set_id}" for folder, state in states.items())
-        )
+def _wait_until_known(folders: Sequence[Path]) -> None:
+    """Wait for a writer that is about to put in place what it has prepared.
+
+    Raises:
+        LogDirectoryError: it was cut off there, and a node is missing that may have it in place.
+    """
+    for rest in (*_RESTS_SECONDS, None):
+        if not any(map(_has_prepared, folders)):
+            return
+        try:
+            voters = find_voters(folders)
+            if voters is not None:
+                voters.check_known()
+        except LogDirectoryError:
+            if rest is None:
+                raise
+            system.sleep(rest)
+        except (OSError, CheckpointError):
+            return  # it went away meanwhile: who reads next sees that
+        else:
+            return
+
+
+def _has_prepared(folder: Path) -> bool:
+    """Return whether a state lies prepared in a directory that can be looked at."""
+    try:
+        return stalled(folder) is None and (folder / PREPARED_FILE).exists()
+    except OSError:
+        return False
+
+
+def _load_committed(folders: Sequence[Path], needs_majority: bool) -> Committed:
+    intents, failed = _intents_of(folders)
+    found = find_states(folders)
+    voters = voters_of(found)
+    if voters is not None:
+        return _of_nodes(voters, intents, needs_majority)
+    for error in (*failed, *found.failed.values()):
+        raise error
+    states = found.states
+    check_one_set(states)
     check_one_history({folder: state.stamp for folder, state in states.items()}, intents)
     state = max(states.values(), key=lambda state: state.rank, default=None)
-    intent = max(intents.values(), key=lambda intent: intent.sequence, default=None)
+    members = {folder: state.member_id for folder, state in states.items()}
+    return Committed(state, _unfinished(state, intents.values()), members)
+
+
+def _of_nodes(voters: Voters, intents: Mapping[Path, Intent], needs_majority: bool) -> Committed:
+    """Return what a replicated set has committed, by a majority of its nodes if that is needed.
+
+    A node whose intent cannot be read is out by now: the others have it, too.
+    """
+    if needs_majority:
+        voters.check_majority()
+    if voters.too_few_text:
+        _tell_too_few(voters.too_few_text)
+    elif voters.missing:
+        _tell_missing(voters)
+    if voters.strangers_text:
+        _tell_strangers(voters.strangers_text)
+    members = {folder: member for each in voters.live.values() for member, folder in each.items()}
+    live = [intents[folder] for folder in members if folder in intents]
+    return Committed(voters.newest, _unfinished(voters.newest, live), members)
+
+
+def _intents_of(
+    folders: Sequence[Path],
+) -> tuple[dict[Path, Intent], list[OSError | CheckpointError]]:
+    """Read the intents of log directories; also return why others could not be read."""
+    intents: dict[Path, Intent] = {}
+    failed: list[OSError | CheckpointError] = []
+    for folder in folders:
+        why = stalled(folder)
+        if why is not None:
+            failed.append(why)
+            continue
+        try:
+            intent = load_intent(folder)
+        except (OSError, CheckpointError) as error:
+            failed.append(error)
+            continue
+        if intent is not None:
+            intents[folder] = intent
+    return intents, failed
+
+
+def _unfinished(state: CommitState | None, intents: Iterable[Intent]) -> Intent | None:
+    """Return the newest intent, if the commit that it is of is not published."""
+    newest = max(intents, key=lambda intent: intent.sequence, default=None)
     published = -1 if state is None else state.sequence
-    unfinished = intent if intent is not None and intent.sequence > published else None
-    return Committed(state, unfinished, {folder: s.member_id for folder, s in states.items()})
+    return newest if newest is not None and newest.sequence > published else None
+
+
+class _ToldMissing(set[tuple[str, tuple[int, ...]]]):
+    """Of which sets, and which of their nodes, this process has said that they are missing."""
+
+
+def _tell_missing(voters: Voters) -> None:
+    """Say once that a set is read without some of its nodes, whatever keeps them away by then."""
+    what = voters.newest.set_id, tuple(sorted(voters.missing))
+    if what not in remembered(_ToldMissing):
+        remembered(_ToldMissing).add(what)
+        text = "set %s is read without some of its nodes: %s"
+        _LOGGER.warning(text, voters.newest.set_id, voters.missing_text)
+
+
+@once_per_process
+def _tell_strangers(text: str) -> None:
+    """Say once that a directory that is named is of no node of the set."""
+    _LOGGER.warning("%s", text)
+
+
+@once_per_process
+def _tell_too_few(text: str) -> None:
+    """Say once that what is read may not be all that is committed."""
+    _LOGGER.warning("the newest records may not be read: %s", text)

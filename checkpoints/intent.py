@@ -5,7 +5,8 @@ that a later run can take back an unfinished one and nothing else. An intent who
 is not above the state's is left over from a finished commit and never acted on.
 
 It has the versions of the commit state (:mod:`~kafkalog.checkpoints.state_file`), and refuses what
-it does not know from version 2 on. Version 1 says the same in the same words.
+it does not know from version 2 on. Version 1 says the same in the same words. Version 3 is of a
+replicated set: it has ``"controllerEpoch":5`` in line 2, and a line for each replica.
 
 ::
 
@@ -27,9 +28,9 @@ made; any other segment is not touched.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.commit_state import FORMAT_VERSION
+from kafkalog.checkpoints.commit_state import FORMAT_VERSION, REPLICATED_VERSION
 from kafkalog.checkpoints.sealed_file import (
     JsonObject,
     check_fields,
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import CommitState
+
 __all__ = [
     "INTENT_FILE",
     "IntendedPartition",
@@ -53,12 +56,14 @@ __all__ = [
     "IntendedSegment",
     "Intent",
     "StagedFile",
+    "counts_no_more",
     "load_intent",
 ]
 
 INTENT_FILE: Final = "kafkalog.intent"
 
 _HEAD: Final = frozenset({"sequence", "commit", "set", "writer", "batch", "files"})
+_REPLICATED_HEAD: Final = _HEAD | {"controllerEpoch"}
 _PARTITION: Final = frozenset(
     {
         "topic",
@@ -141,6 +146,21 @@ class Intent:
     partitions: tuple[IntendedPartition, ...]
     commit_id: str = ""
     """That of the state which publishes it."""
+    controller_epoch: int = 0
+    """That of the controller whose commit it is; 0 with one node."""
+
+    @classmethod
+    def of_state(cls, state: CommitState, writer: str) -> Self:
+        """Return the intent to publish a state, and to change no partition before that."""
+        return cls(
+            state.sequence,
+            state.set_id,
+            writer,
+            0,
+            (),
+            state.commit_id,
+            controller_epoch=state.controller_epoch,
+        )
 
     @property
     def files(self) -> tuple[StagedFile, ...]:
@@ -150,7 +170,8 @@ class Intent:
 
     def to_bytes(self) -> bytes:
         """Return the content of the file."""
-        return seal(INTENT_FILE, FORMAT_VERSION, self._lines())
+        version = REPLICATED_VERSION if self.controller_epoch else FORMAT_VERSION
+        return seal(INTENT_FILE, version, self._lines())
 
     def _lines(self) -> Iterable[JsonObject]:
         files = self.files
@@ -162,6 +183,7 @@ class Intent:
             "writer": self.writer,
             "batch": self.batch_id,
             "files": [list(file) for file in files],
+            **({"controllerEpoch": self.controller_epoch} if self.controller_epoch else {}),
         }
         for intended in self.partitions:
             yield {
@@ -180,6 +202,17 @@ class Intent:
             }
 
 
+def counts_no_more(prepared: CommitState, newest: CommitState, intents: Iterable[Intent]) -> bool:
+    """Whether what lies prepared counts no more: a newer controller has looked and not found it.
+
+    ``newest`` is the state in place, ``intents`` are those that lie there. One of the same commit
+    is of whoever has prepared it, or was about to finish it.
+    """
+    others = (each for each in intents if (each.sequence, each.commit_id) != prepared.stamp)
+    epochs = [newest.controller_epoch, *(each.controller_epoch for each in others)]
+    return prepared.controller_epoch < max(epochs)
+
+
 def load_intent(directory: Path) -> Intent | None:
     """Read the intent that one log directory holds; None if it holds none.
 
@@ -187,18 +220,26 @@ def load_intent(directory: Path) -> Intent | None:
         CheckpointError: it is damaged, from a newer release, or no regular file.
     """
     path = directory / INTENT_FILE
-    sealed = read_sealed(path, INTENT_FILE, FORMAT_VERSION)
+    sealed = read_sealed(path, INTENT_FILE, REPLICATED_VERSION)
     if sealed is None:
         return None
     try:
         if sealed.version > 1:
+            head = _HEAD if sealed.version < REPLICATED_VERSION else _REPLICATED_HEAD
+            _check_epoch(sealed.lines[0], is_replicated=sealed.version >= REPLICATED_VERSION)
             for number, line in numbered(sealed.lines):
-                check_fields(path, number, line, _HEAD if number == 2 else _PARTITION)
+                check_fields(path, number, line, head if number == 2 else _PARTITION)
         return _parse(sealed.lines)
     except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
         raise CheckpointError(
             f"{path} holds what no release of kafkalog has written: {error!r}"
         ) from error
+
+
+def _check_epoch(head: JsonObject, *, is_replicated: bool) -> None:
+    """Refuse a version that is not the one which was written: it lies outside the checksum."""
+    if is_replicated and "controllerEpoch" not in head:
+        raise ValueError("a replicated set without a controller epoch")
 
 
 def _parse(lines: list[JsonObject]) -> Intent:
@@ -211,6 +252,7 @@ def _parse(lines: list[JsonObject]) -> Intent:
         batch_id=natural(head["batch"]),
         partitions=tuple(_parse_partition(line, files) for line in lines[1:]),
         commit_id=text(head.get("commit", "")),
+        controller_epoch=natural(head.get("controllerEpoch", 0)),
     )
 
 

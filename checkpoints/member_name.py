@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.sealed_file import read_sealed, seal
 from kafkalog.errors import CheckpointError
 from kafkalog.files.atomic import create_atomically
+from kafkalog.files.folders import make_with_parents
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.system import system
 
@@ -39,7 +40,7 @@ def kept_name(folder: Path) -> str:
     path = folder / MEMBER_NAME_FILE
     line = {"instance": f"query-{system.random_id()}"}
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_with_parents(folder)
         create_atomically(path, seal(_FORMAT, _VERSION, [line]))
         fsync_directory(folder)
     except FileExistsError:

@@ -33,6 +33,8 @@ Topics are kept by their topic id, so that a topic that was deleted and recreate
 offsets; one that never had a ``partition.metadata`` has the id null. The file holds topics,
 partitions and offsets, never paths.
 
+**Format 3** is format 2 of a replicated set, see :mod:`~kafkalog.checkpoints.replica_state`.
+
 **Versions.** What a state holds decides in which version it is written. A field or a line that is
 not known is refused: to pass over it would mean to lose it with the next commit. So a release that
 adds one raises the version, for the sets that have need of it, and is given to readers first.
@@ -54,6 +56,7 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import (
     DEFAULT_EXPIRATION_MS,
     FORMAT_VERSION,
+    REPLICATED_VERSION,
     UNKNOWN_EPOCH,
     CommitState,
     DeletedTopic,
@@ -62,11 +65,18 @@ from kafkalog.checkpoints.commit_state import (
     WriterState,
     topic_key,
 )
+from kafkalog.checkpoints.replica_state import (
+    node_line,
+    parse_nodes,
+    parse_replicas,
+    replica_fields,
+)
 from kafkalog.checkpoints.sealed_file import (
     JsonObject,
     check_fields,
     natural,
     numbered,
+    read_head,
     read_sealed,
     seal,
     text,
@@ -74,6 +84,7 @@ from kafkalog.checkpoints.sealed_file import (
     unknown_content,
 )
 from kafkalog.errors import CheckpointError, InvalidTopicError
+from kafkalog.files.stalling import stalled
 from kafkalog.model import validate_topic_name
 
 if TYPE_CHECKING:
@@ -82,7 +93,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.sealed_file import Sealed
 
-__all__ = ["STATE_FILE", "load_state", "state_bytes"]
+__all__ = ["STATE_FILE", "load_state", "names_nodes", "state_bytes"]
 
 _HEAD: Final = frozenset(
     {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot", "metadataEnd"}
@@ -90,6 +101,8 @@ _HEAD: Final = frozenset(
 _TOPIC: Final = frozenset(
     {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query"}
 )
+_REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "lentTo"}
+_REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
 _WRITER: Final = _BATCH | {"writer", "run", "fenced"}
@@ -107,7 +120,8 @@ def state_bytes(state: CommitState) -> bytes:
     Raises:
         CheckpointError: nobody could read it again.
     """
-    return seal(STATE_FILE, FORMAT_VERSION, _lines(state))
+    version = REPLICATED_VERSION if state.is_replicated else FORMAT_VERSION
+    return seal(STATE_FILE, version, _lines(state))
 
 
 def _lines(state: CommitState) -> Iterable[JsonObject]:
@@ -120,6 +134,10 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         "controllerEpoch": state.controller_epoch,
         **({"boot": state.boot} if state.boot is not None else {}),
         **({"metadataEnd": state.metadata_end} if state.metadata_end is not None else {}),
+        **({"nodes": [*map(node_line, state.nodes)]} if state.nodes else {}),
+        **({"former": [*map(node_line, state.former)]} if state.former else {}),
+        **({"controller": state.controller} if state.controller else {}),
+        **({"lentTo": state.lent_to} if state.lent_to else {}),
     }
     for key, topic in sorted(state.topics.items()):
         yield _topic_line(key, topic)
@@ -156,6 +174,8 @@ def _topic_line(key: str, topic: TopicState) -> JsonObject:
         line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
     if topic.last_query is not None:
         line["query"] = topic.last_query
+    if topic.replicas:
+        line["replicas"] = replica_fields(topic.replicas)
     return line
 
 
@@ -185,22 +205,24 @@ def _check_topic(topic: TopicState) -> None:
             )
         if not UNKNOWN_EPOCH <= epoch < 2**31:
             raise ValueError(f"partition {number} has the leader epoch {epoch}")
-    if topic.durable_ends.keys() - topic.partitions.keys():
-        raise ValueError("a durable end of a partition that is not there")
+    if (topic.durable_ends.keys() | topic.replicas.keys()) - topic.partitions.keys():
+        raise ValueError("a durable end, or replicas, of a partition that is not there")
 
 
 # Reading
 
 
-def load_state(directory: Path) -> CommitState | None:
+def load_state(directory: Path, name: str = STATE_FILE) -> CommitState | None:
     """Read the state that one log directory holds; None if it holds none.
+
+    ``name`` is that of the file: a state that is only prepared lies beside the present one.
 
     Raises:
         CheckpointError: it is damaged, from a newer release, or no regular file. Nobody may then
             take the directory for an empty one.
     """
-    path = directory / STATE_FILE
-    sealed = read_sealed(path, STATE_FILE, FORMAT_VERSION)
+    path = directory / name
+    sealed = read_sealed(path, STATE_FILE, REPLICATED_VERSION)
     if sealed is None:
         return None
     try:
@@ -211,12 +233,23 @@ def load_state(directory: Path) -> CommitState | None:
         ) from error
 
 
+def names_nodes(directory: Path) -> bool:
+    """Whether a log directory is of a replicated set, as far as the head of its state tells."""
+    if stalled(directory) is not None:
+        return False
+    try:
+        head = read_head(directory / STATE_FILE)
+    except (OSError, CheckpointError):
+        return False
+    return head is not None and "nodes" in head
+
+
 def _parse(path: Path, sealed: Sealed) -> CommitState:
     lines = sealed.lines
     if sealed.version == 1:
         lines = [_of_format_1(line) for line in lines]
     else:
-        _check_known(path, lines)
+        _check_known(path, lines, is_replicated=sealed.version >= REPLICATED_VERSION)
     head, *others = lines
     topics: dict[str, TopicState] = {}
     writers: dict[str, WriterState] = {}
@@ -244,6 +277,10 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         controller_epoch=natural(head["controllerEpoch"]),
         metadata_end=natural(head["metadataEnd"]) if "metadataEnd" in head else None,
         deleted=deleted,
+        nodes=parse_nodes(head.get("nodes", [])),
+        former=parse_nodes(head.get("former", [])),
+        controller=text(head.get("controller", "")),
+        lent_to=text(head.get("lentTo", "")),
         version=sealed.version,
     )
 
@@ -254,7 +291,7 @@ def _add(known: dict[str, Any], key: str, value: object) -> None:
     known[key] = value
 
 
-def _check_known(path: Path, lines: Iterable[JsonObject]) -> None:
+def _check_known(path: Path, lines: Iterable[JsonObject], *, is_replicated: bool) -> None:
     """Refuse fields and lines that this release does not know.
 
     Raises:
@@ -262,9 +299,11 @@ def _check_known(path: Path, lines: Iterable[JsonObject]) -> None:
     """
     for number, line in numbered(lines):
         if number == 2:
-            check_fields(path, number, line, _HEAD)
+            check_fields(path, number, line, _REPLICATED_HEAD if is_replicated else _HEAD)
+            if is_replicated and not line.get("nodes"):
+                raise ValueError("a replicated set without nodes")
         elif "topic" in line:
-            check_fields(path, number, line, _TOPIC)
+            check_fields(path, number, line, _REPLICATED_TOPIC if is_replicated else _TOPIC)
             for version in line.get("versions", {}).values():
                 check_fields(path, number, version, _BATCH)
         elif "writer" in line:
@@ -288,6 +327,7 @@ def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
         },
         last_query=text(line["query"]) if "query" in line else None,
         durable_ends=_parse_ends(line.get("durableEnds", {})),
+        replicas=parse_replicas(line.get("replicas", {})),
     )
     _check_topic(topic)
     return _parse_key(name, line["id"]), topic

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.sealed_file import JsonObject, read_sealed, seal
 from kafkalog.errors import CheckpointError
 from kafkalog.files.atomic import write_atomically
+from kafkalog.files.folders import make_with_parents
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -71,7 +72,8 @@ def save_topic_ids(folder: Path, ids: Mapping[TopicPartition, str]) -> None:
     for key in sorted(ids):
         topics.setdefault(key.topic, {})[str(key.partition)] = ids[key]
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if not (folder / TOPIC_IDS_FILE).exists():
+            make_with_parents(folder)
         write_atomically(folder / TOPIC_IDS_FILE, seal(_FORMAT, _VERSION, [{"topics": topics}]))
     except OSError as error:
         raise CheckpointError(f"{folder / TOPIC_IDS_FILE} cannot be written: {error}") from error

@@ -4,7 +4,8 @@
     spark-submit --py-files kafkalog.zip maintain.py LOG [--every 10m] [OPTIONS]
 
 A task compacts one partition that is due, the dirtiest first. Sinks may write to the directories
-meanwhile, and queries read them. A round that is killed is ended by the next one.
+meanwhile, and queries read them. Replicas that lag get what they lack before that. A round that is
+killed is ended by the next one.
 """
 
 from __future__ import annotations
@@ -104,7 +105,20 @@ class Maintenance:
         Raises:
             KafkaLogError, OSError: nothing could be done, or not all of it.
         """
-        return [*self._forget(), *self._delete(), *self._compact()]
+        return [*self._catch_up(), *self._forget(), *self._delete(), *self._compact()]
+
+    def _catch_up(self) -> list[str]:
+        from kafkalog.streaming.operate.replica_upkeep import catch_up_replicas  # noqa: PLC0415
+
+        scope = self._scope
+        try:
+            done = catch_up_replicas([scope.log], allows_broker=scope.allows_broker)
+        except (KafkaLogError, OSError) as error:  # all else is done even so
+            return [f"no replica was brought in sync: {error}"]
+        for line in done.said:
+            self._say(line)
+        self._say_once(done.missing)
+        return done.problems
 
     def _forget(self) -> list[str]:
         from kafkalog.streaming.operate.group_expiry import expire_positions  # noqa: PLC0415

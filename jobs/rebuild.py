@@ -16,7 +16,7 @@ from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.session import Session
+from kafkalog.streaming.store.session import Session, refuse_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,7 @@ def rebuild(
     log_dirs = LogDirs(path.split(","))
     directories = {where.log_dir for where in _chosen(log_dirs, topic_partition)}
     policy = SetPolicy.of_upkeep(timeout_ms)
+    refuse_nodes(sorted(directories), "kafkalog rebuild")
     with Session(directories, policy, holder="kafkalog rebuild") as session:
         segments = []
         for where in _chosen(log_dirs, topic_partition):

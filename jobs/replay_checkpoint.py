@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 from kafkalog.checkpoints.sealed_file import natural, read_sealed, seal, text
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.files.atomic import write_atomically
+from kafkalog.files.folders import make_with_parents
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.source.offsets import from_json, to_json
@@ -118,7 +119,8 @@ class ReplayCheckpoint:
         }
         path = self.folder / FILE
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            if not path.exists():
+                make_with_parents(self.folder)
             write_atomically(path, seal(FILE, _VERSION, [line]))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error}") from error

@@ -5,10 +5,12 @@ Exit codes: 2 for wrong arguments, 1 for what failed with right ones.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
@@ -17,7 +19,7 @@ from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_input", "check_reading", "run", "sentence_in"]
+__all__ = ["check_input", "check_reading", "run", "said_by_system", "sentence_in"]
 
 _WRONG_USE: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """What typer raises for words that it cannot use; it names only this one of the classes."""
@@ -46,6 +48,7 @@ def run(app: typer.Typer) -> NoReturn:
     """Run a command line and end the process."""
     try:
         code = app(standalone_mode=False)
+        _end_output()
     except typer.Exit as done:
         code = done.exit_code
     except SystemExit as ended:
@@ -65,6 +68,13 @@ def run(app: typer.Typer) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _end_output() -> None:
+    """Write what is left in memory: here an error can be said, and not when Python ends."""
+    output = cast("TextIO | None", sys.stdout)
+    if output is not None and not output.closed:
+        output.flush()
+
+
 def _say_wrong_use(error: Any) -> int:  # noqa: ANN401 - typer shows its base class to nobody
     message = error.format_message()
     if not message or "\n" in message:  # a command without arguments that answers with its help
@@ -79,7 +89,9 @@ def sentence_in(error: Exception) -> str | None:
 
     Spark's error wraps ours, and repeats it up to three times.
     """
-    if isinstance(error, KafkaLogError | OSError):
+    if isinstance(error, OSError):
+        return said_by_system(error)
+    if isinstance(error, KafkaLogError):
         return str(error)
     text = str(error)
     ours = _OURS.findall(text)
@@ -89,6 +101,17 @@ def sentence_in(error: Exception) -> str | None:
         return text.strip().partition("\n")[0]
     told = _SPARKS.search(text)
     return told and told[1]
+
+
+def said_by_system(error: OSError) -> str:
+    """Return what the system says of a file; without one, of what is printed on a full disk."""
+    if error.strerror is None:
+        return str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    if error.errno == errno.ENOSPC:
+        return f"what this prints cannot be written: {error.strerror}"
+    return error.strerror
 
 
 def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as sf
 from rich.table import Table
 
+from kafkalog.jobs.units import shown_size
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PartitionReport", "render", "report_partitions", "topic_logs"]
 
-_HEADINGS: Final = ("partition", "records", "segments", "bytes", "compression", "end offset", "lag")
+_HEADINGS: Final = ("partition", "records", "segments", "size", "compression", "end offset", "lag")
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,11 @@ def render(topic: str, reports: Iterable[PartitionReport]) -> Table:
         table.add_column(heading, justify="right")
     for report in reports:
         ratio = report.payload_bytes / report.size_bytes if report.size_bytes else 0.0
-        numbers = (report.records, report.segments, report.size_bytes)
         table.add_row(
             str(report.partition),
-            *(f"{number:,}" for number in numbers),
+            f"{report.records:,}",
+            f"{report.segments:,}",
+            shown_size(report.size_bytes),
             f"{ratio:.1f} : 1",
             f"{report.end_offset:,}",
             f"{report.lag:,}",

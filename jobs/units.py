@@ -1,4 +1,4 @@
-"""What rows hold, as people read it: numbers of bytes, points in time and lengths of time.
+"""What rows hold, as people read it: numbers of bytes, points in time, lengths of time, places.
 
 Rows keep exact numbers, which ``--json`` prints. :func:`for_people` makes of them what tables show,
 by the names of the fields.
@@ -6,6 +6,7 @@ by the names of the fields.
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +16,16 @@ from kafkalog.streaming.times import shown_time
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["for_people", "shown_duration", "shown_size"]
+__all__ = ["for_people", "many", "shown_duration", "shown_place", "shown_size"]
 
 _SIZES: Final = {"bytes", "bytesBefore", "bytesPerBatch", "size"}
 _TIMES: Final = {"baseTimestamp", "firstTimestamp", "maxTimestamp", "nextTimestamp", "timestamp"}
 _AGED_TIMES: Final = {"lastTimestamp"}
 _DURATIONS: Final = {"behindMs": "behind"}
 """Fields and what they are called in a table: a length of time says its unit itself."""
+_PLACES: Final = {"copy", "path"}
+_FILES: Final = {"file"}
+"""Of a partition's folder: shown with that folder's name, and not where it lies."""
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 
@@ -50,23 +54,55 @@ def shown_duration(milliseconds: int) -> str:
     return f"{milliseconds} ms"
 
 
+def many(number: int, what: str) -> str:
+    """Return a number of things, such as ``1 batch`` or ``3 batches``."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
+
+
 def for_people(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row whose sizes and times have units; a time that a record does not have is None."""
-    return {_DURATIONS.get(name, name): _shown(name, value) for name, value in row.items()}
+    """Return a row whose sizes and times have units; a time that a record does not have is None.
+
+    Places are as short as they can be named from here. Of a partition's folder, whose name the row
+    says, the log directory is shown: ``directory``.
+    """
+    shown = {_DURATIONS.get(name, name): _shown(name, value) for name, value in row.items()}
+    folder, slash, name = str(row.get("path")).rpartition("/")
+    if slash and name == f"{row.get('topic')}-{row.get('partition')}":
+        names = {"path": "directory"}
+        shown["path"] = shown_place(folder)
+        shown = {names.get(each, each): value for each, value in shown.items()}
+    return shown
+
+
+def shown_place(path: str) -> str:
+    """Return a path as it can be named from the working folder, if that is shorter."""
+    if not path or "://" in path:
+        return path
+    try:
+        return min(path, os.path.relpath(path), key=len)
+    except OSError:  # the working folder is gone
+        return path
 
 
 def _shown(name: str, value: Any) -> Any:  # noqa: ANN401 - what rows hold
     if not isinstance(value, int):
-        return value
+        return _place(name, value) if isinstance(value, str) else value
     if name in _SIZES:
         return shown_size(value)
     if name in _DURATIONS:
         return shown_duration(value)
+    if name in _TIMES | _AGED_TIMES and value < 0:
+        return None
     if name in _TIMES:
-        return None if value < 0 else shown_time(value)
-    if name in _AGED_TIMES:
-        return None if value < 0 else f"{shown_time(value)} ({_age(value)})"
-    return value
+        return shown_time(value)
+    return f"{shown_time(value)} ({_age(value)})" if name in _AGED_TIMES else value
+
+
+def _place(name: str, text: str) -> str:
+    if name in _FILES:
+        return "/".join(text.split("/")[-2:])
+    return shown_place(text) if name in _PLACES else text
 
 
 def _age(time: int) -> str:

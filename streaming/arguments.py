@@ -45,6 +45,8 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
     names = [topics] if isinstance(topics, str) else list(topics)
     if not names:
         raise OptionError("an empty list of topics was given: name one, or several")
+    if "" in names:
+        raise OptionError("the name of a topic is empty: name one, or several")
     return names
 
 

@@ -15,10 +15,10 @@ import logging
 import os
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
-from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["crosses_border", "what_to_do", "without_history"]
 
@@ -32,11 +32,13 @@ _Result = TypeVar("_Result")
 
 def crosses_border(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Let errors leave a function, or what a generator function gives, as one sentence."""
+    names = list(inspect.signature(function).parameters)
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
         def crossing_step_by_step(*given: _Given.args, **named: _Given.kwargs) -> Iterator[object]:
             try:
+                _refuse_others(function.__name__, names, named)
                 yield from cast("Iterator[object]", function(*given, **named))
             except (KafkaLogError, OSError) as error:
                 raise without_history(error) from None
@@ -46,11 +48,26 @@ def crosses_border(function: Callable[_Given, _Result]) -> Callable[_Given, _Res
     @functools.wraps(function)
     def crossing(*given: _Given.args, **named: _Given.kwargs) -> _Result:
         try:
+            _refuse_others(function.__name__, names, named)
             return function(*given, **named)
         except (KafkaLogError, OSError) as error:
             raise without_history(error) from None
 
     return crossing
+
+
+def _refuse_others(function: str, names: list[str], named: Mapping[str, object]) -> None:
+    """Refuse arguments that a function does not have: options are tried first as such.
+
+    Raises:
+        OptionError: there is one, and the function takes options.
+    """
+    for name in named if "options" in names else ():
+        if name not in names:
+            raise OptionError(
+                f"{function} has no argument {name!r}. If it is an option of the source or the "
+                f"sink: options={{{name!r}: …}}. Arguments: {', '.join(names)}"
+            )
 
 
 def without_history(error: KafkaLogError | OSError) -> KafkaLogError | OSError:

@@ -6,13 +6,12 @@ identity is there once however often it is tried, and readers see what is commit
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from kafkalog.errors import OptionError, RowError
+from kafkalog.errors import OptionError
 from kafkalog.files.block_cache import CacheStats, block_cache
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.arguments import OptionValues, Paths, joined, key_bytes, texts, topic_names
@@ -22,6 +21,7 @@ from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.groups.assignors import assign_partitions
 from kafkalog.streaming.operate.periodic_retention import retain_if_due
 from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.sink.arrow_data import ArrowStream, Rows, batches_of
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
@@ -31,7 +31,7 @@ from kafkalog.streaming.store.session import ensure_set
 from kafkalog.streaming.times import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from kafkalog.streaming.commit.riders import Rider
@@ -68,7 +68,7 @@ _OF_GET: Final = _OF_READ | {
 def append(
     path: Paths,
     topic: str | None,
-    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | ArrowStream,
     *,
     transactional_id: str | None = None,
     version: int | None = None,
@@ -80,9 +80,9 @@ def append(
     Args:
         path: the log directories; those that do not exist are made.
         topic: where all rows go; None to take it from a column ``topic``.
-        data: rows with a column ``value`` (string or binary) and, if wanted, ``key``, ``partition``
-            (int32), ``headers`` (list<struct<key: string, value: binary>>) and ``timestamp``
-            (timestamp, or int64 of ms). Other columns are left alone.
+        data: Arrow's table, record batch or several, or a frame of pandas or Polars, with ``value``
+            (string or binary) and, if wanted, ``key``, ``partition`` (int32), ``timestamp`` (or
+            int64 of ms), ``headers`` (list<struct<key: string, value: binary>>); others are left.
         transactional_id: the name under which appends are told apart, like Spark's ``txnAppId``.
         version: number of this append under that name, in each topic by itself. One that is not
             above the topic's last is skipped; the last one again with other rows is refused.
@@ -108,7 +108,7 @@ def append(
 
 
 def _append_of_member(
-    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    data: Rows,
     parsed: WriteOptions,
     identity: BatchIdentity,
     consumer: Consumer | None,
@@ -148,13 +148,13 @@ def _identity(
 
 
 def _append(
-    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
+    data: Rows,
     parsed: WriteOptions,
     identity: BatchIdentity,
     ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None = None,
 ) -> Outcome:
     plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
-    staged = TaskWriter(plan, identity).write(_batches(data))
+    staged = TaskWriter(plan, identity).write(batches_of(data))
     identity = with_digests(identity, [staged], parsed.topic)
     kept = remembered(KeptAppenders)
     if ride is None:
@@ -370,27 +370,3 @@ def _reading(
     warn_ignored(parsed.ignored)
     parsed.refuse_outside_streams()
     return parsed, ReadRows.of(parsed, columns, strings)
-
-
-def _batches(
-    data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch],
-) -> Iterable[pa.RecordBatch]:
-    if isinstance(data, pa.RecordBatch):
-        return [data]
-    batches = data.to_batches() if isinstance(data, pa.Table) else data
-    if not isinstance(batches, Iterable):
-        raise _no_rows(data)
-    return map(_as_batch, batches)
-
-
-def _as_batch(batch: object) -> pa.RecordBatch:
-    if not isinstance(batch, pa.RecordBatch):
-        raise _no_rows(batch)
-    return batch
-
-
-def _no_rows(data: object) -> RowError:
-    return RowError(
-        "rows come as a table, a record batch, or an iterable of record batches of Arrow, and not "
-        f"as {type(data).__name__}"
-    )

@@ -385,9 +385,10 @@ BOOLEAN: Final = Kind("true or false", _read_boolean)
 SIZE: Final = size()
 DURATION_MS: Final = duration_ms()
 PATHS: Final = Kind(
-    "one log directory or a comma-separated list of them (paths or file: URIs)", _read_paths
+    "log directories (paths or file: URIs), commas between them, semicolons between nodes",
+    _read_paths,
 )
 READABLE_PATHS: Final = Kind(
-    "one log directory or a comma-separated list of them (paths or URIs)",
+    "log directories (paths or URIs), commas between them, semicolons between nodes",
     functools.partial(_read_paths, read=_place),
 )

@@ -21,6 +21,7 @@ from kafkalog.jobs.cli.backup import backup
 from kafkalog.jobs.cli.batches import verify
 from kafkalog.jobs.cli.compaction import compact
 from kafkalog.jobs.cli.dump import dump
+from kafkalog.jobs.cli.elect import elect
 from kafkalog.jobs.cli.find import find
 from kafkalog.jobs.cli.groups import delete_group, groups, reset_group
 from kafkalog.jobs.cli.lag import lag
@@ -28,6 +29,8 @@ from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
 from kafkalog.jobs.cli.pipelines import run_pipeline
 from kafkalog.jobs.cli.plot import plot
+from kafkalog.jobs.cli.reassign import reassign
+from kafkalog.jobs.cli.replicas import replicas
 from kafkalog.jobs.cli.report import report
 from kafkalog.jobs.cli.retention import delete_records, retain
 from kafkalog.jobs.cli.salvage import salvage
@@ -100,6 +103,7 @@ app.command(epilog="Example: kafkalog takeover /logs --dry-run")(takeover)
 app.command(epilog="Example: kafkalog verify /logs")(verify)
 app.command(epilog="Example: kafkalog topics /logs")(topics)
 app.command(epilog="Example: kafkalog describe /logs --topic t")(describe)
+app.command(epilog="Example: kafkalog replicas '/a/log;/b/log;/c/log'")(replicas)
 app.command(epilog="Example: kafkalog offsets /logs --json")(offsets)
 app.command(epilog=r"Example: kafkalog dump /logs --topic t --format '%p %o %k %s\n'")(dump)
 app.command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-01")(find)
@@ -113,6 +117,8 @@ app.command(
     "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"
 )(reset_group)
 app.command("groups delete", epilog="Example: kafkalog groups delete /logs --group g")(delete_group)
+app.command(epilog="Example: kafkalog elect '/a/log;/b/log;/c/log' --preferred")(elect)
+app.command(epilog="Example: kafkalog reassign '/a/log;/b/log;/c/log' --replace 1=/d/log")(reassign)
 app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
 app.command(epilog="Example: kafkalog append /logs --topic t -K :")(append)
 app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)

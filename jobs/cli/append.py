@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import SETTINGS, TOPIC, pairs
-from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.arguments import SETTINGS, pairs
+from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ Name = Annotated[
 
 def append(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: TOPIC,
+    topic: Topic,
     form: Form = _Input.LINES,
     delimiter: Delimiter = None,
     empty_is_null: EmptyIsNull = False,

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["DryRun", "Json", "Paths", "TopicName"]
+from kafkalog.jobs.cli.completing import topics_there
+
+__all__ = ["DryRun", "Json", "Paths", "Topic", "TopicName"]
 
 Paths = Annotated[
     list[str], typer.Argument(metavar="PATH…", help="The log directories that belong together.")
@@ -15,4 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a lin
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
 ]
-TopicName = Annotated[str | None, typer.Option("--topic", help="This topic only.")]
+Topic = Annotated[str, typer.Option(help="The topic.", autocompletion=topics_there)]
+TopicName = Annotated[
+    str | None, typer.Option("--topic", help="This topic only.", autocompletion=topics_there)
+]

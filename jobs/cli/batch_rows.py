@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from enum import StrEnum
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import KafkaLogError
@@ -15,6 +15,7 @@ from kafkalog.jobs.cli.missing import say_missing, unverified_rows
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
+from kafkalog.streaming.operate.replica_check import compare_replicas
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.store.ends.rule import OffsetGap
+    from kafkalog.streaming.store.ends.watch import EndsWatch
 
 __all__ = ["Fault", "Verified", "dump_batches", "summary_of", "verified", "verify_logs"]
 
@@ -38,6 +40,7 @@ class Fault(StrEnum):
     INDEXES = "indexes"
     LOG_END = "log end"
     MISSING = "missing"
+    REPLICAS = "replicas"
     STATE = "state"
 
 
@@ -66,6 +69,9 @@ def verified(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
     """
     yield from _verified_segments(paths, topic)
     yield from _verified_ends(paths, topic)
+    for key, text in compare_replicas(paths, topic):
+        row = {**key._asdict(), "segment": None, "problem": text}
+        yield Verified(row, Fault.REPLICAS)
 
 
 def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
@@ -138,42 +144,44 @@ def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
 
 
 def dump_batches(
-    paths: Sequence[str], topic: str, partition: int, start: int, count: int
+    paths: Sequence[str], topic: str, partition: int | None, start: int, count: int | None
 ) -> Iterator[Row]:
-    """Yield the headers of up to ``count`` batches from an offset on.
+    """Yield the headers of up to ``count`` batches from an offset on, partition by partition.
 
     Up to the end of the log, or to the committed end if damage makes the log end before it.
     """
-    wanted = TopicPartition(topic, partition)
     say_missing(log_dirs_of(paths), topic)
-    if wanted not in (there := partitions_of(paths, topic)):
-        raise unknown_partition(wanted, paths, there)
+    there = partitions_of(paths, topic)
+    wanted = sorted(there) if partition is None else [TopicPartition(topic, partition)]
+    if wanted[0] not in there:
+        raise unknown_partition(wanted[0], paths, there)
     watch = ends_of(paths, topic)
-    committed = watch.look().offsets[wanted]
-    with watch.open(wanted) as log:
+    ends = watch.look().offsets
+    rows = (row for key in wanted for row in _batches_of(watch, key, ends[key], start))
+    yield from islice(rows, count)
+
+
+def _batches_of(watch: EndsWatch, key: TopicPartition, committed: int, start: int) -> Iterator[Row]:
+    with watch.open(key) as log:
         end = max(committed, log.log_end_offset())
         first = max(start, log.log_start_offset)
-        if first >= end:
+        if first >= end and start:
             _LOGGER.warning(
                 "%s has no batch from offset %d on: its log is [%d, %d)",
-                wanted,
+                key,
                 start,
                 log.log_start_offset,
                 end,
             )
-        yield from _headers(log, first, end, count)
+        yield from _headers(log, first, end)
 
 
-def _headers(log: PartitionLog, start: int, end: int, count: int) -> Iterator[Row]:
+def _headers(log: PartitionLog, start: int, end: int) -> Iterator[Row]:
     describer = BatchDescriber()
-    left = count
     for part in log.slices(start, end):
         for rows in log.read_slice(part, describer, committed_end=end):
-            for row in rows.slice(0, left).to_pylist():
+            for row in rows.to_pylist():
                 yield {name: _plain(value) for name, value in row.items()}
-            left -= min(left, rows.num_rows)
-            if not left:
-                return
 
 
 def _plain(value: object) -> object:

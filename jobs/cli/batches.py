@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
-from kafkalog.jobs.units import shown_size
+from kafkalog.jobs.units import many, shown_size
 
 __all__ = ["verify"]
+
+_ONE: Final = {
+    "partitions": "partition",
+    "segments": "segment",
+    "batches": "batch",
+    "problems": "problem",
+}
 
 
 def verify(
@@ -34,7 +41,7 @@ def verify(
         print_rows(shown, as_json=False)
         typer.echo(
             ", ".join(
-                shown_size(count) if name == "bytes" else f"{count} {name}"
+                shown_size(count) if name == "bytes" else many(count, _ONE[name])
                 for name, count in summary.items()
             )
         )

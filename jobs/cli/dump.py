@@ -39,6 +39,19 @@ Parquet = Annotated[
 ]
 
 _TABLE_ROWS: Final = 100
+_SPARE: Final = (
+    "timestampType",
+    "magic",
+    "crc",
+    "baseTimestamp",
+    "lastSequence",
+    "leaderEpoch",
+    "deleteHorizonMs",
+    "file",
+    "baseSequence",
+    "producerEpoch",
+    "transactional",
+)
 _LINE: Final = r"%t-%p@%o %T %k: %s\n"
 
 
@@ -116,7 +129,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
         elif is_for_records:
             _dump_records(paths, topic, words, output, count, options, group)
         else:
-            _dump_batches(paths, topic, words, count or _TABLE_ROWS, as_json=as_json)
+            _dump_batches(paths, topic, words, count, as_json=as_json)
 
 
 def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
@@ -131,33 +144,49 @@ def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
 def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bool) -> None:
     from kafkalog.jobs.cli.file_rows import dump_file  # noqa: PLC0415
 
-    if not _dump_rows(dump_file(path, words.start, count or _TABLE_ROWS), as_json=as_json):
+    found = dump_file(path, words.start, _most(count, as_json=as_json))
+    if not _dump_rows(found, count, as_json=as_json):
         typer.echo(f"{path}: nothing is in it from offset {words.start} on", err=True)
 
 
 def _dump_batches(
-    paths: list[str], topic: str, words: given.Words, count: int, *, as_json: bool
+    paths: list[str], topic: str, words: given.Words, count: int | None, *, as_json: bool
 ) -> None:
     from kafkalog.jobs.cli.batch_rows import dump_batches  # noqa: PLC0415
 
-    found = dump_batches(paths, topic, words.partition or 0, words.start, count)
-    _dump_rows(found, as_json=as_json)
+    most = _most(count, as_json=as_json)
+    _dump_rows(
+        dump_batches(paths, topic, words.partition, words.start, most), count, as_json=as_json
+    )
 
 
-def _dump_rows(found: Iterator[Mapping[str, Any]], *, as_json: bool) -> int:
-    """Print rows; return how many."""
+def _most(count: int | None, *, as_json: bool) -> int | None:
+    """Return how many rows are shown: a table ends by itself, and shows one more to know that."""
+    return count if as_json or count is not None else _TABLE_ROWS + 1
+
+
+def _dump_rows(found: Iterator[Mapping[str, Any]], count: int | None, *, as_json: bool) -> int:
+    """Print rows; return how many. Objects come at once, a table when all of it is there."""
     from kafkalog.errors import KafkaLogError  # noqa: PLC0415
 
     rows: list[Mapping[str, Any]] = []
+    is_wrong, shown = False, 0
     try:
-        for row in found:
-            rows.append(row)  # noqa: PERF402 - an error comes after what lies before it
+        for shown, row in enumerate(found, 1):  # noqa: B007 - the last number is the count
+            is_wrong |= bool(row.get("error"))
+            if as_json:
+                print_rows([row], as_json=True)
+            else:
+                rows.append(row)
     except KafkaLogError:
-        print_rows(rows, as_json=as_json)
+        print_rows(rows, as_json=False, spare=_SPARE)
         raise
-    print_rows(rows, as_json=as_json)
-    exit_if(row.get("error") for row in rows)
-    return len(rows)
+    is_cut = not as_json and count is None and shown > _TABLE_ROWS
+    print_rows(rows[:_TABLE_ROWS] if is_cut else rows, as_json=False, spare=_SPARE)
+    if is_cut:
+        typer.echo(f"the first {_TABLE_ROWS} rows; --count shows more", err=True)
+    exit_if([is_wrong])
+    return shown
 
 
 def _dump_records(

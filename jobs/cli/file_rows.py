@@ -38,8 +38,8 @@ _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 _ENTRIES: Final = 8192
 
 
-def dump_file(path: Path, start: int, count: int) -> Iterator[Row]:
-    """Yield up to ``count`` rows of a segment, an index or a producer snapshot.
+def dump_file(path: Path, start: int, count: int | None) -> Iterator[Row]:
+    """Yield up to ``count`` rows (None for all) of a segment, an index or a producer snapshot.
 
     A segment gives a row for each batch whose last offset is not below ``start``. The folder that
     the file lies in, and the other files of the segment, are not looked at.

@@ -11,6 +11,7 @@ from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options, split_names
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.completing import topics_there
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, progress_bar
 
 if TYPE_CHECKING:
@@ -29,7 +30,11 @@ class _Where(StrEnum):
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", help="These topics only; with commas, or repeated. Default: all."),
+    typer.Option(
+        "--topic",
+        help="These topics only; with commas, or repeated. Default: all.",
+        autocompletion=topics_there,
+    ),
 ]
 Regex = Annotated[
     str | None,

@@ -63,7 +63,7 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
     ends = {key: end for key, end in ends.items() if key not in lost}
     return [
         row
-        for name in (names or sorted(groups))
+        for name in (dict.fromkeys(names) or sorted(groups))
         for row in _rows(watch, ends, name, groups[name], _processes(folders, name))
     ]
 

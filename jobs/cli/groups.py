@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from kafkalog.jobs.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001
-from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.completing import topics_there
+from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["delete_group", "groups", "reset_group"]
 
+_SPARE: Final = ("generation", "host", "process", "member", "bytes", "instance", "client", "state")
 _Groups = Annotated[
     list[str] | None, typer.Option("--group", help="This group; may be repeated. Default: all.")
 ]
@@ -25,7 +27,9 @@ _Group = Annotated[str, typer.Option(help="The group. It must have no members.")
 _Topics = Annotated[
     list[str] | None,
     typer.Option(
-        "--topic", help="This topic; may be repeated. Default: those that the group has read."
+        "--topic",
+        help="This topic; may be repeated. Default: those that the group has read.",
+        autocompletion=topics_there,
     ),
 ]
 _To = Annotated[
@@ -41,18 +45,27 @@ def groups(paths: Paths, group: _Groups = None, as_json: Json = False) -> None:
         from kafkalog.jobs.cli.group_rows import list_groups  # noqa: PLC0415
 
         rows = list_groups(paths, group or ())
-    print_rows(rows if as_json else _shown(rows), as_json=as_json)
-    exit_if(row["problem"] for row in rows)
+    print_rows(rows if as_json else _shown(rows), as_json=as_json, spare=_SPARE)
+    if not rows and not as_json:
+        typer.echo("no consumer group has members or positions here", err=True)
+    problems = [row for row in rows if row["problem"]]
+    end_with(
+        [
+            f"{row['group']} in {row['topic']}-{row['partition']}: {row['problem']}"
+            for row in problems
+        ],
+        as_json=as_json,
+    )
 
 
 def _shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out of a table what no row has, and when the next record was written."""
-    empty = {name for row in rows for name in row} - {
-        name for row in rows for name, value in row.items() if value is not None
-    }
-    return [
-        {name: row[name] for name in row if name not in empty | {"nextTimestamp"}} for row in rows
-    ]
+    """Leave out of a table what no row has, the next record's time, and problems.
+
+    These are sentences, and stand below it.
+    """
+    names = {name for row in rows for name, value in row.items() if value is not None}
+    names -= {"nextTimestamp", "problem"}
+    return [{name: row[name] for name in row if name in names} for row in rows]
 
 
 def reset_group(

@@ -57,9 +57,11 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
     """Show a table that changes in its place or, where it is read on, the rows of each look."""
     from rich.console import Console  # noqa: PLC0415
     from rich.live import Live  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     from kafkalog.files.system import system  # noqa: PLC0415
-    from kafkalog.jobs.cli.output import Lines, each_message_once, table_of  # noqa: PLC0415
+    from kafkalog.jobs.cli.output import each_message_once  # noqa: PLC0415
+    from kafkalog.jobs.cli.tables import Lines, lines_of  # noqa: PLC0415
     from kafkalog.streaming.times import shown_time  # noqa: PLC0415
 
     console = Console()
@@ -73,11 +75,13 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
                     print_rows([{"time": time, **row} for row in rows], as_json=True)
                 else:
                     shown = shown_time(time)
-                    lines.show({"time": shown, **row} for row in _without_times(rows))
+                    for line in lines.of({"time": shown, **row} for row in _without_times(rows)):
+                        typer.echo(line)
                 system.sleep(every)
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(table_of(_without_times(meter.look())), refresh=True)
+                told = lines_of(_without_times(meter.look()), width=console.width)
+                live.update(Text("\n".join(told)), refresh=True)
                 system.sleep(every)
 
 

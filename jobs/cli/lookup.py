@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, TOPIC, Isolation, reading_options
-from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_found
 
 __all__ = ["get"]
@@ -43,7 +43,7 @@ Stats = Annotated[
 
 def get(  # noqa: PLR0917 - what the command line offers
     paths: Paths,
-    topic: TOPIC,
+    topic: Topic,
     key: Key = None,
     prefix: Prefix = None,
     low: Low = None,

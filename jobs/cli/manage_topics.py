@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from kafkalog.jobs.arguments import ALLOW_BROKER, TOPIC, pairs
+from kafkalog.jobs.arguments import ALLOW_BROKER, pairs
 from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
     DryRun,
     Json,
     Paths,
+    Topic,
 )
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.units import shown_place
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,11 +36,15 @@ _Config = Annotated[
 
 def create(
     paths: Paths,
-    topic: TOPIC,
+    topic: Topic,
     partitions: Annotated[
         int, typer.Option(min=1, max=_MOST_PARTITIONS, help="How many partitions it gets.")
     ] = 1,
     config: _Config = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many nodes get it, of a set of several. Up to 3 without."),
+    ] = None,
     allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -53,6 +59,7 @@ def create(
             topic,
             partitions=partitions,
             config=settings,
+            replication_factor=replication_factor,
             allows_broker=allow_broker,
             dry_run=dry_run,
         )
@@ -61,7 +68,7 @@ def create(
 
 def alter(
     paths: Paths,
-    topic: TOPIC,
+    topic: Topic,
     partitions: Annotated[
         int | None,
         typer.Option(
@@ -98,7 +105,7 @@ def alter(
 
 def delete(
     paths: Paths,
-    topic: TOPIC,
+    topic: Topic,
     allow_broker: ALLOW_BROKER = False,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -108,12 +115,15 @@ def delete(
         from kafkalog.streaming.operate.topics import delete as act  # noqa: PLC0415
 
         done = act(paths, topic, allows_broker=allow_broker, dry_run=dry_run)
-    row = {
+    row: dict[str, object] = {
         "topic": done.topic,
         "partitions": len(done.folders),
         "bytes": done.bytes,
-        "paths": list(map(str, done.folders)),
     }
+    if as_json:
+        row["paths"] = list(map(str, done.folders))
+    else:
+        row["directories"] = sorted({shown_place(str(each.parent)) for each in done.folders})
     _print(row, done.set_id, as_json=as_json, dry_run=dry_run)
 
 

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import os
+import shutil
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
+from kafkalog.jobs.running import said_by_system
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from rich.table import Table
-
 __all__ = [
     "PROBLEM",
-    "Lines",
     "each_message_once",
     "end_with",
     "exit_if",
@@ -28,13 +27,12 @@ __all__ = [
     "print_rows",
     "progress_bar",
     "standard_input",
-    "table_of",
     "tell_dry_run",
+    "terminal_width",
 ]
 
 PROBLEM: Final = 1
 _BAD_USE: Final = 2
-_WIDEST: Final = 10_000
 
 
 @contextmanager
@@ -64,14 +62,7 @@ def one_line_errors() -> Iterator[None]:
 
 def _in_one_line(error: Exception) -> str:
     """Return what an error says; a name in it may have line breaks."""
-    if isinstance(error, OSError) and error.strerror is not None:
-        text = error.strerror
-        if error.filename is not None:
-            text = f"{os.fsdecode(error.filename)}: {text}"
-        elif error.errno == errno.ENOSPC:
-            text = f"what this prints cannot be written: {text}"
-    else:
-        text = str(error)
+    text = said_by_system(error) if isinstance(error, OSError) else str(error)
     return text.replace("\n", "\\n")
 
 
@@ -109,10 +100,17 @@ def tell_dry_run(*, dry_run: bool) -> None:
         typer.echo("dry run: nothing was changed; what would be done:")
 
 
-def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, has_units: bool = True) -> None:
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    as_json: bool,
+    has_units: bool = True,
+    spare: Sequence[str] = (),
+) -> None:
     """Print a table, or one object a line; nothing where there are no rows.
 
-    ``has_units`` says that sizes and times are shown in units, by the names of their fields.
+    ``has_units`` says that sizes, times and places are shown as people read them, by the names of
+    their fields. ``spare`` names columns that a narrow terminal need not show.
     """
     if as_json:
         for row in rows:
@@ -120,12 +118,33 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, as_json: bool, has_units: b
         return
     if not rows:
         return
-    from rich.console import Console  # noqa: PLC0415
+    from kafkalog.jobs.cli.tables import lines_of  # noqa: PLC0415
 
-    console = Console(soft_wrap=True)
-    if not console.is_terminal:
-        console.width = _WIDEST  # for who reads on: no cell is folded
-    console.print(table_of(rows, has_units=has_units))
+    width = terminal_width()
+    is_bold = width is not None and os.environ.get("TERM") != "dumb"
+    is_bold &= not os.environ.get("NO_COLOR")  # https://no-color.org
+    for line in lines_of(rows, width=width, has_units=has_units, is_bold=is_bold, spare=spare):
+        # echo would write letters that the terminal lacks
+        _standard_output().write(f"{line}\n")
+
+
+def terminal_width() -> int | None:
+    """Return how many characters a line of standard output has; None if it is no terminal."""
+    return shutil.get_terminal_size().columns if _standard_output().isatty() else None
+
+
+def _standard_output() -> TextIO:
+    """Return where a command prints.
+
+    Raises:
+        OptionError: it was started without.
+    """
+    from kafkalog.errors import OptionError  # noqa: PLC0415
+
+    output = cast("TextIO | None", sys.stdout)
+    if output is None:
+        raise OptionError("standard output is closed: nothing can be shown")
+    return output
 
 
 def print_found(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> int:
@@ -138,44 +157,6 @@ def print_found(rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> int:
     for found, row in enumerate(rows, 1):  # noqa: B007 - the last number is the count
         print_rows([row], as_json=True)
     return found
-
-
-def table_of(rows: Sequence[Mapping[str, Any]], *, has_units: bool = True) -> Table:
-    """Return a table to print; what a row lacks is empty. ``has_units`` as for printing."""
-    from rich.table import Table  # noqa: PLC0415
-
-    from kafkalog.jobs.units import for_people  # noqa: PLC0415
-
-    if has_units:
-        rows = [for_people(row) for row in rows]
-    table = Table(box=None, pad_edge=False)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*_cells(row.get(name) for name in names))
-    return table
-
-
-class Lines:
-    """A table that goes on: its names are shown once, and its rows as they come."""
-
-    def __init__(self) -> None:
-        self._widths: dict[str, int] = {}
-
-    def show(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Print rows, all with the same names, in units."""
-        from kafkalog.jobs.units import for_people  # noqa: PLC0415
-
-        shown = [dict(zip(row, _cells(row.values()), strict=True)) for row in map(for_people, rows)]
-        if shown and not self._widths:
-            shown.insert(0, {name: name for name in shown[0]})
-        for row in shown:
-            for name, cell in row.items():
-                self._widths[name] = max(len(cell), self._widths.get(name, 0))
-        for row in shown:
-            cells = (cell.ljust(self._widths[name]) for name, cell in row.items())
-            typer.echo("  ".join(cells).rstrip())
 
 
 @contextmanager
@@ -201,20 +182,6 @@ class _Once(logging.Filter):
         is_new = text not in self._seen
         self._seen.add(text)
         return is_new
-
-
-def _cells(values: Iterable[object]) -> list[str]:
-    return [_cell(value) for value in values]
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return " ".join(map(str, value))
-    if isinstance(value, dict):
-        return " ".join(f"{name}={each}" for name, each in value.items())
-    return str(value)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import typer
 
 from kafkalog.jobs.arguments import SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
-from kafkalog.jobs.cli.output import one_line_errors, print_rows, progress_bar
+from kafkalog.jobs.cli.output import one_line_errors, print_rows, progress_bar, terminal_width
 
 __all__ = ["plot"]
 
@@ -46,5 +46,5 @@ def plot(
     if as_json:
         print_rows(list(rows_of(found)), as_json=True)
     elif png is None:
-        for line in lines_of(found):
+        for line in lines_of(found, terminal_width()):
             typer.echo(line)

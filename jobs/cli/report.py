@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, progress_bar
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ Verify = Annotated[
 
 def report(
     paths: Paths,
+    topic: TopicName = None,
     html: Html = None,
     checkpoint: Checkpoint = None,
     verify: Verify = True,
@@ -50,7 +51,7 @@ def report(
         if html is not None:
             check_target(html, paths)
         with progress_bar() as told:
-            facts = gather(paths, checkpoint or (), told, checks=verify)
+            facts = gather(paths, checkpoint or (), told, checks=verify, topic=topic)
         findings = find_problems(facts)
         if html is not None:
             write_page(html, page_of(facts, findings), paths)

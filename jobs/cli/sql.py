@@ -93,4 +93,10 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has
             return value
         case float() if isfinite(value):  # JSON has no word for others
             return value
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+    return _moment(value) if isinstance(value, datetime) else str(value)
+
+
+def _moment(value: datetime) -> str:
+    """Write a time as the other commands do, in ms where it has no more; times are UTC."""
+    exact = "auto" if value.microsecond % 1000 else "milliseconds"
+    return value.isoformat(timespec=exact).replace("+00:00", "Z")

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.committed import load_committed
+from kafkalog.checkpoints.voters import find_voters
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.operate.replicas import look_at_replicas
 from kafkalog.streaming.store.retention import Retention
 
 if TYPE_CHECKING:
@@ -35,13 +37,27 @@ def list_topics(paths: Sequence[str]) -> list[Row]:
         row["partitions"] += 1
         with PartitionLog(found.path, key) as log:
             row["bytes"] += _size(log)
+    _add_replicas(paths, rows)
     return list(rows.values())
+
+
+def _add_replicas(paths: Sequence[str], rows: dict[str, Row]) -> None:
+    """Say of the topics of a replicated set how many replicas they have, and how many lack some."""
+    if find_voters(log_dirs_of(paths).paths) is None:
+        return
+    for row in rows.values():
+        row |= {"replicas": 0, "underReplicated": 0}
+    for each in look_at_replicas(paths).partitions:
+        row = rows.get(each.key.topic, {"replicas": 0, "underReplicated": 0})
+        row["replicas"] = max(row["replicas"], len(each.replicas))
+        row["underReplicated"] += each.is_under_replicated
 
 
 def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
     """Return a row for each partition."""
     committed = load_committed(log_dirs_of(paths).paths)
     rows = []
+    replicas = committed.state if committed.state and committed.state.is_replicated else None
     say_missing(log_dirs_of(paths), topic)
     there = partitions_of(paths, topic)
     watch = ends_of(paths, topic)
@@ -67,6 +83,10 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
                 "unfinished": committed.in_progress(*key),
             }
         )
+        if replicas is not None and known is not None:
+            each = known.replicas[key.partition]
+            found = {"leader": each.leader, "replicas": [*each.replicas], "isr": [*each.isr]}
+            rows[-1] |= found
     return rows
 
 

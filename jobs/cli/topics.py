@@ -23,7 +23,7 @@ def describe(paths: Paths, topic: TopicName = None, as_json: Json = False) -> No
         from kafkalog.jobs.cli.topic_rows import describe_partitions  # noqa: PLC0415
 
         rows = describe_partitions(paths, topic)
-    print_rows(rows, as_json=as_json)
+    print_rows(rows, as_json=as_json, spare=("topicId", "retention", "unfinished", "segments"))
 
 
 def offsets(paths: Paths, topic: TopicName = None, as_json: Json = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.unsynced import LostOffsets
 
 __all__ = ["handover", "recover", "takeover"]
+
+ClusterMetadata: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR",
+        help="Of several nodes: a broker's metadata.log.dir, if it is none of its log directories.",
+    ),
+]
 
 
 def recover(
@@ -60,6 +68,7 @@ def handover(
         str | None, typer.Option(help="Write meta.properties of this cluster; with --node-id.")
     ] = None,
     node_id: Annotated[int | None, typer.Option(help="The broker's node.id.")] = None,
+    cluster_metadata: ClusterMetadata = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -71,7 +80,12 @@ def handover(
         from kafkalog.streaming.operate.handover import hand_over  # noqa: PLC0415
 
         done = hand_over(
-            paths, topic_ids=ids, cluster_id=cluster_id, node_id=node_id, dry_run=dry_run
+            paths,
+            topic_ids=ids or None,
+            cluster_id=cluster_id,
+            node_id=node_id,
+            cluster_metadata=cluster_metadata or (),
+            dry_run=dry_run,
         )
     _report(done, as_json=as_json, dry_run=dry_run)
 
@@ -81,6 +95,7 @@ def takeover(
     abort_open_transactions: Annotated[
         bool, typer.Option("--abort-open-transactions", help="End them as aborted.")
     ] = False,
+    cluster_metadata: ClusterMetadata = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
@@ -88,7 +103,12 @@ def takeover(
     with one_line_errors():
         from kafkalog.streaming.operate.handover import take_over  # noqa: PLC0415
 
-        done = take_over(paths, aborts_open=abort_open_transactions, dry_run=dry_run)
+        done = take_over(
+            paths,
+            aborts_open=abort_open_transactions,
+            cluster_metadata=cluster_metadata or (),
+            dry_run=dry_run,
+        )
     _report(done, as_json=as_json, dry_run=dry_run)
 
 

@@ -12,6 +12,7 @@ queries' checkpoints.
 
 from __future__ import annotations
 
+import logging
 import shutil
 from pathlib import Path  # noqa: TC003 - typer reads annotations
 from typing import Annotated, Final
@@ -27,7 +28,7 @@ from kafkalog.jobs.running import run
 from kafkalog.jobs.session import build_session
 from kafkalog.jobs.topic_report import render, report_partitions
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 _SPARK: Final = {
     "spark.master": "local[2]",
@@ -75,6 +76,8 @@ def _run(console: Console, work: Path, flights: int) -> list[str]:
             delta=True,
             settings=_SPARK | {"spark.sql.warehouse.dir": str(work / "warehouse")},
         )
+    # Who looks at a log amid a commit may find a new segment whose index is not there yet.
+    logging.getLogger("kafkalog.log").setLevel(logging.ERROR)
     demo = Demo(spark, work, flights)
     with progress_on(console) as progress:
         demo.run(progress)

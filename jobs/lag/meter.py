@@ -93,7 +93,7 @@ class LagMeter:
         self._found: dict[_Place, tuple[object, _Found]] = {}
 
     def look(self) -> list[Row]:
-        """Return a row for each reader and partition as of now.
+        """Return a row for each reader and partition as of now, sorted by their names.
 
         ``lag`` counts offsets, and is None for a partition that is not there, and for a position
         above the end of a log. ``bytes`` are of
@@ -106,7 +106,8 @@ class LagMeter:
         ends = self._watch.look().offsets
         rows = []
         before, self._found = self._found, {}
-        for reader in self._named.look(self._watch, ends):
+        readers = self._named.look(self._watch, ends)
+        for reader in sorted(readers, key=lambda each: each.name):
             keys = set(reader.positions)
             keys |= {key for key in (*ends, *self._lost) if key.topic in reader.topics}
             rows += [

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
 from kafkalog.jobs.plots.figures import summed
-from kafkalog.jobs.units import shown_duration, shown_size
+from kafkalog.jobs.units import many, shown_duration, shown_size
 from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from kafkalog.jobs.plots.figures import Measured
     from kafkalog.model import TopicPartition
 
-__all__ = ["Row", "charts_of", "lines_of", "many"]
+__all__ = ["Row", "charts_of", "lines_of"]
 
 _WIDTH: Final = 32
+_NARROWEST: Final = 8
+_GAPS: Final = 4 + 2 + 2
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
 _MOST_ROWS: Final = 24
 
@@ -25,8 +27,8 @@ Row = tuple[str, int, str]
 """A name, what the bar is as long as, and what is said beside it."""
 
 
-def lines_of(found: Mapping[TopicPartition, Measured]) -> Iterator[str]:
-    """Yield the lines: for each topic four charts, of bytes."""
+def lines_of(found: Mapping[TopicPartition, Measured], width: int | None = None) -> Iterator[str]:
+    """Yield the lines: for each topic four charts, of bytes; bars are shorter in a narrow width."""
     for topic in sorted({key.topic for key in found}):
         ours = {key: each for key, each in found.items() if key.topic == topic}
         records = sum(each.records for each in ours.values())
@@ -40,7 +42,7 @@ def lines_of(found: Mapping[TopicPartition, Measured]) -> Iterator[str]:
         for name, rows in charts.items():
             if rows:
                 yield f"\n  {name}"
-                yield from _bars(rows)
+                yield from _bars(rows, width)
         yield ""
 
 
@@ -53,19 +55,23 @@ def charts_of(found: Collection[Measured]) -> dict[str, list[Row]]:
     }
 
 
-def _bars(rows: list[Row]) -> Iterator[str]:
+def _bars(rows: list[Row], width: int | None) -> Iterator[str]:
     left_out = len(rows) - _MOST_ROWS
     rows = rows[:_MOST_ROWS] if left_out > 0 else rows
     longest = max(1, *(size for _, size, _ in rows))
     names = max(len(name) for name, _, _ in rows)
+    room = _WIDTH
+    if width is not None:
+        beside = names + max(len(said) for _, _, said in rows)
+        room = min(_WIDTH, max(_NARROWEST, width - beside - _GAPS))
     for name, size, said in rows:
-        yield f"    {name:<{names}}  {_bar(size / longest):<{_WIDTH}}  {said}"
+        yield f"    {name:<{names}}  {_bar(size / longest, room):<{room}}  {said}"
     if left_out > 0:
         yield f"    and {left_out} more"
 
 
-def _bar(part: float) -> str:
-    eighths = max(1, round(part * _WIDTH * 8)) if part > 0 else 0
+def _bar(part: float, width: int) -> str:
+    eighths = max(1, round(part * width * 8)) if part > 0 else 0
     return _EIGHTHS[8] * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
@@ -136,9 +142,3 @@ def _codecs(found: Iterable[Measured]) -> list[Row]:
         (codec, size, f"{shown_size(size)}, {many(batches, 'batch')}")
         for codec, (batches, size) in sorted(codecs.items())
     ]
-
-
-def many(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 batch`` or ``3 batches``."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
-    return f"{number:,} {what}{ending}"

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["RecordLines", "line_batches", "pieces_of"]
 
 _PIECE_BYTES: Final = 1 << 16
+_MOST_BYTES: Final = 256 << 20
+"""Of a line. A device such as ``/dev/zero`` gives one that never ends."""
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _IGNORED: Final = {"topic", "offset", "timestampType"}
 _KNOWN: Final = {"key", "value", "headers", "partition", "timestamp"}
@@ -49,6 +51,9 @@ def line_batches(
 
     A batch ends earlier when its first line has waited for so many seconds. The last line needs no
     end of line.
+
+    Raises:
+        RowError: a line of more than 256 MiB.
     """
     waiting: list[bytes] = []
     begun: list[bytes] = []
@@ -69,6 +74,7 @@ def line_batches(
                     yield waiting
                     waiting = []
             begun.append(rest)
+            _check_length(begun)
         if waiting and seconds is not None and system.monotonic() - first_seen >= seconds:
             yield waiting
             waiting = []
@@ -76,6 +82,13 @@ def line_batches(
         waiting.append(last)
     if waiting:
         yield waiting
+
+
+def _check_length(begun: Sequence[bytes]) -> None:
+    if sum(map(len, begun)) > _MOST_BYTES:
+        raise RowError(
+            f"a line has more than {_MOST_BYTES >> 20} MiB, and no end of line: is it text?"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

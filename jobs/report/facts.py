@@ -40,11 +40,12 @@ class Facts:
 
     ``paths`` are the log directories as they may be shown: without the keys that a URI may hold.
     ``unknown`` has what could not be found out: a part of the report, and why. ``warnings`` are
-    those that were logged meanwhile.
+    those that were logged meanwhile. ``topic`` is the one that was asked for; None for all.
     """
 
     paths: Sequence[str]
     made_at: int
+    topic: str | None = None
     checks: bool = True
     is_ours: bool = False
     """Whether the sink has the directories; else they are a broker's, or a copy of a broker's."""
@@ -68,6 +69,7 @@ def gather(
     told: Callable[[int, int], object],
     *,
     checks: bool,
+    topic: str | None = None,
 ) -> Facts:
     """Look at log directories; a part that cannot be found out leaves the others as they are.
 
@@ -76,20 +78,22 @@ def gather(
         checkpoints: folders of queries whose lag is wanted.
         told: called with the bytes that are read, and those to read.
         checks: whether each batch and each index is verified, which reads the logs again.
+        topic: the only one that is looked at; None for all.
 
     Raises:
         OptionError: a checkpoint that is none, or paths that name no log directory.
         LogDirectoryError: there is no partition, and nothing shows that there ever was one.
+        UnknownTopicOrPartitionError: there is no such topic.
         CheckpointError: a checkpoint that cannot be read.
     """
     shown = tuple(map(str, log_dirs_of(paths).paths))
-    facts = Facts(shown, system.time_ns() // 1_000_000, checks)
+    facts = Facts(shown, system.time_ns() // 1_000_000, topic, checks)
     with heard_warnings(facts.warnings):
-        there = sorted(partitions_of(paths, None))
+        there = sorted(partitions_of(paths, topic))
         facts.measured = {key: Measured(Timeline(_MOST_SPANS)) for key in there}
         if checkpoints:
             named = ReadersNamed(checkpoints=checkpoints)
-            facts.readers = LagMeter(paths, named).look()
+            facts.readers = LagMeter(paths, named, topic).look()
         _describe(facts, paths)
         _read(facts, paths, told)
     return facts
@@ -102,16 +106,20 @@ def _describe(facts: Facts, paths: Sequence[str]) -> None:
     except KafkaLogError:
         facts.is_ours = True  # what cannot be read was written by the sink
     finders: dict[str, Callable[[], list[Row]]] = {
-        "topics": lambda: list_topics(paths),
-        "partitions": lambda: describe_partitions(paths, None),
-        "offsets": lambda: list_offsets(paths, None),
-        "groups": lambda: list_groups(paths),
+        "topics": lambda: _of_topic(facts, list_topics(paths)),
+        "partitions": lambda: describe_partitions(paths, facts.topic),
+        "offsets": lambda: list_offsets(paths, facts.topic),
+        "groups": lambda: _of_topic(facts, list_groups(paths)),
     }
     for name, find in finders.items():
         try:
             setattr(facts, name, find())
         except KafkaLogError as error:
             facts.unknown[name] = error
+
+
+def _of_topic(facts: Facts, rows: list[Row]) -> list[Row]:
+    return [row for row in rows if facts.topic in {None, row["topic"]}]
 
 
 def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]) -> None:
@@ -136,7 +144,7 @@ def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]
         _look_for_open(facts, paths, transactional)
     with_one_width(facts.measured, has_gaps=False)
     done = sum(row["bytes"] for row in facts.counts)
-    for each in verified(paths, None) if facts.checks else ():
+    for each in verified(paths, facts.topic) if facts.checks else ():
         facts.verified.append(each)
         done += each.row.get("bytes", 0)
         told(done, max(size, done))
@@ -147,7 +155,7 @@ def _look_for_open(
 ) -> None:
     """Find the transactions that are open at the committed ends of partitions that have any."""
     ends = {TopicPartition(row["topic"], row["partition"]): row["end"] for row in facts.offsets}
-    there = partitions_of(paths, None)
+    there = partitions_of(paths, facts.topic)
     for key in sorted(transactional):
         if key.topic in INTERNAL_TOPICS or ends.get(key) is None or key not in there:
             continue

@@ -128,6 +128,8 @@ _ADVICE: Final = {
     "none, accept this end with --cut, or keep the missing offsets as a gap with --drop.",
     Fault.MISSING: "Name all directories of the set, see that each is mounted, and restore what is "
     "gone. If a broker moved or removed it, take the directories over from that broker.",
+    Fault.REPLICAS: "A replica in sync has other bytes than its leader. Unless the leader's are "
+    "damaged, they are copied to it. This says what would be done:",
     Fault.STATE: "What the directories say of themselves cannot be trusted. This says what can be "
     "done:",
 }

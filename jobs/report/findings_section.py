@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.jobs.cli.batch_rows import Fault
-from kafkalog.jobs.plots.bars import many
 from kafkalog.jobs.report.findings import new_warnings
 from kafkalog.jobs.report.markup import NOTHING, Markup, joined, tag
+from kafkalog.jobs.units import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

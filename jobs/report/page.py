@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kafkalog import __version__
-from kafkalog.jobs.plots.bars import charts_of, many
+from kafkalog.jobs.plots.bars import charts_of
 from kafkalog.jobs.report.charts import Growth
 from kafkalog.jobs.report.findings_section import findings_section
 from kafkalog.jobs.report.markup import NOTHING, Markup, joined, tag
@@ -14,7 +14,7 @@ from kafkalog.jobs.report.scales import per_span, shown_second, shown_span
 from kafkalog.jobs.report.style import STYLE
 from kafkalog.jobs.report.summary import is_internal, summary_of
 from kafkalog.jobs.report.topics import batches_table, partitions_table, topics_section
-from kafkalog.jobs.units import shown_duration, shown_size
+from kafkalog.jobs.units import many, shown_duration, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,9 +31,13 @@ MARK: Final = "<!DOCTYPE html>\n<!-- a report by kafkalog -->\n"
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
 
 
+def _only(facts: Facts) -> str:
+    return "" if facts.topic is None else f": topic {facts.topic} alone"
+
+
 def page_of(facts: Facts, findings: Sequence[Finding]) -> str:
     """Return the page as a whole."""
-    title = f"kafkalog report: {', '.join(facts.paths)}"
+    title = f"kafkalog report: {', '.join(facts.paths)}{_only(facts)}"
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -85,7 +89,12 @@ def _header(facts: Facts, findings: Sequence[Finding]) -> Markup:
     return tag(
         "header",
         tag("h1", "Log report"),
-        tag("p", joined((tag("code", path) for path in facts.paths), ", "), class_="path"),
+        tag(
+            "p",
+            joined((tag("code", path) for path in facts.paths), ", "),
+            _only(facts),
+            class_="path",
+        ),
         tag("p", f"As of {shown_second(facts.made_at)} UTC", class_="quiet"),
         tag("dl", *shown, class_="sum"),
         NOTHING

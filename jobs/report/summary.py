@@ -29,6 +29,7 @@ def summary_of(facts: Facts, findings: Sequence[Finding]) -> Row:
     lasts = [row["lastTimestamp"] for row in counts if row["lastTimestamp"] is not None]
     return {
         "paths": list(facts.paths),
+        "topic": facts.topic,
         "time": facts.made_at,
         "topics": len({key.topic for key in facts.measured}),
         "partitions": len(facts.measured),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kafkalog.jobs.plots.bars import many
 from kafkalog.jobs.report.summary import summary_of, topic_rows
-from kafkalog.jobs.units import shown_size
+from kafkalog.jobs.units import many, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

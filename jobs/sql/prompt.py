@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["SqlPrompt", "history_file"]
 
 _KEPT: Final = 1000
+_ENDS: Final = {"exit", "quit", r"\q", ".exit", ".quit"}
+_TABLES: Final = {r"\d", r"\dt", ".tables"}
+_HELP: Final = {"help", "?", r"\?", r"\h", ".help"}
+"""What psql, sqlite3 and duckdb know, with or without a semicolon."""
 
 
 def history_file() -> Path:
@@ -34,14 +38,18 @@ class SqlPrompt(cmd.Cmd):
     def __init__(self, run: Callable[[str], None], tables: Sequence[str]) -> None:
         super().__init__()
         self.intro = f"Tables: {', '.join(tables)}. A statement ends with ';', Ctrl-D ends."
+        self._help = f"{self.intro} 'describe t;' lists the columns of t."
         self._run = run
         self._begun: list[str] = []
 
     def onecmd(self, line: str) -> bool:
         """Take a line."""
-        if line == "EOF" or (not self._begun and line.strip() in {"exit", "quit"}):
+        word = "" if self._begun else line.strip().rstrip(";").rstrip().lower()
+        if line == "EOF" or word in _ENDS:
             return True
-        if not self._begun and not line.strip():
+        if word in _TABLES | _HELP:
+            typer.echo(self._help)
+        if word in _TABLES | _HELP or (not self._begun and not line.strip()):
             return False
         self._begun.append(line)
         if line.rstrip().endswith(";"):

@@ -25,6 +25,7 @@
         ├── LockTimeoutError             another writer holds the directory
         ├── FencedWriterError            a newer run of the same query has taken over
         ├── FencedMemberError            a member of a group no longer has what it commits
+        ├── NotEnoughReplicasError       fewer nodes, or replicas in sync, than are asked for
         └── BatchIdentityError           cannot be proved to be the same, or the next, batch
 
 Spark hands the driver nothing but the text of an exception, so the message alone locates the fault:
@@ -54,6 +55,7 @@ __all__ = [
     "KafkaLogError",
     "LockTimeoutError",
     "LogDirectoryError",
+    "NotEnoughReplicasError",
     "OffsetOutOfRangeError",
     "OptionError",
     "RecordTooLargeError",
@@ -297,6 +299,20 @@ class FencedWriterError(CommitError):
     )
 
     retriable: ClassVar[bool] = False
+
+
+class NotEnoughReplicasError(CommitError):
+    """Fewer nodes live, or fewer replicas are in sync, than the set or the topic asks for.
+
+    As Kafka's ``NotEnoughReplicasException``: nothing of the batch is visible.
+    """
+
+    retriable = True
+    remedy: ClassVar[str] = (
+        "Bring the nodes back that the sentence names (`kafkalog replicas PATH` lists them), and "
+        "try again. `kafka.acks=1` does not ask for `min.insync.replicas`, and a majority of the "
+        "nodes is needed in any case."
+    )
 
 
 class FencedMemberError(CommitError):

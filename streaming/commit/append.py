@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
-    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender, Source
+    from kafkalog.streaming.log.append.appender import AppendPlan, PartitionAppender
+    from kafkalog.streaming.log.append.source import Source
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.store.topics import Topic
 

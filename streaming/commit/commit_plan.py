@@ -20,7 +20,9 @@ class CommitPlan:
 
     ``directories`` are those that staged runs count in. ``planned_ms`` is when the batch was
     planned, by the wall clock. ``expiration_ms``: how long its writer is remembered.
-    ``allows_unknown``: a query that the set does not know may begin above batch 0.
+    ``allows_unknown``: a query that the set does not know may begin above batch 0. With
+    ``has_nodes`` the directories are those of several nodes. With ``acks_all`` as many replicas
+    have to be in sync as ``min.insync.replicas`` says.
     """
 
     directories: tuple[Path, ...]
@@ -29,3 +31,5 @@ class CommitPlan:
     topics: TopicPolicy = field(default_factory=TopicPolicy)
     expiration_ms: int = DEFAULT_EXPIRATION_MS
     allows_unknown: bool = False
+    has_nodes: bool = False
+    acks_all: bool = True

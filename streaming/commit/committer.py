@@ -18,33 +18,34 @@ what is missing.
 from __future__ import annotations
 
 import logging
-import os
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.intent import Intent
 from kafkalog.errors import CommitError, KafkaLogError
-from kafkalog.files.parallel import FileSyncer, for_each, sync_and_close
-from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import Interrupted, check_interrupt, shielded, shielded_part
+from kafkalog.files.stalling import at, outlast
 from kafkalog.files.system import system
 from kafkalog.streaming.border import what_to_do
-from kafkalog.streaming.commit.append import PartitionAppend
+from kafkalog.streaming.commit.applying import apply, made_partitions, tell_ends
 from kafkalog.streaming.commit.forgetting import tell_forgotten
 from kafkalog.streaming.commit.left_to_system import make_left_durable
 from kafkalog.streaming.commit.newcomers import tell_newcomer
+from kafkalog.streaming.commit.outcome import Begun, Outcome
 from kafkalog.streaming.commit.planning import plan_appends, plan_partitions
+from kafkalog.streaming.commit.replication import Replication
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
 from kafkalog.streaming.commit.states import all_durable, next_state
 from kafkalog.streaming.commit.versions import new_topics_of
-from kafkalog.streaming.store.clearing import WrittenEnd, sweep, write_ends
+from kafkalog.streaming.store.clearing import sweep
 from kafkalog.streaming.store.identity import Verdict, judge, remember
 from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.store.os_loss import boot_of, refuse_os_loss
-from kafkalog.streaming.store.recovery_points import sync_up_to
+from kafkalog.streaming.store.replicas.deciding import decide_again
+from kafkalog.streaming.store.replicas.open_nodes import NodesSession
 from kafkalog.streaming.store.session import Session
-from kafkalog.streaming.store.stale_lines import drop_lines
+from kafkalog.streaming.store.stale_lines import drop_lines_on_nodes
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.append import PartitionAppend
     from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.copied_ends import CopiedEnd
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
-    from kafkalog.streaming.log.append.appender import AppendPlan
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.kept_appenders import AppendersOfSet
     from kafkalog.streaming.store.log_set import LogSet
@@ -67,15 +68,6 @@ if TYPE_CHECKING:
 __all__ = ["Committer", "Outcome"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a commit came to: whether it appended, and the ends of the partitions it wrote."""
-
-    appended: bool
-    sequence: int
-    end_offsets: dict[TopicPartition, int]
 
 
 class Committer:
@@ -108,6 +100,7 @@ class Committer:
         self._ends = ends
         self._verdict = Verdict.APPEND
         self._staged_here: list[StagedRun] = []
+        self._begun = Begun()
 
     @shielded
     def commit(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -119,7 +112,7 @@ class Committer:
             KafkaLogError: likewise, for other reasons (directories, names, sizes).
         """
         try:
-            return self._commit(runs)
+            return self._begun.until_done(self._plan, lambda: self._commit(runs))
         except OSError as error:
             raise CommitError(
                 f"{self._identity} could not be committed, and nothing of it is visible: {error}"
@@ -129,6 +122,10 @@ class Committer:
     def _commit(self, runs: Sequence[StagedRun]) -> Outcome:
         with self._session() as session:
             log_set = session.open(refuse_os_loss, self._judge)
+            outcome = self._begun.published(log_set)
+            if outcome is not None:
+                sweep(log_set, self._identity)
+                return outcome
             if self._verdict is Verdict.SKIP:
                 return self._skip(log_set)
             left = self._still_to_write(log_set, runs)
@@ -138,8 +135,7 @@ class Committer:
             appends = self.append(log_set, left)
             tell_forgotten(before, log_set.state)
             tell_newcomer(self._identity, before, [each.topic for each in appends])
-            ends = {each.plan.topic_partition: each.plan.end_offset for each in appends}
-            return Outcome(appended=True, sequence=log_set.state.sequence, end_offsets=ends)
+            return Outcome.of(log_set.state, appends)
 
     @shielded
     def commit_or_abort(self, runs: Sequence[StagedRun]) -> Outcome:
@@ -161,6 +157,10 @@ class Committer:
 
         The rest is swept away by a later commit. An interrupt finds the batch not done.
         """
+        outlast(lambda: self._drop(runs), self._plan.directories, self._plan.policy.lag_ms)
+
+    @shielded_part
+    def _drop(self, runs: Sequence[StagedRun]) -> None:
         with self._session() as session:
             log_set = session.open(takes_back=False)
             last = log_set.state.writers.get(self._identity.writer)
@@ -168,9 +168,11 @@ class Committer:
                 return
             named = {file.name for intent in log_set.unfinished() for file in intent.files}
             for run in (*runs, *self._staged_here):
-                if run.file not in named:
-                    path = self._plan.directories[run.directory] / run.file
-                    path.unlink(missing_ok=True)
+                folder = self._plan.directories[run.directory]
+                # A node that was away may have an intent that names this file.
+                if run.file not in named and log_set.node.has(folder):
+                    with at(folder):
+                        (folder / run.file).unlink(missing_ok=True)
 
     def make_partitions(self, log_set: LogSet, topic: Topic, starts: Mapping[int, int]) -> None:
         """Make empty partitions of a topic, and publish them with its settings.
@@ -182,13 +184,19 @@ class Committer:
             CommitError, KafkaLogError, OSError: as :meth:`commit`; the topic is as it was.
         """
         now_ms = system.time_ns() // 1_000_000
-        appends = plan_partitions(log_set, self._plan, topic, starts, now_ms=now_ms)
+        replication = Replication(log_set, self._plan)
+        appends = plan_partitions(
+            log_set, self._plan, topic, starts, now_ms=now_ms, replication=replication
+        )
+        appenders = self._appenders.begin(log_set.state)
         state = self._following(log_set, appends, now_ms)
-        self._write(log_set, state, appends)
-        self._finish(log_set, appends, self._appenders.begin(log_set.state))
+        appends += self._copies(appends, appenders, replication)
+        self._write(log_set, state, appends, replication)
+        self._finish(log_set, appends, appenders, replication)
 
-    def _session(self) -> Session:
-        return Session(self._plan.directories, self._plan.policy, holder=str(self._identity))
+    def _session(self) -> Session | NodesSession:
+        kind = NodesSession if self._plan.has_nodes else Session
+        return kind(self._plan.directories, self._plan.policy, holder=str(self._identity))
 
     def _judge(self, log_set: LogSet) -> None:
         last = log_set.state.writers.get(self._identity.writer)
@@ -260,25 +268,38 @@ class Committer:
         for check in self._conditions:
             check(log_set)
         now_ms = system.time_ns() // 1_000_000
+        replication = Replication(log_set, self._plan)
+        given = {run.file for run in runs}
         appends = plan_appends(
             log_set,
             self._plan,
-            runs,
+            replication.leading(runs),
             self._riders,
             self._ends,
             now_ms=now_ms,
             staged_prefix=self._identity.staged_prefix,
             appenders=appenders,
+            replication=replication,
         )
-        given = {run.file for run in runs}
         self._staged_here = [r for each in appends for r in each.runs if r.file not in given]
         state = self._following(log_set, appends, now_ms)
+        copies = self._copies(appends, appenders, replication)
+        self._begun.note(state, appends)
         if appends:
-            self._write(log_set, state, appends)
+            self._write(log_set, state, [*appends, *copies], replication)
         elif self._identity.is_remembered:
             self._publish(log_set, state, *self._conditions)
-        self._finish(log_set, appends, appenders)
+        self._finish(log_set, [*appends, *copies], appenders, replication)
         return appends
+
+    def _copies(
+        self,
+        appends: Sequence[PartitionAppend],
+        appenders: AppendersOfSet,
+        replication: Replication,
+    ) -> list[PartitionAppend]:
+        with closing(StagedFiles(self._plan.directories)) as files:
+            return replication.copies(appends, files, appenders)
 
     def _following(
         self, log_set: LogSet, appends: Sequence[PartitionAppend], now_ms: int
@@ -293,7 +314,11 @@ class Committer:
         )
 
     def _write(
-        self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
+        self,
+        log_set: LogSet,
+        state: CommitState,
+        appends: Sequence[PartitionAppend],
+        replication: Replication,
     ) -> None:
         """Steps 4 to 6; a failure is taken back at once, if that can be done.
 
@@ -301,11 +326,13 @@ class Committer:
         """
         log_set.verify_locks()
         try:
+            state = replication.placed(state)
+            replication.check_in_sync(state, appends)
             self._declare(log_set, state, appends)
             # Whoever began after that has seen the intent; who had begun before is seen now.
             log_set.check_current()
-            self._apply(appends)
-            self._publish(log_set, state, *self._conditions)
+            self._apply(appends, replication)
+            self._publish(log_set, replication.settled(state, appends), *self._conditions)
         except (Exception, Interrupted):
             self._try_to_take_back(log_set)
             raise
@@ -318,7 +345,7 @@ class Committer:
         Durably, also with ``flush=os``, which leaves only records to the system: a torn intent
         would make everything that was committed before unreadable.
         """
-        members = [log_set.node.member_of(folder) for folder in self._plan.directories]
+        members = [log_set.node.member_at(folder) or "" for folder in self._plan.directories]
         intent = Intent(
             sequence=state.sequence,
             commit_id=state.commit_id,
@@ -326,34 +353,14 @@ class Committer:
             writer=self._identity.writer,
             batch_id=self._identity.batch_id,
             partitions=tuple(each.intended(members) for each in appends),
+            controller_epoch=state.controller_epoch,
         )
-        drop_lines(log_set.directories, _made_partitions(appends))
+        drop_lines_on_nodes(log_set.node, made_partitions(appends))
         log_set.node.declare(intent)
 
-    def _apply(self, appends: Sequence[PartitionAppend]) -> None:
+    def _apply(self, appends: Sequence[PartitionAppend], replication: Replication) -> None:
         """Step 5, and the first half of 6."""
-        with closing(StagedFiles(self._plan.directories)) as files:
-            self._apply_all(files, appends)
-        for_each(PartitionAppend.sync, [each for each in appends if each.makes_or_seals])
-        parents = {each.plan.directory.parent for each in appends if each.plan.creates_directory}
-        for folder in sorted(parents):
-            fsync_directory(folder)
-        sync_up_to(
-            each.held_before
-            for each in appends
-            if each.is_durable and not each.plan.creates_directory
-        )
-
-    def _apply_all(self, files: StagedFiles, appends: Sequence[PartitionAppend]) -> None:
-        long = [each for each in appends if each.is_long]
-        for_each(
-            lambda each: each.apply(files, sync_and_close if each.is_durable else os.close), long
-        )
-        with FileSyncer() as syncer:
-            for each in appends:
-                if not each.is_long:
-                    check_interrupt()
-                    each.apply(files, syncer.add if each.is_durable else os.close)
+        apply(self._plan.directories, appends, replication)
 
     def _publish(self, log_set: LogSet, state: CommitState, *conditions: Condition) -> None:
         """Step 6: the commit."""
@@ -366,31 +373,28 @@ class Committer:
         """Take the batch back, unless its state was published after all."""
         try:
             log_set.verify_locks()
-            if log_set.is_outdated():
+            if log_set.is_outdated() or not log_set.node.decides_alone:
                 return  # it is published, or another writer's commit is: neither is taken back
+            decide_again(log_set)
             take_back(log_set, durable=self._durable)
         except (OSError, KafkaLogError, Interrupted) as error:
             text = "%s is left for the next commit to take back: %s"
             _LOGGER.warning(text, self._identity, error)
 
     def _finish(
-        self, log_set: LogSet, appends: Sequence[PartitionAppend], appenders: AppendersOfSet
+        self,
+        log_set: LogSet,
+        appends: Sequence[PartitionAppend],
+        appenders: AppendersOfSet,
+        replication: Replication,
     ) -> None:
         """Step 7: nothing here can undo the commit."""
         try:
+            appends = [each for each in appends if not replication.is_out(each)]
             appenders.keep(log_set.state, [each.appender for each in appends])
             if appends:
-                write_ends([_written_end(each.plan) for each in appends], durable=self._durable)
+                tell_ends(appends, replication, durable=self._durable)
                 log_set.node.withdraw(durable=False)
             sweep(log_set, self._identity)
         except (OSError, KafkaLogError) as error:
             _LOGGER.warning("%s is committed, but clearing up failed: %s", self._identity, error)
-
-
-def _written_end(plan: AppendPlan) -> WrittenEnd:
-    log_dir = plan.directory.parent
-    return WrittenEnd(log_dir, plan.topic_partition, plan.end_offset)
-
-
-def _made_partitions(appends: Sequence[PartitionAppend]) -> set[TopicPartition]:
-    return {each.plan.topic_partition for each in appends if each.plan.creates_directory}

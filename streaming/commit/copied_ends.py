@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import CommitError, UnknownTopicOrPartitionError
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
-from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
+from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.records.batch_layout import seal_batch
 from kafkalog.streaming.records.open_batch import EncodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.store.topics import Topic
@@ -59,20 +59,10 @@ class StagedEnds:
     :meth:`finish` or :meth:`discard` ends it.
     """
 
-    def __init__(
-        self,
-        ends: Mapping[TopicPartition, CopiedEnd],
-        folders: Sequence[Path],
-        prefix: str,
-        *,
-        durable: bool,
-    ) -> None:
-        """Take the ends, the log directories, and how names of new staged files begin there.
-
-        With ``durable``, :meth:`finish` makes the new ones survive a power failure.
-        """
+    def __init__(self, ends: Mapping[TopicPartition, CopiedEnd], staging: Staging) -> None:
+        """Take the ends, and where new staged files go."""
         self._ends = ends
-        self._staging = StagingArea(folders, 0, prefix, durable=durable)
+        self._staging = staging
 
     def __contains__(self, key: TopicPartition) -> bool:
         """Whether an end was given for a partition."""

@@ -15,11 +15,11 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
+from kafkalog.files.stalling import at
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
 from kafkalog.streaming.log.log_end import find_valid_end
@@ -119,11 +119,12 @@ class ForeignLog:
                 may_be_replaced=is_shared(self.folder.parent),
             )
 
-        try:
-            appender = opened()
-        except CorruptRecordError:
-            self.cut_torn_tail()
-            appender = opened()
+        with at(self.folder):
+            try:
+                appender = opened()
+            except CorruptRecordError:
+                self.cut_torn_tail()
+                appender = opened()
         if appender.makes_directory:
             self._check_is_new()
         else:
@@ -166,7 +167,7 @@ class ForeignLog:
         if end != self.committed_end and not ends_open:
             _check_no_open_transaction(self.folder, self.key, end)
 
-    @cached_property
+    @property
     def _said(self) -> Said:
         return self.marks.said(self.folder, self.key, self.committed_end)
 

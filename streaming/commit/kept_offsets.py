@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.errors import RowError
+from kafkalog.errors import CommitError, RowError
+from kafkalog.model import MAX_OFFSET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
 
-__all__ = ["in_offset_order", "out_of_order"]
+__all__ = ["check_room", "in_offset_order", "out_of_order"]
 
 _WAY_OUT: Final = (
     "With preserveOffsets each partition's rows must ascend by offset, and come from one task or "
@@ -56,3 +57,17 @@ def in_offset_order(
             )
         end = run.last_offset + 1
     return ordered
+
+
+def check_room(key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: int) -> None:
+    """Refuse records that would get offsets that an int64 cannot hold.
+
+    Raises:
+        CommitError: they would.
+    """
+    records = sum(run.records for run in runs)
+    if log_end_offset + records > MAX_OFFSET:
+        raise CommitError(
+            f"{key}: {records} records do not fit after the end of the log, offset "
+            f"{log_end_offset}: the last possible offset is {MAX_OFFSET - 1}"
+        )

@@ -13,11 +13,11 @@ from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.committed import Committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import CommitError, LogDirectoryError, RowError
-from kafkalog.model import MAX_OFFSET, TopicPartition, partition_directory_name
+from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.copied_ends import StagedEnds, check_there
 from kafkalog.streaming.commit.foreign_log import ForeignLog
-from kafkalog.streaming.commit.kept_offsets import in_offset_order
+from kafkalog.streaming.commit.kept_offsets import check_room, in_offset_order
 from kafkalog.streaming.commit.riders import Riders
 from kafkalog.streaming.commit.staging.late_encoding import LateEncoding, must_wait
 from kafkalog.streaming.commit.staging.staged_source import StagedFiles
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.commit.commit_plan import CommitPlan
     from kafkalog.streaming.commit.copied_ends import CopiedEnd
+    from kafkalog.streaming.commit.replication import Replication
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.append.appender import PartitionAppender
@@ -59,13 +60,13 @@ def plan_appends(
     now_ms: int,
     staged_prefix: str,
     appenders: AppendersOfSet,
+    replication: Replication,
 ) -> list[PartitionAppend]:
     """Plan what a batch does to each partition; only a torn tail is cut off, nothing else touched.
 
-    REQUIRES: the locks are held, and nothing is unfinished.
-    A topic that is new gets all of its partitions, those without rows too. The ends of logs that
-    ``appenders`` knows are not read. Riders, what ``ends`` need, and what can only be compressed
-    now go into new staged files, whose names begin with ``staged_prefix``.
+    REQUIRES: the locks are held, and nothing is unfinished. A topic that is new gets all of its
+    partitions, those without rows too, where ``replication`` says. Ends of logs that ``appenders``
+    knows are not read. What is encoded here is staged in files of the prefix ``staged_prefix``.
 
     Raises:
         RowError, InvalidTopicError: a topic, partition or offset that rows may not go to.
@@ -73,20 +74,19 @@ def plan_appends(
         CommitError, LogDirectoryError: a log that cannot be appended to, see ``ForeignLog``; a run
             that no task of ours made; rows that go to a rider's topic.
     """
-    riders = [rider for rider in riders if rider.records]
-    _check_runs(runs, plan, riders)
-    planner = _Planner(log_set, plan, riders, now_ms, appenders)
-    folders, durable = plan.directories, plan.policy.is_durable
-    with closing(StagedFiles(folders)) as files, ExitStack() as undo:
-        aboard = Riders(folders, staged_prefix, durable=durable)
+    riders = _checked(runs, plan, riders)
+    planner = _Planner(log_set, plan, riders, now_ms, appenders, replication)
+    durable = plan.policy.is_durable
+    with closing(StagedFiles(plan.directories)) as files, ExitStack() as undo:
+        aboard = Riders(replication.staging(staged_prefix, durable=durable))
         undo.callback(aboard.discard)
         runs = [*runs, *_staged(riders, aboard, planner)]
-        marks = StagedEnds(ends or {}, folders, staged_prefix, durable=durable)
+        marks = StagedEnds(ends or {}, replication.staging(staged_prefix, durable=durable))
         undo.callback(marks.discard)
         opened = _ended(list(planner.open(_by_partition(runs), ends or ())), marks)
-        late = LateEncoding(folders, files, staged_prefix, durable=durable)
+        late = LateEncoding(files, replication.staging(staged_prefix, durable=durable))
         undo.callback(late.discard)
-        planned = _planned(opened, files, late, durable=durable)
+        planned = _planned(opened, files, late, replication, durable=durable)
         undo.pop_all()
         return planned
 
@@ -98,6 +98,7 @@ def plan_partitions(
     starts: Mapping[int, int],
     *,
     now_ms: int,
+    replication: Replication,
 ) -> list[PartitionAppend]:
     """Plan to make empty partitions of a topic, which gets an id if it does not exist yet.
 
@@ -108,9 +109,9 @@ def plan_partitions(
     Raises:
         LogDirectoryError, CommitError: as :func:`plan_appends`.
     """
-    planner = _Planner(log_set, plan, (), now_ms, KeptAppenders().begin(log_set.state))
+    appenders = KeptAppenders().begin(log_set.state)
+    planner = _Planner(log_set, plan, (), now_ms, appenders, replication)
     identified = topic if topic.exists else _with_id(topic)
-    durable = plan.policy.is_durable
     with closing(StagedFiles(plan.directories)) as files:
         return [
             PartitionAppend.of(
@@ -119,7 +120,7 @@ def plan_partitions(
                 (),
                 opened.member_id,
                 files,
-                durable=durable,
+                durable=plan.policy.is_durable,
                 log_start=opened.log_start,
             )
             for opened in planner.make(identified, starts)
@@ -158,7 +159,12 @@ def _ended(opened: Sequence[_Opened], marks: StagedEnds) -> list[_Opened]:
 
 
 def _planned(
-    opened: Sequence[_Opened], files: StagedFiles, late: LateEncoding, *, durable: bool
+    opened: Sequence[_Opened],
+    files: StagedFiles,
+    late: LateEncoding,
+    replication: Replication,
+    *,
+    durable: bool,
 ) -> list[PartitionAppend]:
     for each in opened:
         if must_wait(each.runs, each.topic.config):
@@ -168,7 +174,7 @@ def _planned(
         PartitionAppend.of(
             each.topic,
             each.appender,
-            encoded.get(each.key, each.runs),
+            replication.own(encoded.get(each.key, each.runs), each.member_id),
             each.member_id,
             files,
             durable=durable,
@@ -184,9 +190,12 @@ def _staged(riders: Sequence[Rider], aboard: Riders, planner: _Planner) -> list[
     return aboard.finish()
 
 
-def _check_runs(runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[Rider]) -> None:
+def _checked(runs: Sequence[StagedRun], plan: CommitPlan, riders: Sequence[Rider]) -> list[Rider]:
+    """Check what tasks have reported; return the riders that have records."""
+    riders = [rider for rider in riders if rider.records]
     for run in runs:
         _check_run(run, plan, riders)
+    return riders
 
 
 def _check_run(run: StagedRun, plan: CommitPlan, riders: Sequence[Rider]) -> None:
@@ -209,8 +218,10 @@ class _Planner:
         riders: Sequence[Rider],
         now_ms: int,
         appenders: AppendersOfSet,
+        replication: Replication,
     ) -> None:
         self._appenders = appenders
+        self._replication = replication
         self._log_set = log_set
         self._plan = plan
         self._now_ms = now_ms
@@ -310,7 +321,8 @@ class _Planner:
         known = self._log_set.state.topics.get(topic.key)
         if known is None or not topic.exists:
             return
-        lost = lost_partitions(known, self._partitions)
+        away = self._replication.leaderless(known)
+        lost = [number for number in lost_partitions(known, self._partitions) if number not in away]
         if lost:
             raise LogDirectoryError(f"{lost_text(known, lost)}. Nothing was written")
 
@@ -318,13 +330,14 @@ class _Planner:
         self, topic: Topic, key: TopicPartition, runs: Sequence[StagedRun], start: int = 0
     ) -> _Opened:
         found = self._partitions.get(key)
+        self._replication.check_led(topic, key)
         if found is None and topic.exists and runs:
             raise RowError(
                 f"partition {key.partition} of topic {key.topic!r} is not in these log "
                 "directories, though others of the topic are: a broker of a larger cluster lived "
                 "here. Name the partitions to write in a column 'partition'"
             )
-        folder, log_dir = self._place(key, found)
+        folder, log_dir = self._place(topic, key, found)
         kept = [run for run in runs if run.first_offset >= 0]
         committed_end = self._log_set.state.log_end(key.topic, topic.topic_id, key.partition)
         log_start, appender = 0, self._appenders.take(folder)
@@ -339,10 +352,13 @@ class _Planner:
             if found is not None:
                 log_start = self._marks.log_start(found)
                 check_log_start(found, log_start, appender.log_end_offset)
+        known = self._log_set.state.partition(key.topic, topic.topic_id, key.partition)
+        if known is not None and self._log_set.state.is_replicated:
+            appender.lead(known.leader_epoch)
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)
         else:
-            _check_room(key, runs, appender.log_end_offset)
+            check_room(key, runs, appender.log_end_offset)
         member = self._log_set.node.member_of(log_dir)
         return _Opened(topic, key, runs, appender, member, log_start)
 
@@ -367,25 +383,16 @@ class _Planner:
             check_locks=self._log_set.check_current,
         )
 
-    def _place(self, key: TopicPartition, found: PartitionDirectory | None) -> tuple[Path, Path]:
+    def _place(
+        self, topic: Topic, key: TopicPartition, found: PartitionDirectory | None
+    ) -> tuple[Path, Path]:
         if found is not None:
             return found.path, found.log_dir
-        log_dir = choose_directory(self._counts)
+        homes = self._replication.homes(topic, key.partition)
+        log_dir = choose_directory({folder: self._counts[folder] for folder in homes})
         self._counts[log_dir] += 1
         return log_dir / partition_directory_name(*key), log_dir
 
 
-def _check_room(key: TopicPartition, runs: Sequence[StagedRun], log_end_offset: int) -> None:
-    """Refuse records that would get offsets that an int64 cannot hold."""
-    records = sum(run.records for run in runs)
-    if log_end_offset + records > MAX_OFFSET:
-        raise CommitError(
-            f"{key}: {records} records do not fit after the end of the log, offset "
-            f"{log_end_offset}: the last possible offset is {MAX_OFFSET - 1}"
-        )
-
-
 def _with_id(topic: Topic) -> Topic:
-    return Topic(
-        topic.name, topic.partitions, topic.settings, exists=False, topic_id=new_topic_id()
-    )
+    return replace(topic, exists=False, topic_id=new_topic_id())

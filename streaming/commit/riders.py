@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.staging.formats import BatchFormat
-from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
+from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.records.record_columns import RecordColumns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
+    from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.records.open_batch import EncodedBatch
     from kafkalog.streaming.store.policy import TopicPolicy
@@ -51,12 +51,8 @@ class Riders:
     :meth:`finish` or :meth:`discard` ends it.
     """
 
-    def __init__(self, folders: Sequence[Path], prefix: str, *, durable: bool) -> None:
-        """Take the log directories, and how the names of staged files begin there.
-
-        With ``durable``, :meth:`finish` makes the files survive a power failure.
-        """
-        self._staging = StagingArea(folders, 0, prefix, durable=durable)
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
         self._topics: dict[str, Topic] = {}
 
     def add(self, rider: Rider, topic: Topic) -> None:

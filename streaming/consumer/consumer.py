@@ -98,7 +98,7 @@ class Consumer(Closing):
         self._commits = GroupCommits(self._directories, group_id, self._options.policy)
         self._topics = frozenset(topic_names(topics))
         self._fetcher = Fetcher(self._read)
-        ensure_set(self._directories, self._options.policy)
+        ensure_set(self._options.paths, self._options.policy)
         self._process = system.process_id()
         self._cursors = Cursors()
         self._joined: Joined | None = None
@@ -201,6 +201,7 @@ class Consumer(Closing):
         Raises:
             OptionError: the member does not have one.
         """
+        self._check_usable()
         self._cursors.pause([self._own(each) for each in partitions], is_paused=True)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -209,6 +210,7 @@ class Consumer(Closing):
         Raises:
             OptionError: the member does not have one.
         """
+        self._check_usable()
         self._cursors.pause([self._own(each) for each in partitions], is_paused=False)
 
     def close(self) -> None:
@@ -305,9 +307,9 @@ class Consumer(Closing):
 
     def _round(self, joined: Joined) -> None:
         state = joined.member.round()
+        check_strategy(joined.member, self._options.strategy, state.record)
         if state is self._state and not self._has_failed:
             return  # nothing was committed since
-        check_strategy(joined.member_id, self._options.strategy, state.record)
         stands = state.positions
         if self._has_failed:
             self._cursors.go_back(stands)

@@ -12,6 +12,7 @@ from kafkalog.streaming.options import (
     DURATION_MS,
     PATHS,
     TEXT,
+    Kind,
     Options,
     Rules,
     choice,
@@ -42,6 +43,20 @@ _OF_SOURCE: Final = frozenset(
     }
 )
 """What of the source's options a Consumer takes."""
+
+
+_LONGEST_NAME: Final = 249
+"""In bytes. As Kafka's for ``group.instance.id``: a name that fits nowhere stops a whole group."""
+
+
+def _read_name(text: str) -> str:
+    name = TEXT.read(text)
+    if len(name.encode()) > _LONGEST_NAME:
+        raise ValueError
+    return name
+
+
+_NAME: Final = Kind(f"a text of 1 to {_LONGEST_NAME} bytes in UTF-8", _read_name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +102,13 @@ class ConsumerOptions(Options):
     )
     instance: str | None = option(
         "kafka.group.instance.id",
-        TEXT,
+        _NAME,
         default=None,
         doc="the name of a static member: started again within its session time-out, it has its "
         "partitions at once",
     )
     client_id: str = option(
-        "kafka.client.id", TEXT, default="consumer", doc="what a member's id begins with"
+        "kafka.client.id", _NAME, default="consumer", doc="what a member's id begins with"
     )
     max_block_ms: int = option(
         "max.block.ms",

@@ -24,13 +24,14 @@ __all__ = ["Joined", "check_strategy"]
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
 
 
-def check_strategy(member_id: str, wanted: str, record: GroupRecord) -> None:
-    """Refuse to wait for ever to be let in.
+def check_strategy(member: Membership, wanted: str, record: GroupRecord) -> None:
+    """Refuse to wait for ever to be let in; members of which none was seen to live may be lost.
 
     Raises:
         OptionError: the group's members want partitions to be assigned in another way.
     """
-    if member_id not in record.members and record.strategy not in {None, wanted}:
+    is_out = member.member_id not in record.members
+    if is_out and record.strategy not in {None, wanted} and member.has_seen_beat(record):
         raise OptionError(
             f"option 'kafka.partition.assignment.strategy' is {wanted}, and the members of the "
             f"group use {record.strategy}: all of a group use the same"

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.files.opening import open_file
@@ -47,7 +47,13 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.coordinator.message_schema import Fields
 
-__all__ = ["ClusterTopics", "MetadataReplay", "read_cluster_topics"]
+__all__ = [
+    "ClusterTopics",
+    "MetadataReplay",
+    "Replay",
+    "read_cluster_topics",
+    "replay_metadata",
+]
 
 _PARTITION: Final = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 _SNAPSHOT: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
@@ -90,11 +96,10 @@ class ClusterTopics(NamedTuple):
 
 
 @dataclass(slots=True)
-class MetadataReplay:
-    """A fold over the records of the log."""
+class Replay:
+    """A fold over the records of the log: those whose ``schemas`` it has, by their api key."""
 
-    _names: dict[str, str] = field(default_factory=dict)
-    _settings: dict[str, dict[str, str]] = field(default_factory=dict)
+    schemas: ClassVar[Mapping[int, Schema]]
     _pending: list[tuple[int, Fields]] | None = None
     """What a metadata transaction that has not ended has changed."""
 
@@ -118,12 +123,25 @@ class MetadataReplay:
             for each in self._pending or () if kind == _END else ():
                 self._apply(*each)
             self._pending = None
-        elif kind in _SCHEMAS:
-            fields = _SCHEMAS[kind].decode(reader.take(reader.remaining), version)
+        elif kind in self.schemas:
+            fields = self.schemas[kind].decode(reader.take(reader.remaining), version)
             if self._pending is None:
                 self._apply(kind, fields)
             else:
                 self._pending.append((kind, fields))
+
+    def _apply(self, kind: int, fields: Fields) -> None:
+        """Take a record that counts."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True)
+class MetadataReplay(Replay):
+    """The names and settings of topics."""
+
+    schemas = _SCHEMAS
+    _names: dict[str, str] = field(default_factory=dict)
+    _settings: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def _apply(self, kind: int, fields: Fields) -> None:
         if kind == _TOPIC:
@@ -152,10 +170,22 @@ def read_cluster_topics(log_dir: Path) -> ClusterTopics | None:
         UnsupportedFormatError: a version that is not known.
         LogDirectoryError: the folder cannot be read.
     """
+    replay = MetadataReplay()
+    end = replay_metadata(log_dir, replay)
+    return None if end is None else ClusterTopics(replay.settings, end)
+
+
+def replay_metadata(log_dir: Path, replay: Replay) -> int | None:
+    """Feed ``replay`` the metadata in a log directory; return its end, None if there is none.
+
+    Raises:
+        CorruptRecordError, UnsupportedFormatError, LogDirectoryError: see
+            :func:`read_cluster_topics`.
+    """
     folder = log_dir / f"{CLUSTER_METADATA_TOPIC}-0"
     if all(entry.name != folder.name for entry in entries_of(log_dir)):
         return None
-    replay, begin = MetadataReplay(), 0
+    begin = 0
     newest = max(_snapshots(folder), default=None)
     if newest is not None:
         begin = newest[0]
@@ -174,10 +204,10 @@ def read_cluster_topics(log_dir: Path) -> ClusterTopics | None:
             for batch in log.read_slice(planned, decoder, committed_end=end):
                 for value in batch.column(0).to_pylist():
                     _feed(replay, value, str(folder))
-    return ClusterTopics(replay.settings, max(begin, end))
+    return max(begin, end)
 
 
-def _feed(replay: MetadataReplay, value: bytes | None, path: str) -> None:
+def _feed(replay: Replay, value: bytes | None, path: str) -> None:
     try:
         replay.feed(value)
     except CorruptRecordError as error:

@@ -21,7 +21,7 @@ from kafkalog.streaming.groups.plan_files import remove_plans
 from kafkalog.streaming.groups.watch import LOOK_S, Watch
 from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.policy import SetPolicy
-from kafkalog.streaming.store.session import check_written, existing
+from kafkalog.streaming.store.session import check_written, existing, places
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -177,10 +177,12 @@ def _targets(
         OptionError, UnknownTopicOrPartitionError, OffsetOutOfRangeError: see :func:`reset_group`.
     """
     offsets = {} if isinstance(to, str | int) else to
+    if not (offsets or isinstance(to, str | int)):
+        raise OptionError("no partition is named to which the group goes")
     named = {*topics} or {key.topic for key in (offsets or state.positions)}
     if not named:
         raise OptionError(f"group {group!r} has no position here: say which topics (--topic)")
-    watch = EndsWatch(paths, lambda key: key.topic in named)
+    watch = EndsWatch(places(paths), lambda key: key.topic in named)
     ends = watch.look().offsets
     missing = [*map(str, offsets.keys() - ends.keys()), *(named - {key.topic for key in ends})]
     if missing:

@@ -28,8 +28,8 @@ from kafkalog.streaming.coordinator.offset_commits import encode_position, encod
 from kafkalog.streaming.groups.group_log import GroupLog, GroupState
 from kafkalog.streaming.groups.position_topics import metadata_with_id, present_ids
 from kafkalog.streaming.store.identity import BatchIdentity
-from kafkalog.streaming.store.open_set import look_at_set
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.session import look_at
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -157,8 +157,14 @@ class Fence:
 class GroupCommits:
     """Looks at a group in a set of log directories, and commits what follows. Not thread safe."""
 
-    def __init__(self, directories: Sequence[Path], group: str, policy: SetPolicy) -> None:
-        """Take the log directories of a set, and a group's id.
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        group: str,
+        policy: SetPolicy,
+        log: GroupLog | None = None,
+    ) -> None:
+        """Take the log directories of a set, a group's id, and what was read of it before, if any.
 
         Raises:
             OptionError: no record can hold the id.
@@ -166,10 +172,10 @@ class GroupCommits:
         self._directories = tuple(directories)
         self.group = group
         self._policy = policy
-        self._log = GroupLog(group)
+        self._log = log or GroupLog(group)
         self._set = Watched(
             [path for each in directories for path in (each, each / STATE_FILE)],
-            lambda: look_at_set(self._directories, self._policy),
+            lambda: look_at(self._directories, self._policy),
         )
         self._state: GroupState | None = None
         self._counts: dict[str, int] | None = None
@@ -181,10 +187,22 @@ class GroupCommits:
     def folder(self) -> Path:
         """Return the directory of the set's first member id, where the files of members lie.
 
+        Of several nodes those count that are there. So members are fenced where that one goes away,
+        and join again in another one.
+
         Raises:
             KafkaLogError: the directories are no set that can be looked at.
         """
-        return min(look_at_set(self._directories, self._policy).members.items())[1]
+        return min(look_at(self._directories, self._policy).members.items())[1]
+
+    def is_elsewhere(self, folder: Path) -> bool:
+        """Whether the files of members lie in another folder now: a node has gone, or is back.
+
+        Raises:
+            KafkaLogError: the directories are no set that can be looked at.
+        """
+        log_set = self._look_at_set()
+        return log_set.state.is_replicated and min(log_set.members.items())[1] != folder
 
     def partitions_of(self, topics: Collection[str]) -> dict[str, int]:
         """Return the number of partitions of those of the topics that exist."""
@@ -252,6 +270,7 @@ class GroupCommits:
         positions: Mapping[TopicPartition, int] | None = None,
         stands: Collection[TopicPartition] = (),
         topic_ids: Mapping[TopicPartition, str] | None = None,
+        forgotten: Collection[TopicPartition] = (),
     ) -> bool:
         """Publish a generation, and the positions that it begins with.
 
@@ -261,6 +280,7 @@ class GroupCommits:
             positions: where the group begins in partitions that are new to it.
             stands: partitions in which it has a position, and has to have it still.
             topic_ids: of the topics that the new positions were found in.
+            forgotten: partitions whose position is of an earlier topic, and is taken away.
 
         Returns:
             whether it was; not if somebody else has decided, or moved the group to where it is to
@@ -269,11 +289,12 @@ class GroupCommits:
         Raises:
             KafkaLogError: it is not published, for other reasons.
         """
-        begins = frozenset(positions or {})
+        begins = frozenset(positions or {}) | frozenset(forgotten)
         condition = Unchanged(self._log, before, frozenset(stands), begins)
         try:
             records = encode_record(self.group, record)
-            self._change(positions or {}, records, condition, topic_ids or {})
+            changed = {**dict.fromkeys(forgotten), **(positions or {})}
+            self._change(changed, records, condition, topic_ids or {})
         except _OvertakenError:
             return False
         return True
@@ -320,7 +341,12 @@ class GroupCommits:
         return Fence(self._log, self.group, member, moves)
 
     def _commit(self, rider: Rider, condition: Unchanged | Fence, now_ms: int) -> None:
-        plan = CommitPlan(directories=self._directories, planned_ms=now_ms, policy=self._policy)
+        plan = CommitPlan(
+            directories=self._directories,
+            planned_ms=now_ms,
+            policy=self._policy,
+            has_nodes=self._look_at_set().state.is_replicated,
+        )
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         committer = Committer(plan, identity, riders=[rider], conditions=[condition])
         committer.commit_or_abort([])

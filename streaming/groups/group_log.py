@@ -84,7 +84,7 @@ class GroupLog:
         where, end = found
         with PartitionLog(where.path, where.topic_partition) as log:
             status = where.path.stat()
-            place = (where.path, status.st_dev, status.st_ino)
+            place = (log_set.state.set_id, where.path, status.st_dev, status.st_ino)
             if place != self._place or not log.log_start_offset <= self._end <= end:
                 self._begin_anew(place)
             self._read(log, end)

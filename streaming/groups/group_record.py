@@ -142,6 +142,7 @@ def _decoded(member: GroupMember, generation: int) -> Member:
     assigned = listed_partitions(got)
     owned = listed_partitions(wish["ownedPartitions"] or [])
     since = _since(owned, wish["userData"])
+    revoked = since.keys() - assigned
     settings = MemberSettings(
         topics=frozenset(wish["topics"]),
         instance=member.instance_id,
@@ -153,7 +154,7 @@ def _decoded(member: GroupMember, generation: int) -> Member:
     return Member(
         settings,
         {each: since.get(each, generation) for each in assigned},
-        {each: since[each] for each in owned if each in since and each not in assigned},
+        {each: since[each] for each in owned if each in revoked},
     )
 
 

@@ -26,7 +26,7 @@ import json
 import operator
 import os
 import struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex
 
 from crc32c import crc32c
 
@@ -36,12 +36,15 @@ from kafkalog.files.regular import open_regular, read_regular, replace_end, writ
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.assignors import STRATEGIES
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.rebalance import Presence
+from kafkalog.streaming.groups.subscriptions import NO_GENERATION
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = [
@@ -55,6 +58,10 @@ __all__ = [
 _COUNTER: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">qII")
 _MOST_BYTES: Final = 64 << 20
+_LONGEST_NAME: Final = 2**15 - 1
+_LARGEST: Final = 2**31 - 1
+"""A record has no place for more: a group in which somebody says so could decide nothing."""
+
 _FIELDS: Final[dict[str, type | tuple[type, ...]]] = {
     **dict.fromkeys(("group", "member", "client", "host", "strategy"), str),
     **dict.fromkeys(("sessionTimeoutMs", "rebalanceTimeoutMs", "generation"), int),
@@ -233,33 +240,48 @@ def _parsed(counter: int, text: bytes, group: str) -> Sign:
         said: dict[str, Any] = json.loads(text)
         if not all(isinstance(said[name], kind) for name, kind in _FIELDS.items()):
             return Sign(counter)
-        settings = MemberSettings(
-            topics=frozenset(map(_name, said["topics"])),
-            instance=said["instance"],
-            client_id=said["client"],
-            host=said["host"],
-            session_timeout_ms=said["sessionTimeoutMs"],
-            rebalance_timeout_ms=said["rebalanceTimeoutMs"],
-        )
-        presence = Presence(
-            settings=settings,
-            strategy=said["strategy"],
-            generation=said["generation"],
-            owned=frozenset(
-                TopicPartition(_name(topic), operator.index(number))
-                for topic, number in said["owned"]
-            ),
-            leaving=said["leaving"],
-        )
+        presence = _presence(said)
+        member = _name(said["member"])
     except (ValueError, KeyError, TypeError, RecursionError):
         return Sign(counter)
     if said["group"] != group:
         return Sign(counter)
     process = said.get("process")
-    return Sign(counter, said["member"], presence, process if type(process) is int else None)
+    return Sign(counter, member, presence, process if type(process) is int else None)
+
+
+def _presence(said: Mapping[str, Any]) -> Presence:
+    settings = MemberSettings(
+        topics=frozenset(map(_name, said["topics"])),
+        instance=None if said["instance"] is None else _name(said["instance"]),
+        client_id=_name(said["client"]),
+        host=_name(said["host"]),
+        session_timeout_ms=_number(said["sessionTimeoutMs"]),
+        rebalance_timeout_ms=_number(said["rebalanceTimeoutMs"]),
+    )
+    if said["strategy"] not in STRATEGIES:
+        raise ValueError(f"{said['strategy']!r} is no strategy")
+    return Presence(
+        settings=settings,
+        strategy=said["strategy"],
+        generation=_number(said["generation"], NO_GENERATION),
+        owned=frozenset(
+            TopicPartition(_name(topic), _number(number)) for topic, number in said["owned"]
+        ),
+        leaving=said["leaving"],
+    )
 
 
 def _name(given: object) -> str:
     if not isinstance(given, str):
         raise TypeError(f"{given!r} is no name")
+    if len(given.encode()) > _LONGEST_NAME:
+        raise ValueError(f"{given[:40]!r}… is too long")
     return given
+
+
+def _number(given: SupportsIndex, smallest: int = 0) -> int:
+    number = operator.index(given)
+    if not smallest <= number <= _LARGEST:
+        raise ValueError(f"{number} does not fit")
+    return number

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Membership"]
 
+_MOST_WAITS: Final = 10
+"""How often a member that leaves looks whether that was decided."""
+
 _SPARED_S: Final = 0.9 * LOOK_S
 """How long the rounds of a member's owner spare its thread the same look: until its next but for
 what a clock and a sleep differ by."""
@@ -83,6 +86,8 @@ class Membership:
         self._of_thread = commits.another(), MemberFolder(self._folder, commits.group)
         self._nothing_follows: tuple[object, ...] = ()
         """Of what it was found last that no generation follows from it."""
+        self._waits_since_s: float | None = None
+        """Since when somebody else has had the group's lock, and nothing was decided."""
         self._presence = Presence(settings, strategy)
         self._beat_s = system.monotonic()
         self._looked_s = -_SPARED_S
@@ -121,11 +126,18 @@ class Membership:
             FencedMemberError: the group went on without the member.
             KafkaLogError, OSError: the group cannot be looked at, or a decision not be written.
         """
+        if self._commits.is_elsewhere(self._folder):
+            raise FencedMemberError(
+                f"the files of the members of group {self._commits.group!r} are not in "
+                f"{self._folder} any more: a node of the set has gone, or is back. Join again"
+            )
         self._beat_if_due()
         state = self._commits.look()
         if self._following(state) is not None:
             self._decide()
             state = self._commits.look()
+        else:
+            self._waits_since_s = None
         self._take_note(state.record)
         return state
 
@@ -141,6 +153,11 @@ class Membership:
             return  # its rounds do that
         commits, members = self._of_thread
         self._look_at_members(members, commits.look().record)
+
+    def has_seen_beat(self, record: GroupRecord) -> bool:
+        """Return whether it has seen a member of the group say that it lives."""
+        with self._watching:
+            return self._watch.has_beaten(record.members)
 
     def vanish(self) -> None:
         """Let the others go on without it, from whatever thread: it is no member any more."""
@@ -164,9 +181,7 @@ class Membership:
         """
         said = self._presence
         if topics != said.settings.topics:
-            settings = replace(said.settings, topics=topics)
-            self._presence = replace(said, settings=settings)
-            self._file.say(self._presence)
+            self._tell(replace(said, settings=replace(said.settings, topics=topics)))
 
     def since(self, partition: TopicPartition) -> int:
         """Return since which generation it has a partition that it holds."""
@@ -187,8 +202,13 @@ class Membership:
             KafkaLogError, OSError: it could not decide that. Others will.
         """
         self._file.remove()
-        if self.member_id in self._commits.look().record.members:
-            self._decide()
+        for waits in (False, *[True] * _MOST_WAITS):
+            if waits:
+                system.sleep(LOOK_S)  # who has the group's lock may not have seen that
+            if self.member_id in self._commits.look().record.members:
+                self._decide()
+            if self.member_id not in self._commits.look().record.members:
+                return
 
     def _beat_if_due(self) -> None:
         now_s = system.monotonic()
@@ -201,7 +221,7 @@ class Membership:
     def _decide(self) -> None:
         """Publish what follows now, unless somebody else is about to."""
         with GroupLock(self._folder, self._commits.group) as lock:
-            if not lock.is_held:
+            if not lock.is_held and not self._has_waited():
                 return
             state = self._commits.look()
             found = self._following(state)
@@ -213,9 +233,20 @@ class Membership:
             topic_ids = self._commits.topic_ids(new)
             beginnings = self._beginnings(new, state)
             stands = [key for key in assigned if key not in beginnings]
-            if self._commits.decide(state.record, found, beginnings, stands, topic_ids):
+            forgotten = state.outdated - beginnings.keys()
+            if self._commits.decide(
+                state.record, found, beginnings, stands, topic_ids, forgotten=forgotten
+            ):
                 for member in gone:
                     remove_member(self._folder, self._commits.group, member)
+
+    def _has_waited(self) -> bool:
+        """Return whether who has the group's lock stands still: it was about to decide long ago."""
+        now_s = system.monotonic()
+        if self._waits_since_s is None:
+            self._waits_since_s = now_s
+        waited_ms = (now_s - self._waits_since_s) * 1000
+        return waited_ms >= self._presence.settings.session_timeout_ms
 
     def _following(self, state: GroupState) -> GroupRecord | None:
         """Return what follows, unless there is news already: the next round looks at that."""
@@ -267,6 +298,9 @@ class Membership:
             self._say(record.generation, frozenset(member.held))
 
     def _say(self, generation: int, owned: frozenset[TopicPartition]) -> None:
-        said = self._presence
-        self._presence = Presence(said.settings, said.strategy, generation, owned)
-        self._file.say(self._presence)
+        self._tell(replace(self._presence, generation=generation, owned=owned))
+
+    def _tell(self, presence: Presence) -> None:
+        """Say something else. What could not be written is not said, and is tried again."""
+        self._file.say(presence)
+        self._presence = presence

@@ -13,7 +13,8 @@ The file is sealed (:mod:`kafkalog.checkpoints.sealed_file`). Its one line is
 
 where a move has a topic, a partition, the offsets ``[begin, end)`` that the batch reads, and the
 generation since which the member has the partition. It need not survive a loss of power: no member
-does.
+does, and a batch that comes again is planned again. But one that reads nothing of the group is not,
+so the plan of it is made durable.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ def save_plan(folder: Path, group: str, instance: str, plan: Plan) -> None:
         "end": plan.end,
         "moves": [[*key, *move] for key, move in sorted(plan.moves.items())],
     }
-    write_atomically(_path(folder, group, instance), seal(_FORMAT, _VERSION, [line]), fsync=False)
+    sealed = seal(_FORMAT, _VERSION, [line])
+    write_atomically(_path(folder, group, instance), sealed, fsync=not plan.moves)
 
 
 def load_plan(folder: Path, group: str, instance: str) -> Plan | None:

@@ -7,13 +7,14 @@ publishes the rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError, OptionError
-from kafkalog.files.system import system
+from kafkalog.files.system import remembered, system
 from kafkalog.streaming.groups.group_commits import Fence, GroupCommits
-from kafkalog.streaming.groups.plan_files import Plan, load_plan
+from kafkalog.streaming.groups.group_log import GroupLog
+from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -26,9 +27,30 @@ if TYPE_CHECKING:
 __all__ = ["PlanStands", "Planned"]
 
 
+_GROUPS_KEPT: Final = 8
+
+
+class _ReadGroups:
+    """What this process has read of groups: it commits one micro-batch after the other."""
+
+    def __init__(self) -> None:
+        self._logs: dict[tuple[tuple[Path, ...], str], GroupLog] = {}
+
+    def log(self, directories: Sequence[Path], group: str) -> GroupLog:
+        """Return what was read of a group; nothing of one that is new here."""
+        key = tuple(directories), group
+        self._logs[key] = found = self._logs.pop(key, None) or GroupLog(group)
+        while len(self._logs) > _GROUPS_KEPT:
+            self._logs.pop(next(iter(self._logs)))
+        return found
+
+
 @dataclass(frozen=True)
 class PlanStands:
-    """A condition of a commit: the member has no newer plan, and may commit this one."""
+    """A condition of a commit: the member has no newer plan, and may commit this one.
+
+    A batch that reads nothing of the group commits nothing of it, and needs no member.
+    """
 
     folder: Path
     instance: str
@@ -42,7 +64,8 @@ class PlanStands:
             FencedMemberError: the plan was replaced, or as :class:`Fence`.
         """
         _check_present(self.folder, self.fence.group, self.instance, self.plan.nonce)
-        self.fence(log_set)
+        if self.plan.moves:
+            self.fence(log_set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +120,8 @@ class Planned:
             FencedMemberError: the rows are those of another plan.
             KafkaLogError, OSError: the plan cannot be read.
         """
-        commits = GroupCommits(directories, self.group, policy)
+        log = remembered(_ReadGroups).log(directories, self.group)
+        commits = GroupCommits(directories, self.group, policy, log)
         folder = commits.folder()
         for nonce in {self.nonce, *nonces}:
             plan = _check_present(folder, self.group, self.instance, nonce)
@@ -113,6 +137,20 @@ class Planned:
         riders = [commits.rider(positions, now_ms)] if positions else []
         fence = commits.fence(plan.member, moves)
         return PlanStands(folder, self.instance, plan, fence), riders
+
+    def skipped(self, directories: Sequence[Path], policy: SetPolicy) -> None:
+        """Write down that the batch was published before: its plan moves the group nowhere.
+
+        What it read then is what the group was set back to meanwhile. That is read again, in
+        batches that follow.
+
+        Raises:
+            KafkaLogError, OSError: the plan cannot be read or written.
+        """
+        folder = GroupCommits(directories, self.group, policy).folder()
+        plan = load_plan(folder, self.group, self.instance)
+        if plan is not None and plan.nonce == self.nonce and plan.moves:
+            save_plan(folder, self.group, self.instance, replace(plan, moves={}))
 
 
 def _check_present(folder: Path, group: str, instance: str, nonce: str | None) -> Plan:

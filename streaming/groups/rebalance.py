@@ -194,8 +194,9 @@ def _following(
     assigned: list[TopicPartition],
     generation: int,
 ) -> Member:
+    revoked = held.keys() - assigned
     return Member(
         member.settings,
         {each: held.get(each, generation) for each in assigned},
-        {each: since for each, since in held.items() if each not in assigned},
+        {each: since for each, since in held.items() if each in revoked},
     )

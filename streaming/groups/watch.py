@@ -18,7 +18,7 @@ from kafkalog.streaming.groups.member_files import sign_name
 from kafkalog.streaming.groups.rebalance import Presence
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from kafkalog.streaming.groups.group_record import GroupRecord
     from kafkalog.streaming.groups.member_files import Sign
@@ -39,6 +39,8 @@ class _Seen:
     still_s: float = 0.0
     owes_s: float | None = None
     """For how long it was seen to have something to give up; None if it has nothing."""
+    has_beaten: bool = False
+    """Whether its counter was seen to change."""
 
 
 class Watch:
@@ -80,6 +82,11 @@ class Watch:
             if seen.member is not None and seen.presence and not _is_lost(seen, seen.presence)
         }
 
+    def has_beaten(self, members: Iterable[str]) -> bool:
+        """Return whether the counter of one of them was seen to change."""
+        found = (self._seen.get(sign_name(self._group, each)) for each in members)
+        return any(seen is not None and seen.has_beaten for seen in found)
+
     def _next(
         self, name: str, sign: Sign, member: str | None, record: GroupRecord, step: float
     ) -> _Seen:
@@ -89,13 +96,14 @@ class Watch:
             still_s = 0.0
         else:
             still_s = seen.still_s + step if seen.counter == sign.counter else 0.0
+        has_beaten = seen.has_beaten or seen.counter != sign.counter
         said = seen.member, seen.presence
         if sign.presence is not None:  # a text that is half written is no news
             said = sign.member, sign.presence
         owes_s = None
         if member is not None and record.members[member].revoked:
             owes_s = 0.0 if seen.owes_s is None else seen.owes_s + step
-        return _Seen(sign.counter, *said, still_s, owes_s)
+        return _Seen(sign.counter, *said, still_s, owes_s, has_beaten)
 
 
 def _first_sight(sign: Sign, member: str | None, record: GroupRecord) -> _Seen:

@@ -126,10 +126,11 @@ class JoinedControl:
         while True:
             self._pacer.before_look()
             end = self._next_end(start, take_all=take_all)
-            if end == start and self._is_available_now:
-                self._has_ended = True
-                return end
-            if not self._pacer.after_look(idle=end == start):
+            is_idle = end == start
+            self._has_ended = is_idle and self._is_available_now
+            if self._has_ended or not self._pacer.after_look(idle=is_idle):
+                if is_idle:
+                    self.member.rest(to_json(start))
                 return end
 
     def batch_ran(self) -> None:

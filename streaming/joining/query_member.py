@@ -82,6 +82,7 @@ class QueryMember:
         self._lock = InstanceLock(self._folder, group, instance)
         self._running: Plan | None = None
         """The plan of the batch that runs, as far as is known."""
+        self._rests_at: OffsetJson | None = None
         self._state: GroupState | None = None
         self._asked_s = system.monotonic()
         self._is_stopped = False
@@ -156,8 +157,22 @@ class QueryMember:
             moves = {key: Move(*ranges[key], member.since(key)) for key in sorted(ranges)}
             plan = Plan.new(member.member_id, start, end, moves)
             save_plan(self._folder, self._group, self._instance, plan)
-            self._running = plan
+            self._running, self._rests_at = plan, None
             return True
+
+    def rest(self, at: OffsetJson) -> None:
+        """Write down that the next batch may read nothing here: that only other sources have rows.
+
+        Nobody asks for its tasks then, and the plan of the batch before is not its own.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._mutex:
+            if self._rests_at != at:
+                plan = Plan.new(self._joined().member_id, at, at, {})
+                save_plan(self._folder, self._group, self._instance, plan)
+                self._rests_at = at
 
     def batch_ended(self, end: OffsetJson) -> None:
         """Take note that the batch up to ``end`` has run, and commit its positions if need be.
@@ -174,7 +189,7 @@ class QueryMember:
             if plan is None or plan.end != end:
                 return
             left = self._left_by_sink(plan, member)
-            if left:
+            if left and not self._was_skipped(plan):
                 self._commits.commit(member.member_id, left)
                 self._say_at_least_once()
             self._running = None
@@ -282,7 +297,7 @@ class QueryMember:
         while True:
             self._round(member)
             record = self._commits.look().record
-            check_strategy(member.member_id, self._options.strategy, record)
+            check_strategy(member, self._options.strategy, record)
             if member.member_id in record.members:
                 return
             if system.monotonic() > deadline:
@@ -327,6 +342,11 @@ class QueryMember:
             for key, move in found.items()
             if stands.get(key) == move.begin
         }
+
+    def _was_skipped(self, plan: Plan) -> bool:
+        """Return whether the sink has written down that it published the batch before."""
+        said = load_plan(self._folder, self._group, self._instance)
+        return said is None or said.nonce != plan.nonce or not said.moves
 
     def _is_settled(self) -> bool:
         with self._mutex:

@@ -32,10 +32,13 @@ __all__ = [
     "TXN_INDEX",
     "deleted_directory_name",
     "file_name",
+    "future_directory_name",
     "parse_base_offset",
     "parse_deleted_directory",
+    "parse_future_directory",
     "parse_partition_directory",
     "parse_retired_directory",
+    "stray_directory_name",
 ]
 
 LOG: Final = ".log"
@@ -49,6 +52,8 @@ DELETED: Final = ".deleted"
 SWAP: Final = ".swap"
 
 _DELETE: Final = "-delete"
+_FUTURE: Final = "-future"
+_STRAY: Final = "-stray"
 _LONGEST_NAME: Final = 255
 
 _NUMBERED = re.compile(r"([0-9]{20})(\.[a-z]+)", re.ASCII)
@@ -95,9 +100,28 @@ def deleted_directory_name(topic: str, partition: int, unique: str) -> str:
     return f"{topic[: _LONGEST_NAME - len(suffix)]}{suffix}"
 
 
+def stray_directory_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name that the folder of a partition gets which belongs nowhere."""
+    suffix = f"-{partition}.{unique}{_STRAY}"
+    return f"{topic[: _LONGEST_NAME - len(suffix)]}{suffix}"
+
+
+def future_directory_name(topic: str, partition: int, unique: str) -> str:
+    """Return the name of the folder to which a partition is copied that moves.
+
+    It is not cut (Kafka ``LocalLog.logFutureDirName``).
+    """
+    return f"{topic}-{partition}.{unique}{_FUTURE}"
+
+
 def parse_deleted_directory(name: str) -> TopicPartition | None:
     """Return whose log is in a ``-delete`` folder; None for other names. See below."""
     return parse_retired_directory(name) if name.endswith(_DELETE) else None
+
+
+def parse_future_directory(name: str) -> TopicPartition | None:
+    """Return whose log is copied to a ``-future`` folder; None for other names. See below."""
+    return parse_retired_directory(name) if name.endswith(_FUTURE) else None
 
 
 def parse_retired_directory(name: str) -> TopicPartition | None:

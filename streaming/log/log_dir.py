@@ -10,9 +10,13 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import find_offset_checkpoint
+from kafkalog.checkpoints.state_file import names_nodes
+from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.local_paths import NodePlace
 from kafkalog.files.places import as_path
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.stalling import at
 from kafkalog.files.system import system
 from kafkalog.model import CLUSTER_METADATA_TOPIC, TopicPartition
 from kafkalog.streaming.log.files import (
@@ -22,19 +26,30 @@ from kafkalog.streaming.log.files import (
     parse_retired_directory,
 )
 from kafkalog.streaming.log.nearby import log_dirs_near
+from kafkalog.streaming.log.replica_folders import folders_by_node, leader_folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from kafkalog.checkpoints.voters import Voters
     from kafkalog.files.remote_path import RemoteEntry
 
-__all__ = ["LogDirs", "PartitionDirectory", "choose_directory", "entries_of"]
+__all__ = [
+    "LogDirs",
+    "PartitionDirectory",
+    "choose_directory",
+    "entries_of",
+    "partitions_by_node",
+]
 
 _LOGGER = logging.getLogger("kafkalog.log")
 
 _RESTS_SECONDS: Final = (0.01, 0.03, 0.1, 0.2, 0.4, 0.8, 1.6)
 """Between listings. A broker makes one rename durable before it does the next."""
+
+_AVOIDED_SECONDS: Final = 30.0
+"""How long a node on which a read has failed comes after others."""
 
 
 class PartitionDirectory(NamedTuple):
@@ -56,10 +71,29 @@ class LogDirs:
     then the folder around it. A folder that awaits deletion, moves or belongs nowhere is read if it
     is named itself. What the folder around it says of its partition is about another one by then.
     Every call looks again.
+
+    Where the directories are those of a replicated set, each partition is where its leader has it,
+    or another replica in sync if that is away.
     """
 
-    def __init__(self, paths: Iterable[str | Path]) -> None:
-        self.paths = [as_path(path) for path in paths]
+    def __init__(
+        self,
+        paths: Iterable[str | Path],
+        *,
+        are_of_one_node: bool = False,
+        prefers: Callable[[Path], bool] = lambda _: True,
+    ) -> None:
+        """List nothing yet.
+
+        ``are_of_one_node``: all partitions count that lie there, in sync or not. Of the nodes of a
+        replicated set those come first whose directories ``prefers`` takes.
+        """
+        places = list(paths)
+        self._has_nodes = any(isinstance(place, NodePlace) for place in places)
+        self._are_of_one_node = are_of_one_node
+        self._prefers = prefers
+        self._avoided: dict[Path, float] = {}
+        self.paths = [as_path(path) for path in places]
         self._listed: dict[Path, _Listing] = {}
         self._found: dict[TopicPartition, PartitionDirectory] = {}
 
@@ -80,6 +114,8 @@ class LogDirs:
         Returns:
             their folders. The very same dictionary comes again as long as these are the same.
         """
+        if self.is_replicated and self._find_of_nodes():
+            return self._found
         for rest in (*_RESTS_SECONDS, None):
             listed = self._list(self._listed)
             if _is_same(listed, self._listed):
@@ -92,11 +128,53 @@ class LogDirs:
             if twice:
                 raise LogDirectoryError(
                     f"{twice[0].topic_partition} lives in {twice[0].path} and in {twice[1].path}: "
-                    "a partition has one folder; move one of them away"
+                    "a partition has one folder. If `kafkalog reassign` was cut off, `kafkalog "
+                    "recover` keeps the right one; else move one of them away"
                 )
             self._found, self._listed = found, listed
             break
         return self._found
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether the directories are those of the nodes of a replicated set, or some of them."""
+        if self._are_of_one_node:
+            return False
+        return self._has_nodes or any(
+            names_nodes(path) for path in self.paths if not isinstance(path, RemotePath)
+        )
+
+    def avoid(self, folder: Path) -> bool:
+        """Take other replicas than those in the log directory ``folder``, which failed.
+
+        Returns whether that may help: not where nothing is replicated, nor while ``folder`` is
+        avoided already, and was taken since there is no other one.
+        """
+        now = system.monotonic()
+        if now < self._avoided.get(folder, now) or not self.is_replicated:
+            return False
+        self._avoided[folder] = now + _AVOIDED_SECONDS
+        return True
+
+    def _find_of_nodes(self) -> bool:
+        """Find the folders that count of a replicated set; returns whether this is one."""
+        voters = find_voters(self.paths)
+        if voters is None:
+            return False
+        by_node = partitions_by_node(voters.live)
+        found = leader_folders(voters.newest, by_node, lambda node: self._rank(voters, node))
+        if found != self._found:
+            self._found = found
+        return True
+
+    def _rank(self, voters: Voters, node: int) -> int:
+        """Return how much worse a node is: one whose state is old may have been away."""
+        now, folders = system.monotonic(), voters.live[node].values()
+        return (
+            4 * any(now < self._avoided.get(folder, now) for folder in folders)
+            + 2 * (voters.sequence_of(node) < voters.newest.sequence)
+            + (not all(self._prefers(folder) for folder in folders))
+        )
 
     def _list(self, known: Mapping[Path, _Listing]) -> dict[Path, _Listing]:
         return {path: _listing_of(path, known.get(path)) for path in self.paths}
@@ -144,10 +222,23 @@ class LogDirs:
         """Count live and future partitions in each directory, in the order of the paths."""
         counts = dict.fromkeys(self.paths, 0)
         for path in self.paths:
-            counts[path] = sum(
-                entry.is_dir() and _counts_as_partition(entry.name) for entry in entries_of(path)
-            )
+            with at(path):
+                counts[path] = sum(
+                    entry.is_dir() and _counts_as_partition(entry.name)
+                    for entry in entries_of(path)
+                )
         return counts
+
+
+def partitions_by_node(
+    nodes: Mapping[int, Mapping[str, Path]],
+) -> dict[int, dict[TopicPartition, PartitionDirectory]]:
+    """Find the partitions of each node; one whose directories cannot be listed is left out."""
+    return folders_by_node(nodes, _partitions_of_one_node)
+
+
+def _partitions_of_one_node(folders: Collection[Path]) -> dict[TopicPartition, PartitionDirectory]:
+    return LogDirs(folders, are_of_one_node=True).partitions()
 
 
 def choose_directory(counts: Mapping[Path, int]) -> Path:

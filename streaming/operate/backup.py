@@ -5,6 +5,10 @@ A set that our sink writes
     changes any more. So much is copied while writers continue. The last pass runs under the locks
     and copies what has come since, then the commit state. The copy is the set at that moment.
 
+A replicated set
+    is copied likewise, each partition once, into one folder
+    (:mod:`~kafkalog.streaming.operate.replica_backup`). The copy is a set of one node.
+
 A directory that a broker has, or had
     is only read. Its checkpoint files are read first, and written last: every log reaches at least
     as far as its high watermark says. Each partition is of a moment of its own.
@@ -34,22 +38,25 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
+from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.operate.folder_copy import FolderCopy
+from kafkalog.streaming.operate.replica_backup import NodesCopy
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.store.locks import check_no_broker
 from kafkalog.streaming.store.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.session import Session, existing
+from kafkalog.streaming.store.session import Session, existing, opened_set
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Backup", "DirectoryBackup", "back_up"]
 
+_HOLDER: Final = "kafkalog backup"
 _PASSES: Final = 5
 _SMALL_BYTES: Final = 64 << 20
 """So much is copied while writers wait."""
@@ -97,8 +104,9 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     """Copy log directories into ``target``, which is made, or empty.
 
     The copy of one log directory is ``target`` itself; of several they are its folders ``1``,
-    ``2``, …, in the order of ``paths``. An unfinished commit is taken back first, as the next
-    writer would. Staged files are left out, as is what a salvage has kept.
+    ``2``, …, in the order of ``paths``. Of a replicated set it is ``target`` itself. An unfinished
+    commit is taken back first, as the next writer would. Staged files are left out, as is what a
+    salvage has kept.
 
     Args:
         paths: all log directories of the set.
@@ -112,6 +120,8 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     """
     policy = SetPolicy.of_upkeep(wait_ms)
     sources = [Path(os.path.realpath(path)) for path in existing(paths)]
+    if find_voters(sources) is not None:
+        return _back_up_nodes(sources, target, policy)
     is_ours = _is_ours(sources, policy)
     if is_ours:
         with _session(sources, policy) as session:
@@ -126,8 +136,28 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     return Backup(tuple(done), is_ours)
 
 
-def _targets(sources: Sequence[Path], target: str) -> list[Path]:
-    """Make the folders for the copies."""
+def _back_up_nodes(sources: Sequence[Path], target: str, policy: SetPolicy) -> Backup:
+    with opened_set(sources, policy, holder=_HOLDER, knows_nodes=True):
+        pass  # else nothing is made
+    (root,) = _targets(sources, target, is_one=True)
+    copy = NodesCopy(sources, root, policy)
+    for _ in range(_PASSES):
+        before = copy.copied_bytes
+        copy.bring_up_to_date()
+        if copy.copied_bytes - before < _SMALL_BYTES:
+            break
+    files = copy.end()
+    for each in copy.copies:
+        each.sync()
+    copy.write_checkpoints()
+    _open_to_all(root, files)
+    parts = sorted(copy.copies, key=lambda each: each.source)
+    done = (DirectoryBackup(each.source, root, each.partitions, each.bytes) for each in parts)
+    return Backup(tuple(done), at_one_moment=True)
+
+
+def _targets(sources: Sequence[Path], target: str, *, is_one: bool = False) -> list[Path]:
+    """Make the folders for the copies: one for each source, or for all of them."""
     root = Path(os.path.realpath(target))
     for source in sources:
         if root.is_relative_to(source) or source.is_relative_to(root):
@@ -142,7 +172,7 @@ def _targets(sources: Sequence[Path], target: str) -> list[Path]:
             raise LogDirectoryError(f"{root.parent}: there is no such folder")
         make_directory(root)
         fsync_directory(root.parent)
-    if len(sources) == 1:
+    if is_one or len(sources) == 1:
         targets = [root]
     else:
         targets = [root / str(number) for number in range(1, len(sources) + 1)]
@@ -172,7 +202,7 @@ def _is_ours(sources: Sequence[Path], policy: SetPolicy) -> bool:
 
 
 def _session(sources: Sequence[Path], policy: SetPolicy) -> Session:
-    return Session(sources, policy, holder="kafkalog backup")
+    return Session(sources, policy, holder=_HOLDER)
 
 
 def _broker_holds(folder: Path, wait_ms: int) -> bool:
@@ -233,7 +263,11 @@ def _root_files(folder: Path, *names: str) -> _RootFiles:
 def _finish(copy: FolderCopy, files: _RootFiles) -> None:
     """Make the copy durable, then let it be used."""
     copy.sync()
+    _open_to_all(copy.target, files)
+
+
+def _open_to_all(target: Path, files: _RootFiles) -> None:
     for name, content in files.items():
-        write_atomically(copy.target / name, content)
-    let_brokers_in(copy.target)
-    fsync_directory(copy.target)
+        write_atomically(target / name, content)
+    let_brokers_in(target)
+    fsync_directory(target)

@@ -8,6 +8,9 @@
 
 Cut off before step 4, nothing has changed. In it, the groups that are in place stay, and the next
 round cleans the same part again.
+
+Of a replicated set the log of the leader is cleaned. Each session puts copies in place on all
+replicas in sync, too (:mod:`~kafkalog.streaming.operate.replaced_segments`).
 """
 
 from __future__ import annotations
@@ -36,6 +39,7 @@ from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.segments import retrying
 from kafkalog.streaming.log.swap import bring_in, replace_segments
 from kafkalog.streaming.operate.old_segments import KnownLog, opened_logs
+from kafkalog.streaming.operate.replaced_segments import replacing_on_all
 from kafkalog.streaming.store.cleaner_lock import CleanerLock
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.policy import WAIT_MS
@@ -50,6 +54,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.clean.cleanable import Cleanable
     from kafkalog.streaming.clean.cleaner import CleanedGroup, CleanedLog
     from kafkalog.streaming.clean.grouping import SourceSegment
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["CleanedPartition", "CleaningTask", "clean_partition", "is_due", "look_at"]
@@ -166,7 +171,7 @@ def clean_partition(
     if where is None:
         raise _gone(task)
     with CleanerLock.of(where.log_dir, task.topic_partition, holder=_HOLDER) as lock:
-        return _Cleaning(task, lock, progress).run()
+        return _Cleaning(task, lock, where, progress).run()
 
 
 def _gone(task: CleaningTask) -> UnknownTopicOrPartitionError:
@@ -178,10 +183,15 @@ def _gone(task: CleaningTask) -> UnknownTopicOrPartitionError:
 
 class _Cleaning:
     def __init__(
-        self, task: CleaningTask, lock: CleanerLock, progress: Callable[[int], object]
+        self,
+        task: CleaningTask,
+        lock: CleanerLock,
+        where: PartitionDirectory,
+        progress: Callable[[int], object],
     ) -> None:
         self._task = task
         self._lock = lock
+        self._where = where
         self._progress = progress
         self._config = LogConfig.of_topic(task.settings)
 
@@ -234,6 +244,7 @@ class _Cleaning:
             allows_broker=task.allows_broker,
             dry_run=False,
             wait_ms=task.wait_ms,
+            knows_nodes=True,
         )
 
     def _known(self, log_set: LogSet) -> KnownLog:
@@ -242,6 +253,8 @@ class _Cleaning:
         log = None if where is None else KnownLog.of(log_set.state, where, BrokerMarks())
         if log is None or log.key != self._task.key:
             raise _gone(self._task)
+        if log_set.state.is_replicated and log.where.path != self._where.path:
+            raise _gone(self._task)  # it has got another leader
         return log
 
     @shielded
@@ -277,16 +290,17 @@ class _Cleaning:
             now = self._known(log_set)
             if now.where != log.where:
                 raise _gone(self._task)
-            for group in groups:
-                check_interrupt()
-                log_set.check_current()
-                self._lock.verify()
-                if _is_there(now, group.sources):
-                    _swap(now.where.path, group)
-                    counts[0] += len(group.sources)
-                    counts[1] += len(group.segments)
-            if clean_to is not None:
-                self._note(log, clean_to)
+            with replacing_on_all(log_set, now, _span(now, groups)):
+                for group in groups:
+                    check_interrupt()
+                    log_set.check_current()
+                    self._lock.verify()
+                    if _is_there(now, group.sources):
+                        _swap(now.where.path, group)
+                        counts[0] += len(group.sources)
+                        counts[1] += len(group.segments)
+                if clean_to is not None:
+                    self._note(log, clean_to)
 
     def _note(self, log: KnownLog, clean_to: int) -> None:
         where = log.where
@@ -294,6 +308,15 @@ class _Cleaning:
         if known.get(where.topic_partition) != clean_to:
             offsets = {where.topic_partition: clean_to}
             write_offset_checkpoint(where.log_dir, CLEANER_OFFSET, offsets)
+
+
+def _span(log: KnownLog, groups: Sequence[CleanedGroup]) -> tuple[int, int] | None:
+    """Return the offsets between which segments are replaced; None where there are none."""
+    if not groups:
+        return None
+    last = groups[-1].sources[-1].base_offset
+    after = (each.base_offset for each in log.segments if each.base_offset > last)
+    return groups[0].sources[0].base_offset, min(after, default=log.state.log_end)
 
 
 def _is_there(log: KnownLog, sources: Sequence[SourceSegment]) -> bool:

@@ -31,6 +31,7 @@ from kafkalog.streaming.operate.old_segments import logs_of_ours, opened_logs
 from kafkalog.streaming.operate.retain import Deleted, retain_set
 from kafkalog.streaming.store.cleaner_lock import CleanerBusyError, remove_orphans
 from kafkalog.streaming.store.policy import WAIT_MS
+from kafkalog.streaming.store.session import places
 from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def plan_compaction(
             plan.clean.append(found)
             continue
         task = CleaningTask(
-            tuple(map(str, paths)),
+            places(paths),
             log.where.topic_partition,
             log.key,
             settings,
@@ -202,7 +203,8 @@ def _logs(
         plan.set_id, plan.removed = log_set.state.set_id, log_set.removed
         _check_known(log_set, wanted)
         for folder in () if dry_run else log_set.directories:
-            remove_orphans(folder)
+            with log_set.node.working_at(folder):
+                remove_orphans(folder)
         for log in logs_of_ours(
             log_set, wanted.concerns, plan.left_alone, plan.problems, ends_swaps=not dry_run
         ):
@@ -231,6 +233,7 @@ def _opened(
         allows_broker=wanted.allows_broker,
         dry_run=dry_run,
         wait_ms=wanted.wait_ms,
+        knows_nodes=True,
     )
 
 

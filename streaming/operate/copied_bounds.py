@@ -18,7 +18,7 @@ from kafkalog.streaming.commit.copied_ends import CopiedEnd
 from kafkalog.streaming.operate.retain import delete_records
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy, TopicPolicy
-from kafkalog.streaming.store.session import check_written, existing
+from kafkalog.streaming.store.session import check_written, existing, refuse_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,6 +67,7 @@ def set_bounds(
     _check(bounds)
     directories = existing(paths)
     check_written(directories)
+    refuse_nodes(directories, "a copy with the bounds of its original")
     plan = CommitPlan(
         directories=tuple(directories),
         planned_ms=system.time_ns() // 1_000_000,

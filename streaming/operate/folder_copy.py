@@ -32,7 +32,7 @@ from kafkalog.streaming.log.files import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
     from pathlib import Path
 
 __all__ = ["FolderCopy", "LogSizes"]
@@ -62,6 +62,11 @@ class FolderCopy:
         self.bytes = 0
         self._copied: dict[tuple[str, str], _Copied] = {}
         self._folders: set[str] = set()
+        self._only: Container[str] | None = None
+
+    def take_only(self, names: Container[str]) -> None:
+        """Copy these folders alone from now on."""
+        self._only = names
 
     @property
     def partitions(self) -> int:
@@ -112,6 +117,8 @@ class FolderCopy:
         for path in sorted(self.source.iterdir()):
             folder = path.name
             if parse_partition_directory(folder) is None or not path.is_dir():
+                continue
+            if self._only is not None and folder not in self._only:
                 continue
             try:
                 entries = sorted(os.scandir(path), key=lambda entry: entry.name)

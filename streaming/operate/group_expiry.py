@@ -77,14 +77,20 @@ def expire_positions(
         KafkaLogError, OSError: groups cannot be read, or nothing was published.
     """
     with opened_logs(
-        paths, "kafkalog maintain", allows_broker=allows_broker, dry_run=False, wait_ms=wait_ms
+        paths,
+        "kafkalog maintain",
+        allows_broker=allows_broker,
+        dry_run=False,
+        wait_ms=wait_ms,
+        knows_nodes=True,
     ) as log_set:
         now_ms = system.time_ns() // 1_000_000
         note = min(log_set.members.items())[1] / EXPIRY_NOTE
         look = _Look(now_ms, retention_ms, _read(note))
         commit_of_groups(log_set, records_of_groups(log_set, look.expired, now_ms), now_ms)
         if look.waiting != look.seen:
-            write_atomically(note, json.dumps(look.waiting).encode())
+            with log_set.node.working_at(note.parent):
+                write_atomically(note, json.dumps(look.waiting).encode())
     return look.said
 
 
@@ -158,5 +164,5 @@ def _read(note: Path) -> dict[str, _Found]:
     try:
         found = json.loads(read_regular(note, limit=_LONGEST_NOTE))
         return {str(name): (int(since), int(first)) for name, (since, first) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}

@@ -36,6 +36,9 @@ from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.operate.broker_settings import changed_settings, with_broker_settings
 from kafkalog.streaming.operate.groups import empty_groups
+from kafkalog.streaming.operate.lent_nodes import is_replicated, named_metadata
+from kafkalog.streaming.operate.node_handover import hand_over_nodes
+from kafkalog.streaming.operate.node_takeover import take_over_nodes
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
@@ -75,6 +78,7 @@ def hand_over(
     topic_ids: Mapping[str, str] | None = None,
     cluster_id: str | None = None,
     node_id: int | None = None,
+    cluster_metadata: Sequence[str] = (),
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Upkeep:
@@ -89,6 +93,8 @@ def hand_over(
         topic_ids: the ids that the cluster gave to topics, by name; others keep theirs.
         cluster_id: with ``node_id``: write a ``meta.properties`` where there is none.
         node_id: the broker's.
+        cluster_metadata: of a replicated set: directories with copies of the cluster's metadata
+            log, which tells ids there; see :mod:`~kafkalog.streaming.operate.node_handover`.
         dry_run: whether to say only what would be done, and change nothing.
         wait_ms: how long to wait for a writer of ours.
 
@@ -98,24 +104,42 @@ def hand_over(
         KafkaLogError: see :func:`~kafkalog.streaming.operate.recover.recover`.
     """
     check_identity(cluster_id, node_id)
+    given = {"topic_id": topic_ids or None, "cluster_id": cluster_id, "node_id": node_id}
+    if is_replicated(directories := existing(paths), given, cluster_metadata):
+        metadata = named_metadata(cluster_metadata)
+        return hand_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
+    return _hand_over_one(
+        directories, topic_ids or {}, cluster_id, node_id, dry_run=dry_run, wait_ms=wait_ms
+    )
+
+
+def _hand_over_one(
+    directories: Sequence[Path],
+    topic_ids: Mapping[str, str],
+    cluster_id: str | None,
+    node_id: int | None,
+    *,
+    dry_run: bool,
+    wait_ms: int,
+) -> Upkeep:
+    """Do so with a set that is not replicated."""
     begun = Upkeep()
 
     def look(log_set: LogSet) -> None:
         refuse_another_identity(log_set.directories, cluster_id, node_id)
         begun.look(mends=not dry_run)(log_set)
 
-    with _written(paths, look, wait_ms, dry_run=dry_run) as log_set:
-        done = _ready(log_set, begun, topic_ids or {}, dry_run=dry_run)
+    with _written(directories, look, wait_ms, dry_run=dry_run) as log_set:
+        done = _ready(log_set, begun, topic_ids, dry_run=dry_run)
         for folder in () if done.problems else log_set.directories:
             _give(folder, done, cluster_id, node_id, dry_run=dry_run)
         return done
 
 
 def _written(
-    paths: Sequence[str], look: Condition, wait_ms: int, *, dry_run: bool
+    directories: Sequence[Path], look: Condition, wait_ms: int, *, dry_run: bool
 ) -> AbstractContextManager[LogSet]:
     """Open a set that our sink wrote."""
-    directories = existing(paths)
     check_written(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
     return opened_set(directories, policy, look, holder="kafkalog handover", dry_run=dry_run)
@@ -166,6 +190,7 @@ def take_over(
     paths: Sequence[str],
     *,
     aborts_open: bool = False,
+    cluster_metadata: Sequence[str] = (),
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
 ) -> Upkeep:
@@ -180,16 +205,28 @@ def take_over(
 
     With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
     that will not start again, and end them. With ``dry_run`` nothing is changed, nor locked.
+    ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
 
     Raises:
         LogDirectoryError: the broker is still running.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
+    given = {"abort_open_transactions": aborts_open or None}
+    if is_replicated(directories := existing(paths), given, cluster_metadata):
+        metadata = named_metadata(cluster_metadata)
+        return take_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
+    return _take_over_one(directories, aborts_open=aborts_open, dry_run=dry_run, wait_ms=wait_ms)
+
+
+def _take_over_one(
+    directories: Sequence[Path], *, aborts_open: bool, dry_run: bool, wait_ms: int
+) -> Upkeep:
+    """Do so with a set that is not replicated, or that is none yet."""
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
     begun = Upkeep()
     look = begun.look(mends=not dry_run)
     with opened_set(
-        existing(paths), policy, look, holder="kafkalog takeover", dry_run=dry_run
+        directories, policy, look, holder="kafkalog takeover", dry_run=dry_run
     ) as log_set:
         if dry_run:
             return _previewed(log_set, begun, aborts_open=aborts_open)

@@ -243,6 +243,17 @@ class KnownLog:
             return self.state.log_end
         return self.segments[gone.segments].base_offset
 
+    def shared(self, other: KnownLog, gone: Expired) -> int:
+        """Return how many segments of another replica go where ``gone`` has expired of this one.
+
+        A segment goes that ends by the first one that is left; the active one only if both roll.
+        """
+        if not gone.segments:
+            return 0
+        first, bases = self._first_left(gone), [each.base_offset for each in other.segments]
+        ends = [*bases[1:], self.state.log_end] if gone.rolls else bases[1:]
+        return sum(end <= first for end in ends)
+
     def retire(self, gone: Expired) -> None:
         """Rename the files of what has expired. REQUIRES: the log start above it is published."""
         if self.segments:
@@ -297,7 +308,13 @@ def refuse_broker_directory(log_dir: Path) -> None:
 
 
 def opened_logs(
-    paths: Sequence[str], holder: str, *, allows_broker: bool, dry_run: bool, wait_ms: int
+    paths: Sequence[str],
+    holder: str,
+    *,
+    allows_broker: bool,
+    dry_run: bool,
+    wait_ms: int,
+    knows_nodes: bool = False,
 ) -> AbstractContextManager[LogSet]:
     """Open a set that our sink wrote, for whoever deletes or compacts by the settings of topics.
 
@@ -309,7 +326,12 @@ def opened_logs(
     check_written(directories)
     policy = SetPolicy.of_upkeep(wait_ms)
     return opened_after_broker(
-        directories, policy, holder, allows_broker=allows_broker, dry_run=dry_run
+        directories,
+        policy,
+        holder,
+        allows_broker=allows_broker,
+        dry_run=dry_run,
+        knows_nodes=knows_nodes,
     )
 
 
@@ -320,8 +342,12 @@ def opened_after_broker(
     *,
     allows_broker: bool,
     dry_run: bool,
+    knows_nodes: bool = False,
+    deletes: str | None = None,
 ) -> AbstractContextManager[LogSet]:
     """Open a set that no broker had last, unless that is allowed; a loss of power is told first.
+
+    ``deletes`` is a topic that goes next.
 
     Raises:
         LogDirectoryError: a broker had one of the directories.
@@ -333,4 +359,12 @@ def opened_after_broker(
     def look(log_set: LogSet) -> None:
         refuse_os_loss(log_set, mends=not dry_run)
 
-    return opened_set(directories, policy, look, holder=holder, dry_run=dry_run)
+    return opened_set(
+        directories,
+        policy,
+        look,
+        holder=holder,
+        dry_run=dry_run,
+        knows_nodes=knows_nodes,
+        deletes=deletes,
+    )

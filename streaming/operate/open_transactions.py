@@ -25,7 +25,8 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, fsync_file, sync
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.append.appender import PartitionAppender
+from kafkalog.streaming.log.append.source import BufferSource
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, TXN_INDEX, file_name
 from kafkalog.streaming.log.index.txn import TXN_ENTRY, AbortedTransaction, TxnIndex

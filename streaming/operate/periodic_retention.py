@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LockTimeoutError
 from kafkalog.files.shield import shielded_rest
+from kafkalog.files.stalling import outlast
 from kafkalog.files.system import remembered
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.old_segments import refuse_broker_directory
@@ -61,13 +62,20 @@ def retain_if_due(directories: Sequence[Path], policy: SetPolicy, interval_ms: i
 
 @shielded_rest
 def _round(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
+    outlast(lambda: _retain(rounds, directories, policy), directories, policy.lag_ms)
+
+
+@shielded_rest
+def _retain(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> None:
     state = load_committed(directories).state
     if state is None or not any(_concerned(topic) for topic in state.topics.values()):
         return
     for folder in directories:
         refuse_broker_directory(folder)
     at_once = replace(policy, wait_ms=0)
-    with opened_set(directories, at_once, refuse_os_loss, holder="retention") as log_set:
+    with opened_set(
+        directories, at_once, refuse_os_loss, holder="retention", knows_nodes=True
+    ) as log_set:
         chosen = rounds.chosen(directories, _partitions(log_set.state), _MOST_PARTITIONS)
         keys = frozenset(chosen)
         _tell(retain_set(log_set, config={}, concerns=keys.__contains__))

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
@@ -23,6 +25,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
+from kafkalog.streaming.operate.node_order import bring_nodes_in_order
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.guard import unfinished_salvage
@@ -112,6 +115,9 @@ def recover(
     ``accept_os_loss`` logs end where a loss of power has left the records of ``flush=os``. With
     ``dry_run`` nothing is changed, nor locked.
 
+    Of a replicated set what a majority holds prepared is finished first, and all replicas whose
+    nodes are there are brought in sync.
+
     Raises:
         LogDirectoryError: a path is no log directory that the sink wrote, or a broker holds it.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
@@ -121,11 +127,16 @@ def recover(
     policy = SetPolicy.of_upkeep(wait_ms)
     begun = Upkeep()
     look = begun.look(accepts_os_loss=accept_os_loss, mends=not dry_run)
-    with opened_set(
-        directories, policy, look, holder="kafkalog recover", dry_run=dry_run
-    ) as log_set:
+    before = find_voters(directories)
+    opened = partial(opened_set, directories, policy, look, holder="kafkalog recover")
+    with opened(dry_run=dry_run, knows_nodes=True, copies_all=True) as log_set:
         preview = Preview(log_set) if dry_run else None
+        nodes = Upkeep()
+        if before is not None:  # first: who leads may be damaged
+            bring_nodes_in_order(log_set, before, nodes, dry_run=dry_run)
         done = put_in_order(log_set, begun, resets_log_start=reset_log_start, preview=preview)
+        done.written += nodes.written
+        done.problems += nodes.problems
         report_lost(log_set, done)
         return done
 

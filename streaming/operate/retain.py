@@ -101,7 +101,12 @@ def retain(
     """
     LogConfig.from_mapping(config or {})
     with opened_logs(
-        paths, "kafkalog retain", allows_broker=allows_broker, dry_run=dry_run, wait_ms=wait_ms
+        paths,
+        "kafkalog retain",
+        allows_broker=allows_broker,
+        dry_run=dry_run,
+        wait_ms=wait_ms,
+        knows_nodes=True,
     ) as log_set:
         check_known(log_set.state, log_set.directories, topic)
         return retain_set(
@@ -173,6 +178,7 @@ def delete_records(
         allows_broker=allows_broker,
         dry_run=False,
         wait_ms=wait_ms,
+        knows_nodes=True,
     ) as log_set:
         logs = _named(log_set, offsets)
         for log in logs.values() if heeds_policy else ():

@@ -62,7 +62,7 @@ from kafkalog.streaming.store.ends.rule import committed_end
 from kafkalog.streaming.store.guard import note_salvage, salvage_is_over, unfinished_salvage
 from kafkalog.streaming.store.partition_states import ended_at
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.session import Session, existing
+from kafkalog.streaming.store.session import Session, existing, refuse_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -143,6 +143,7 @@ def salvage(
     if not names:
         state = load_committed(directories).state
         return _shown(_looked_at(directories, wanted, state))
+    refuse_nodes(directories, "kafkalog salvage")
     with Session(directories, policy, holder="kafkalog salvage") as session:
         is_ours = any(load_state(folder) is not None for folder in directories)
         log_set = session.open() if is_ours else None

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.commit.left_to_system import make_shortened_durable
-from kafkalog.streaming.store.log_starts import LogStarts, move_log_starts
+from kafkalog.streaming.log.log_dir import partitions_by_node
+from kafkalog.streaming.operate.old_segments import KnownLog
+from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.log_starts import LogStarts, end_move, move_log_starts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
-    from kafkalog.streaming.operate.old_segments import KnownLog
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.retention import Expired
 
@@ -78,6 +81,7 @@ def shorten(log_set: LogSet, gone: Sequence[Gone], problems: list[str]) -> list[
     """
     gone = _ready(gone, problems)
     done = [shortened(each) for each in gone]
+    gone = [*gone, *_ready_replicas(log_set, gone)]
     starts: LogStarts = {}
     for log, what in gone:
         if what.log_start > log.bounds.log_start:
@@ -86,8 +90,38 @@ def shorten(log_set: LogSet, gone: Sequence[Gone], problems: list[str]) -> list[
         _publish(log_set, starts, gone, problems)
     for log, what in gone:
         log_set.verify_locks()
-        log.retire(what)
+        with log_set.node.working_at(log.where.log_dir):
+            log.retire(what)
     return done
+
+
+def _ready_replicas(log_set: LogSet, gone: Sequence[Gone]) -> list[Gone]:
+    """Let the other replicas in sync continue as their leaders do; a node that fails is out."""
+    ready: list[Gone] = []
+    for each in gone:
+        for where in _replicas_of(log_set, each.log):
+            with log_set.node.working_at(where.log_dir):
+                log = KnownLog.of(log_set.state, where, BrokerMarks())
+                if log is None or not log.segments:
+                    continue
+                log.check_end()  # it may be an older copy
+                follower = Gone(log, each.what._replace(segments=each.log.shared(log, each.what)))
+                if each.what.rolls:
+                    _with_room(log.roll, [*gone, *ready])
+                log.keep_producers(follower.what)
+                ready.append(follower)
+    return ready
+
+
+def _replicas_of(log_set: LogSet, log: KnownLog) -> Iterator[PartitionDirectory]:
+    """Find the folders of the other replicas in sync of a partition."""
+    if not log_set.state.is_replicated:
+        return
+    isr = log.topic.replicas[log.number].isr
+    for node, folders in partitions_by_node(log_set.node.nodes()).items():
+        where = folders.get(log.where.topic_partition)
+        if node in isr and where is not None and where != log.where:
+            yield where
 
 
 def _ready(gone: Sequence[Gone], problems: list[str]) -> list[Gone]:
@@ -118,9 +152,11 @@ def _publish(log_set: LogSet, starts: LogStarts, gone: Sequence[Gone], problems:
     before = log_set.state.stamp
 
     def move() -> None:
-        if log_set.state.stamp == before:
-            make_shortened_durable(log_set, starts)
-            move_log_starts(log_set, starts)
+        if log_set.state.stamp != before:  # published, and there was no room for the checkpoints
+            end_move(log_set, starts)
+            return
+        make_shortened_durable(log_set, starts)
+        move_log_starts(log_set, starts)
 
     try:
         _with_room(move, gone)

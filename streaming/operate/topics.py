@@ -8,6 +8,8 @@ topic is deleted: :mod:`~kafkalog.streaming.store.deletion`.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
@@ -17,23 +19,23 @@ from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
-from kafkalog.model import MAX_OFFSET
+from kafkalog.model import MAX_OFFSET, listed
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote, understood
+from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.operate.groups import forget_positions
 from kafkalog.streaming.operate.old_segments import opened_after_broker
 from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
-from kafkalog.streaming.store.session import check_written, ensure_set, existing, named
+from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
@@ -69,6 +71,7 @@ def create(
     partitions: int = 1,
     config: Mapping[str, str] | None = None,
     starts: Mapping[int, int] | None = None,
+    replication_factor: int | None = None,
     allows_broker: bool = False,
     dry_run: bool = False,
 ) -> Altered:
@@ -79,6 +82,7 @@ def create(
         topic: its name.
         partitions: how many it gets.
         config: its settings, by Kafka's names.
+        replication_factor: how many replicas each has on a set of several nodes.
         starts: the first offsets of partitions that do not begin at 0, as those of a copy.
         allows_broker: whether to do so though a broker had the directories last.
         dry_run: whether to say only what would be done, and change nothing.
@@ -88,20 +92,30 @@ def create(
         InvalidTopicError, RowError: a name that no topic may have, or that Kafka has for itself.
         KafkaLogError: the directories are no whole set, or somebody else holds them.
     """
-    given = dict(config or {})
+    given, first = dict(config or {}), _starts(partitions, starts or {})
     _check_asked(topic, partitions, given)
-    first = _starts(partitions, starts or {})
     if not dry_run:
         _ensure(paths, allows_broker=allows_broker)
-    with _opened(
-        paths, "kafkalog create", allows_broker=allows_broker, dry_run=dry_run, starts=True
-    ) as log_set:
+    opened = partial(_opened, paths, "kafkalog create", starts=True)
+    with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
         wanted = _catalog(log_set, TopicPolicy(partitions=partitions, settings=given)).topic(topic)
         if wanted.exists:
-            raise OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
+            raise _there_already(log_set, topic)
         if not dry_run:
-            _make(log_set, wanted, first)
+            _make(log_set, wanted, first, replication_factor)
         return Altered(log_set.state.set_id, topic, 0, partitions, {}, given)
+
+
+def _there_already(log_set: LogSet, topic: str) -> OptionError:
+    """Return why a topic cannot be made: it is there, or folders of its partitions are."""
+    found = [each for key, each in sorted(log_set.partitions().items()) if key.topic == topic]
+    if not found or any(LogSegments.of(each.path) for each in found):
+        return OptionError(f"topic {topic!r} exists. `kafkalog alter` changes it")
+    folders = listed([str(each.path) for each in found])
+    return OptionError(
+        f"topic {topic!r} is not created: {folders} is there already, without a .log file in it. "
+        "Remove it if it is nobody's, or append to the topic, which begins there"
+    )
 
 
 def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -> None:
@@ -112,8 +126,9 @@ def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -
 
 
 def _ensure(paths: Sequence[str], *, allows_broker: bool) -> None:
-    folders = named(paths)
-    ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(folders)))
+    folders = places(paths)
+    allowed = allows_broker or _are_ours([Path(folder) for folder in folders])
+    ensure_set(folders, SetPolicy(allows_broker=allowed))
 
 
 def _starts(partitions: int, given: Mapping[int, int]) -> dict[int, int]:
@@ -198,7 +213,7 @@ def delete(
     """Delete a topic with all of its records, and the positions of groups in it.
 
     It is gone for readers and writers at once. If this is cut off, whoever opens the directories
-    next removes the rest.
+    next removes the rest. Its folders may be gone: a commit to it that was cut off is given up.
 
     Args:
         paths: all log directories of the set.
@@ -214,7 +229,8 @@ def delete(
             somebody else holds them.
     """
     check_writable(topic, allow_internal=False)
-    with _opened(paths, "kafkalog delete", allows_broker=allows_broker, dry_run=dry_run) as log_set:
+    opened = partial(_opened, paths, "kafkalog delete", deletes=topic)
+    with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
         keys = [key for key, known in log_set.state.topics.items() if known.name == topic]
         if not keys:
             raise unknown_topic(log_set.state, log_set.directories, topic)
@@ -249,15 +265,30 @@ def _check_deletable(
 
 
 def _opened(
-    paths: Sequence[str], holder: str, *, allows_broker: bool, dry_run: bool, starts: bool = False
+    paths: Sequence[str],
+    holder: str,
+    *,
+    allows_broker: bool,
+    dry_run: bool,
+    starts: bool = False,
+    deletes: str | None = None,
 ) -> AbstractContextManager[LogSet]:
-    """Open a set; one in which there is nothing yet only if it ``starts`` so."""
+    """Open a set; one in which there is nothing yet only if it ``starts`` so.
+
+    ``deletes`` is a topic that goes next.
+    """
     directories = existing(paths)
     if not starts:
         check_written(directories)
     policy = SetPolicy(allows_broker=allows_broker or _are_ours(directories), may_grow=starts)
     return opened_after_broker(
-        directories, policy, holder, allows_broker=allows_broker, dry_run=dry_run
+        directories,
+        policy,
+        holder,
+        allows_broker=allows_broker,
+        dry_run=dry_run,
+        knows_nodes=True,
+        deletes=deletes,
     )
 
 
@@ -278,8 +309,14 @@ def _known(log_set: LogSet, name: str) -> Topic:
     return topic
 
 
-def _make(log_set: LogSet, topic: Topic, starts: Mapping[int, int]) -> None:
+def _make(
+    log_set: LogSet, topic: Topic, starts: Mapping[int, int], factor: int | None = None
+) -> None:
     now_ms = system.time_ns() // 1_000_000
-    plan = CommitPlan(directories=tuple(log_set.directories), planned_ms=now_ms)
+    plan = CommitPlan(
+        directories=tuple(log_set.directories),
+        planned_ms=now_ms,
+        topics=TopicPolicy(replication_factor=factor),
+    )
     identity = BatchIdentity(f"job:{system.random_id()}", 0)
     Committer(plan, identity).make_partitions(log_set, topic, starts)

@@ -15,6 +15,7 @@ import numpy as np
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
 from kafkalog.streaming.records import batch_kernels as kernels
+from kafkalog.streaming.records import crc_library
 from kafkalog.streaming.records.batch_layout import (
     ATTRIBUTES_POSITION,
     CODEC_MASK,
@@ -26,6 +27,7 @@ from kafkalog.streaming.records.batch_layout import (
     SIZE_POSITION,
     TRANSACTIONAL_MASK,
 )
+from kafkalog.streaming.records.crc_check_kernels import check_by_library
 from kafkalog.streaming.records.crc_kernels import CRC32_TABLES, CRC32C_TABLES
 from kafkalog.streaming.records.jit.kernel import as_python, compiler_is_loaded
 
@@ -236,6 +238,10 @@ def invalid_checksums(
     if not len(table):
         return bad
     few = len(table) <= _FEW and not compiler_is_loaded()
+    if not few and (table.magic == MAGIC).all() and crc_library.is_exported():
+        facts = np.ascontiguousarray(table.facts)
+        check_by_library(data, file_position, facts, bad.view(np.uint8))
+        return bad
     small = table.size < (0 if few else _SMALL)
     tables = (CRC32_TABLES, CRC32C_TABLES)
     if small.all():

@@ -100,19 +100,18 @@ class RecordDecoder:
         """
         self._limit = max_decompressed_bytes
         self._check_crcs = check_crcs
-        self._buffers: RowTaker = taker or RowBuffers(
+        buffers = RowBuffers(
             columns, max_rows, max_batch_bytes, null_bad_timestamps=null_bad_timestamps
         )
+        self._buffers: RowTaker = taker or buffers
+        self._direct = buffers if taker is None and buffers.takes_sections else None
         self._message_sets = MessageSetReader(
             group_bytes=GROUP_BYTES, max_decompressed_bytes=max_decompressed_bytes
         )
         self._groups = BatchGroups(max_decompressed_bytes, are_kept=taker is not None)
         # Where a kernel notes what it finds; overwritten by the next call.
-        self._found = (
-            *np.empty((2, max_rows), np.int64),
-            np.empty(max_rows, np.int32),
-            *np.empty((6, max_rows), np.int64),
-        )
+        longs, ints = np.empty((8, max_rows), np.int64), np.empty(max_rows, np.int32)
+        self._found = (*longs[:2], ints, *longs[2:])
 
     def decode(
         self,
@@ -226,7 +225,17 @@ class RecordDecoder:
     ) -> Iterator[pa.RecordBatch]:
         """Decode batches whose records lie in ``source[starts[i]:ends[i]]``."""
         sections = sections_of(table, starts, ends)
-        yield from self._take_found(part, table, source, sections, kernels.find_records, 9)
+        if self._direct is None:
+            yield from self._take_found(part, table, source, sections, kernels.find_records, 9)
+            return
+        cursor = np.zeros(kernels.CURSOR_SIZE, np.int64)
+        bounds = part.start_offset, part.end_offset
+        try:
+            reason = yield from self._direct.append_sections(source, sections, *bounds, cursor)
+        except TimestampOutOfRangeError as error:
+            raise TimestampOutOfRangeError(f"{part.where}: {error}") from error
+        if reason != kernels.DONE:
+            raise part.faulty(table, cursor, reason)
 
     def _take_found(
         self,
@@ -249,8 +258,7 @@ class RecordDecoder:
             except TimestampOutOfRangeError as error:
                 raise TimestampOutOfRangeError(f"{part.where}: {error}") from error
         if reason != kernels.DONE:
-            row, record = int(cursor[kernels.SECTION]), int(cursor[kernels.RECORD])
-            raise part.corrupt(table, row, f"{_FAULTS[reason]} (record {record} of it)")
+            raise part.faulty(table, cursor, reason)
 
 
 class _Part:
@@ -292,6 +300,11 @@ class _Part:
         if kind not in {UnsupportedCodecError, DecompressedTooLargeError}:
             kind = CorruptRecordError
         return self.corrupt(table, row, str(error), kind)
+
+    def faulty(self, table: BatchTable, cursor: Integers, reason: int) -> CorruptRecordError:
+        """Make the error about the record of a batch at which a kernel has stopped."""
+        row, record = int(cursor[kernels.SECTION]), int(cursor[kernels.RECORD])
+        return self.corrupt(table, row, f"{_FAULTS[reason]} (record {record} of it)")
 
     def corrupt(
         self,

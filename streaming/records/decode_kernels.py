@@ -70,7 +70,7 @@ def _walk_headers(source: Bytes, at: int, end: int) -> int:
 
 
 @inlined
-def _walk_record(
+def walk_record(
     source: Bytes, at: int, end: int
 ) -> tuple[int, int, int, int, int, int, int, int, int]:
     """Check the record at ``at``, which must end by ``end``.
@@ -187,7 +187,7 @@ def find_records(
                 value_length,
                 headers_at,
                 record_end,
-            ) = _walk_record(source, at, end)
+            ) = walk_record(source, at, end)
             if reason != DONE:
                 break
             offset = sections[section, BASE_OFFSET] + offset_delta

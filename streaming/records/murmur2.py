@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-__all__ = ["murmur2"]
+    from kafkalog.streaming.records.arrow_buffers import BinaryColumn
+
+__all__ = ["murmur2", "murmur2_of"]
 
 
 def murmur2(keys: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
@@ -29,8 +31,13 @@ def murmur2(keys: pa.Array | pa.ChunkedArray) -> NDArray[np.int32]:
         TypeError: the column holds no bytes.
         ValueError: the column's offsets point outside of its data.
     """
-    hashes = np.empty(len(keys), np.int32)
-    row = murmur2_column(*binary_column(keys), hashes)
+    return murmur2_of(binary_column(keys), len(keys))
+
+
+def murmur2_of(keys: BinaryColumn, length: int) -> NDArray[np.int32]:
+    """Hash ``length`` keys like :func:`murmur2`."""
+    hashes = np.empty(length, np.int32)
+    row = murmur2_column(*keys, hashes)
     if row >= 0:
         raise ValueError(f"the key in row {row} lies outside of its column's data")
     return hashes

@@ -10,10 +10,13 @@ import pyarrow as pa
 
 from kafkalog.errors import TimestampOutOfRangeError
 from kafkalog.streaming.records import gather_kernels as kernels
+from kafkalog.streaming.records import take_kernels
+from kafkalog.streaming.records.binary_builder import NO_COLUMN, BinaryBuilder, check_inside
+from kafkalog.streaming.records.decode_kernels import END, FULL, START
 from kafkalog.streaming.records.java_text import decode_as_java
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
@@ -109,6 +112,14 @@ class RowBuffers:
     It holds at most ``max_bytes`` of wanted keys, values and headers, unless a single row has more.
     """
 
+    rows: int
+    _bytes: int
+    _offsets: Integers
+    _timestamps: Integers
+    _timestamp_types: NDArray[np.int32]
+    _keys: BinaryBuilder
+    _values: BinaryBuilder
+
     def __init__(
         self,
         columns: Columns,
@@ -122,7 +133,74 @@ class RowBuffers:
         self._max_bytes = min(max_bytes, _MAX_COLUMN_BYTES)
         self._null_bad_timestamps = null_bad_timestamps
         self._key_room = self._value_room = _FIRST_ROOM
+        self._held = np.zeros(take_kernels.HELD_SIZE, np.int64)
         self._start()
+
+    @property
+    def takes_sections(self) -> bool:
+        """Whether :meth:`append_sections` builds all that is wanted: all but headers."""
+        return not self._columns & Columns.HEADERS
+
+    def append_sections(
+        self,
+        source: Bytes,
+        sections: Integers,
+        start_offset: int,
+        end_offset: int,
+        cursor: Integers,
+    ) -> Generator[pa.RecordBatch, None, int]:
+        """Copy the records of batches to the output, and yield each output batch that is full.
+
+        The arguments, and the code that it returns, are those of ``decode_kernels.find_records``.
+        REQUIRES: ``takes_sections``.
+
+        Raises:
+            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
+        """
+        reason = FULL
+        while reason == FULL:
+            reason = self._take_some(source, sections, start_offset, end_offset, cursor)
+            if reason == FULL or self.rows == self._max_rows:
+                yield self.take()
+        return reason
+
+    def _take_some(
+        self,
+        source: Bytes,
+        sections: Integers,
+        start_offset: int,
+        end_offset: int,
+        cursor: Integers,
+    ) -> int:
+        """Copy records until the output batch is full or all are there; return the code."""
+        held, wanted = self._held, self._columns
+        keys, values = self._keys, self._values
+        held[:] = self.rows, self._bytes, keys.nulls, values.nulls, 0
+        bounds = start_offset, end_offset, self._max_rows, self._max_bytes
+        shows_time = Columns.TIMESTAMP in wanted
+        # which record has a timestamp that nothing can hold is said by its offset
+        offsets = self._offsets if Columns.OFFSET in wanted or shows_time else _NO_INTEGERS
+        stamped = shows_time or Columns.TIMESTAMP_MS in wanted
+        timestamps = self._timestamps if stamped else _NO_INTEGERS
+        kinds = self._timestamp_types if Columns.TIMESTAMP_TYPE in wanted else NO_COLUMN[0]
+        while True:
+            reason = take_kernels.take_records(
+                *(source, sections, *bounds, cursor, held, offsets, timestamps, kinds),
+                *(keys.arrays() if Columns.KEY in wanted else NO_COLUMN),
+                *(values.arrays() if Columns.VALUE in wanted else NO_COLUMN),
+            )
+            if reason not in {take_kernels.GROW_KEYS, take_kernels.GROW_VALUES}:
+                break
+            column = keys if reason == take_kernels.GROW_KEYS else values
+            size, rows = int(held[take_kernels.NEEDED]), int(held[take_kernels.ROWS])
+            left = int((sections[:, END] - sections[:, START]).sum())
+            column.make_room(max(size, min(size + left, self._max_bytes)), rows)
+        self.rows, self._bytes, key_nulls, value_nulls, _ = held.tolist()
+        if Columns.KEY in wanted:
+            keys.end_at(self.rows, key_nulls)
+        if Columns.VALUE in wanted:
+            values.end_at(self.rows, value_nulls)
+        return reason
 
     def append(self, found: FoundRecords) -> Iterator[pa.RecordBatch]:
         """Copy records to the output, and yield each batch that is full.
@@ -178,8 +256,8 @@ class RowBuffers:
         self._timestamps = np.empty(self._max_rows, np.int64)
         self._timestamp_types = np.empty(self._max_rows, np.int32)
         # What the last batch took and some more: batches of a log resemble each other.
-        self._keys = _BinaryBuilder(self._max_rows, self._key_room * 9 // 8)
-        self._values = _BinaryBuilder(self._max_rows, self._value_room * 9 // 8)
+        self._keys = BinaryBuilder(self._max_rows, self._key_room * 9 // 8)
+        self._values = BinaryBuilder(self._max_rows, self._value_room * 9 // 8)
         self._headers: list[pa.Array] = []
 
     def _fitting(self, found: FoundRecords) -> int:
@@ -226,42 +304,6 @@ class RowBuffers:
         )
 
 
-class _BinaryBuilder:
-    """A binary column that grows."""
-
-    def __init__(self, rows: int, room: int) -> None:
-        self._ends = np.empty(rows + 1, np.int32)
-        self._ends[0] = 0
-        self._valid = np.full((rows + 7) // 8, 255, np.uint8)
-        self._nulls = 0
-        self._data = np.empty(room, np.uint8)
-        self.used = 0
-
-    def append(self, source: Bytes, starts: Integers, lengths: Integers, row: int) -> int:
-        """Copy values after the ``row`` that are there; return how many bytes they have."""
-        size = int(np.maximum(lengths, 0).sum())
-        self._make_room(self.used + size)
-        nulls = kernels.append_values(
-            source, starts, lengths, row, self._ends, self._data, self._valid
-        )
-        _check(nulls)
-        self._nulls += nulls
-        self.used += size
-        return size
-
-    def to_arrow(self, rows: int) -> pa.Array:
-        valid = pa.py_buffer(self._valid) if self._nulls else None
-        ends, data = self._ends[: rows + 1], self._data[: self.used]
-        buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
-        return pa.Array.from_buffers(pa.binary(), rows, buffers, self._nulls)
-
-    def _make_room(self, size: int) -> None:
-        if size > len(self._data):
-            grown = np.empty(max(size, 2 * self.used), np.uint8)
-            grown[: self.used] = self._data[: self.used]
-            self._data = grown
-
-
 def _numbers(kind: pa.DataType, array: NDArray[Any], valid: Bytes | None = None) -> pa.Array:
     """Return numbers as an array, not by ``pa.array``, which would import pandas."""
     bitmap = None if valid is None else pa.py_buffer(valid)
@@ -280,12 +322,12 @@ def _headers(found: FoundRecords) -> pa.Array:
         return pa.nulls(rows, HEADERS_TYPE)
     where = (found.source, found.header_starts, found.header_ends)
     measures = np.zeros(kernels.MEASURES, np.int64)
-    _check(kernels.measure_headers(*where, measures))
+    check_inside(kernels.measure_headers(*where, measures))
     count, key_bytes, value_bytes = measures.tolist()
     starts, key_ends, value_ends = (np.empty(n + 1, np.int32) for n in (rows, count, count))
     keys, values = np.empty(key_bytes, np.uint8), np.empty(value_bytes, np.uint8)
     valid = np.full((count + 7) // 8, 255, np.uint8)
-    _check(kernels.copy_headers(*where, starts, key_ends, keys, value_ends, values, valid))
+    check_inside(kernels.copy_headers(*where, starts, key_ends, keys, value_ends, values, valid))
     buffers = [pa.py_buffer(valid), pa.py_buffer(value_ends), pa.py_buffer(values)]
     value_array = pa.Array.from_buffers(pa.binary(), count, buffers)
     entries = pa.StructArray.from_arrays(
@@ -312,8 +354,3 @@ def _joined(arrays: list[pa.Array]) -> pa.Array:
     if not arrays:
         return pa.nulls(0, HEADERS_TYPE)
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
-
-
-def _check(answer: int) -> None:
-    if answer == kernels.BROKEN:
-        raise AssertionError("a record was found outside of its bytes")

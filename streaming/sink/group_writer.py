@@ -47,11 +47,13 @@ class GroupWriter:
         self._written: dict[TopicPartition, int] = {}
         places = split_paths(",".join(paths))
         self._directories = tuple(Path(place) for place in places)
-        if load_committed(self._directories).state is None:
+        state = load_committed(self._directories).state
+        if state is None:
             raise LogDirectoryError(
                 f"positions of group {group!r} cannot be committed to "
                 f"{', '.join(places)}: the directories are not the sink's"
             )
+        self._has_nodes = state.is_replicated
         ensure_set(self._directories, SetPolicy())
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
@@ -66,7 +68,9 @@ class GroupWriter:
         if not changed:
             return False
         now_ms = system.time_ns() // 1_000_000
-        plan = CommitPlan(directories=self._directories, planned_ms=now_ms)
+        plan = CommitPlan(
+            directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
+        )
         rider = offsets_rider(self._group, changed, now_ms)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         committer = Committer(plan, identity, riders=[rider])

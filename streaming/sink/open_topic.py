@@ -63,9 +63,7 @@ class OpenTopic:
         placed = np.empty(len(rows), np.int32)
         left = self._place_explicit(rows, members, placed)
         if self.plan.options.partitioner == "murmur2":
-            keyed = left[hashes.has_key[left]]
-            placed[keyed] = hashes.partition(keyed, self.topic.partitions)
-            left = left[~hashes.has_key[left]]
+            left = hashes.place(left, self.topic.partitions, placed)
         if len(left):
             self.spread.place(left, rows.sizes[left], placed)
         return placed
@@ -161,7 +159,7 @@ class OpenPartition:
 
     def _note_largest(self, rows: Rows, members: Integers) -> None:
         """Remember the key of the largest record, if any may be too large: it tells which."""
-        if rows.key is None or rows.sizes.max() <= self._format.max_message_bytes // 2:
+        if rows.key is None or rows.largest <= self._format.max_message_bytes // 2:
             return
         row = members[rows.sizes[members].argmax()]
         size = int(rows.sizes[row])

@@ -41,6 +41,8 @@ class Rows:
     records: RecordColumns
     sizes: Integers
     """About how many bytes each row takes as a record; int64[n]."""
+    largest: int
+    """The most that one of them takes."""
     stamps: Integers | None = None
     """The append time of each row that is to keep one, in ms, and -1 of the others; int64[n]. None
     where the topic's setting decides."""
@@ -63,19 +65,22 @@ class Rows:
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
         key, value = found.get("key"), found["value"]
+        records = RecordColumns.from_arrow(
+            timestamps=timestamps,
+            value=value,
+            key=key,
+            headers=found.get("headers"),
+            offsets=_offsets(found["offset"]) if keeps_offsets else None,
+        )
+        sizes = record_sizes((records.key, records.value), batch.num_rows)
         return cls(
             topic=None if topic_given else found["topic"],
             partition=found.get("partition"),
             key=key,
             value=value,
-            records=RecordColumns.from_arrow(
-                timestamps=timestamps,
-                value=value,
-                key=key,
-                headers=found.get("headers"),
-                offsets=_offsets(found["offset"]) if keeps_offsets else None,
-            ),
-            sizes=record_sizes((key, value), batch.num_rows),
+            records=records,
+            sizes=sizes,
+            largest=int(sizes.max(initial=0)),
             stamps=_stamps(found.get("timestampType"), timestamps) if keeps_offsets else None,
         )
 

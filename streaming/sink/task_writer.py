@@ -14,19 +14,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.errors import LogDirectoryError, RowError
+from kafkalog.files.stalling import outlast
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
+from kafkalog.streaming.commit.staging.on_nodes import StagingOnNodes
 from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
 from kafkalog.streaming.commit.staging.staged_run import TaskOutput
 from kafkalog.streaming.sink.open_topic import OpenPartition, OpenTopic
-from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes
+from kafkalog.streaming.sink.partitioning.partitioner import KeyHashes, groups_of
 from kafkalog.streaming.sink.row_columns import Rows
 from kafkalog.streaming.store.topics import Topic, TopicCatalog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from numpy.typing import NDArray
 
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.records.arrow_buffers import Integers
@@ -34,10 +34,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.sink.write_plan import WritePlan
     from kafkalog.streaming.store.identity import BatchIdentity
 
+    Staging = StagingArea | StagingOnNodes
+
 __all__ = ["TaskWriter"]
 
 BUDGET_BYTES: Final = 64 << 20
 """Memory for the open batches of all partitions of a task."""
+
+STRETCH_ROWS: Final = 4096
+"""How many rows are grouped at once for each partition."""
 
 
 class TaskWriter:
@@ -55,7 +60,8 @@ class TaskWriter:
         self._identity = identity
         self._query_id = query_id
         self._number = number
-        self._catalog = TopicCatalog.load(plan.directories, plan.options.topic_policy)
+        self._limit_ms = plan.options.policy.lag_ms
+        self._catalog = self._look()
         if self._catalog.set_id != plan.set_id:
             raise LogDirectoryError(
                 f"the log directories {', '.join(plan.options.paths)} are not the same here as on "
@@ -66,6 +72,12 @@ class TaskWriter:
         self._digest = RowDigest() if plan.digests_rows else None
         self._digests: dict[str, RowDigest] = {}
 
+    def _look(self) -> TopicCatalog:
+        def look() -> TopicCatalog:
+            return TopicCatalog.load(self._plan.directories, self._plan.options.topic_policy)
+
+        return outlast(look, self._plan.directories, self._limit_ms)
+
     def write(self, batches: Iterable[pa.RecordBatch]) -> TaskOutput:
         """Stage all rows; what was staged is removed again if anything fails.
 
@@ -74,13 +86,7 @@ class TaskWriter:
             RecordTooLargeError: a record beyond ``max.message.bytes``.
             CommitError: the staged files cannot be written.
         """
-        number = self._number % len(self._plan.directories)
-        staging = StagingArea(
-            self._plan.directories,
-            number,
-            self._identity.staged_prefix,
-            durable=self._plan.options.flush == "commit",
-        )
+        staging = self._staging()
         try:
             for batch in batches:
                 if batch.num_rows:
@@ -95,12 +101,26 @@ class TaskWriter:
         nonce = None if self._plan.planned is None else self._plan.planned.nonce
         return TaskOutput(self._identity, self._query_id, runs, self._digest, digests, nonce)
 
+    def _staging(self) -> Staging:
+        folders, nodes = self._plan.directories, self._plan.data_nodes
+        prefix, durable = self._identity.staged_prefix, self._plan.options.flush == "commit"
+        if len(nodes) > 1:
+            return StagingOnNodes(
+                folders,
+                nodes,
+                self._number,
+                prefix,
+                durable=durable,
+                limit_ms=self._limit_ms,
+            )
+        return StagingArea(folders, self._number % len(folders), prefix, durable=durable)
+
     def _counted(self, run: StagedRun) -> StagedRun:
         """Note where rows were placed, which a commit compares with what is there by then."""
         topic = self._topics[run.topic_partition.topic].topic
         return replace(run, partitions=topic.partitions, topic_key=topic.known_key)
 
-    def _add(self, batch: pa.RecordBatch, staging: StagingArea) -> None:
+    def _add(self, batch: pa.RecordBatch, staging: Staging) -> None:
         rows = Rows.of(
             batch,
             now_ms=system.time_ns() // 1_000_000,
@@ -129,7 +149,7 @@ class TaskWriter:
             self._digests[name] = RowDigest.sum([before, RowDigest.of_hashes(hashes[members])])
 
     def _write_out(
-        self, partition: OpenPartition, batches: list[EncodedBatch], staging: StagingArea
+        self, partition: OpenPartition, batches: list[EncodedBatch], staging: Staging
     ) -> None:
         if batches:
             key = partition.topic_partition
@@ -137,7 +157,7 @@ class TaskWriter:
             home = None if log_dir is None else self._plan.directories.index(log_dir)
             staging.add(key, batches, Home(home, partition.segment_bytes))
 
-    def _keep_to_budget(self, staging: StagingArea) -> None:
+    def _keep_to_budget(self, staging: Staging) -> None:
         opened = list(self._open_partitions())
         used = sum(partition.open_bytes for partition in opened)
         if used <= BUDGET_BYTES:
@@ -157,12 +177,20 @@ class TaskWriter:
     def _placed(
         self, rows: Rows, by_topic: Iterable[tuple[OpenTopic, Integers]]
     ) -> Iterator[tuple[OpenTopic, int, Integers]]:
-        """Group rows by topic and partition: int64[m] of ascending rows for each."""
-        hashes = KeyHashes(rows.key, len(rows))
+        """Group rows by topic and partition: int64[m] of ascending rows for each.
+
+        A long batch comes in stretches, so that its rows are still in a core's cache when the rows
+        of the next partition beside them are encoded.
+        """
+        hashes = KeyHashes(rows.records.key, len(rows))
         for topic, members in by_topic:
             placed = topic.place(rows, members, hashes)
-            for partition, group in _groups(placed[members]):
-                yield topic, partition, members[group]
+            partitions = topic.topic.partitions
+            stretch = STRETCH_ROWS * partitions
+            for first in range(0, len(members), stretch):
+                some = members[first : first + stretch]
+                for partition, group in groups_of(some, placed, partitions):
+                    yield topic, partition, group
 
     def _by_topic(self, rows: Rows) -> Iterator[tuple[OpenTopic, Integers]]:
         if rows.topic is None:
@@ -176,17 +204,29 @@ class TaskWriter:
             )
         encoded = pc.dictionary_encode(rows.topic)
         names = encoded.dictionary.to_pylist()
-        for code, group in _groups(np.asarray(encoded.indices)):
+        for code, group in groups_of(np.arange(len(rows)), np.asarray(encoded.indices), len(names)):
             yield self._topic(names[code]), group
 
     def _topic(self, name: str) -> OpenTopic:
         found = self._topics.get(name)
         if found is None:
-            topic = self._catalog.topic(name)
+            topic = self._described(name)
             self._check_new_topics(topic)
             first = self._identity.turn + self._number
             found = self._topics[name] = OpenTopic(topic, self._plan, first)
         return found
+
+    def _described(self, name: str) -> Topic:
+        begun = False
+
+        def described() -> Topic:
+            nonlocal begun
+            if begun:  # what was found lies on a node that stalls
+                self._catalog = self._look()
+            begun = True
+            return self._catalog.topic(name)
+
+        return outlast(described, self._plan.directories, self._limit_ms)
 
     def _check_new_topics(self, topic: Topic) -> None:
         options = self._plan.options
@@ -196,16 +236,3 @@ class TaskWriter:
                 f"column 'topic' names more than {options.max_new_topics} topics that do not "
                 f"exist, the last one {topic.name!r}. The option maxNewTopics permits more"
             )
-
-
-def _groups(codes: NDArray[np.int32]) -> Iterator[tuple[int, Integers]]:
-    """Yield each code with the places where it stands, ascending: a stable sort, cut at changes."""
-    if len(codes) == 0:
-        return
-    narrow = codes.astype(np.uint16) if codes.max() < 1 << 16 else codes
-    order = np.argsort(narrow, kind="stable")  # of 16 bits it is a radix sort, five times as fast
-    in_order = codes[order]
-    bounds = np.flatnonzero(np.diff(in_order)) + 1
-    starts = [0, *bounds.tolist()]
-    for start, end in zip(starts, [*starts[1:], len(codes)], strict=True):
-        yield int(in_order[start]), order[start:end]

@@ -13,11 +13,9 @@ from kafkalog.streaming.log.config import LOG_CONFIG_NAMES, LogConfig
 from kafkalog.streaming.options import (
     BOOLEAN,
     DURATION_MS,
-    PATHS,
     SIZE,
     TEXT,
     Kind,
-    Options,
     Rules,
     choice,
     duration_ms,
@@ -25,6 +23,7 @@ from kafkalog.streaming.options import (
     option,
     options_of,
 )
+from kafkalog.streaming.sink.replica_options import ReplicaOptions
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 
 __all__ = ["WriteOptions"]
@@ -55,7 +54,7 @@ _SIGNED: Final = integer()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions(Options):
+class WriteOptions(ReplicaOptions):
     """What a query over the sink was given; parse with ``WriteOptions.parse``."""
 
     RULES: ClassVar[Rules] = Rules(
@@ -65,7 +64,6 @@ class WriteOptions(Options):
     )
 
     # Behaviour
-    paths: tuple[str, ...] = option("path", PATHS, doc="the log directories to write to")
     topic: str | None = option(
         "topic", TEXT, default=None, doc="the topic of every row. It comes before a column topic"
     )
@@ -260,6 +258,12 @@ class WriteOptions(Options):
         doc="how long deleted segments stay for those who have them open. Default: 60000",
     )
 
+    min_insync_replicas: str | None = _setting(
+        "min.insync.replicas",
+        integer(1, 1000),
+        doc="with several nodes: how many replicas must be in sync to write. Default: 1",
+    )
+
     # Performance
     segment_bytes: str | None = _setting(
         "segment.bytes", SIZE, unit="bytes", doc="a segment's largest size. Default: 1 GiB"
@@ -317,6 +321,8 @@ class WriteOptions(Options):
                 "kafka.group.instance.id, since a member of a group reads parts of them"
             )
         self._ignore_half_a_group()
+        if self.acks is not None and not self.has_nodes:
+            object.__setattr__(self, "ignored", tuple(sorted((*self.ignored, "kafka.acks"))))
 
     def _ignore_half_a_group(self) -> None:
         """Take one of a consumer's two names for what it is to a producer."""
@@ -350,6 +356,8 @@ class WriteOptions(Options):
             allows_broker=self.allow_broker_directory,
             wait_ms=self.max_block_ms,
             is_durable=self.flush == "commit",
+            rebalances=self.auto_leader_rebalance_enable,
+            lag_ms=self.replica_lag_time_max_ms if self.has_nodes else None,
         )
 
     @property
@@ -360,6 +368,7 @@ class WriteOptions(Options):
             partitions=self.num_partitions,
             settings=self.settings,
             most_new=self.max_new_topics if self.topic is None else None,
+            replication_factor=self.replication_factor,
         )
 
     @property

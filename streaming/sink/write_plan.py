@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kafkalog.files.local_paths import NodePlace
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 
 if TYPE_CHECKING:
@@ -37,6 +38,17 @@ class WritePlan:
         return [Path(path) for path in self.options.paths]
 
     @property
+    def data_nodes(self) -> list[list[int]]:
+        """Of each node that holds partitions, which of the directories are its own."""
+        nodes: dict[int, list[int]] = {}
+        for number, path in enumerate(self.options.paths):
+            if not isinstance(path, NodePlace):
+                nodes.setdefault(0, []).append(number)
+            elif not path.is_witness:
+                nodes.setdefault(path.node, []).append(number)
+        return list(nodes.values())
+
+    @property
     def commit_plan(self) -> CommitPlan:
         """What the commit goes by, which knows no options."""
         return CommitPlan(
@@ -46,4 +58,6 @@ class WritePlan:
             topics=self.options.topic_policy,
             expiration_ms=self.options.transactional_id_expiration_ms,
             allows_unknown=self.options.allow_unknown_checkpoint,
+            has_nodes=self.options.has_nodes,
+            acks_all=self.options.acks in {None, "all", "-1"},
         )

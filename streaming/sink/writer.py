@@ -203,7 +203,9 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             riders=riders,
             ends=_ends(checkpoint, batchId) if self._plan.options.preserve_ends else None,
         )
-        committer.commit(_runs(outputs))
+        outcome = committer.commit(_runs(outputs))
+        if self._plan.planned is not None and not outcome.appended:
+            self._plan.planned.skipped(self._plan.directories, self._plan.options.policy)
         if not self._plan.options.preserve_ends:  # else it is a copy: who makes it moves its starts
             _retain(self._plan)
 

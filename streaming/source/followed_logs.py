@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.gaps import say_gaps
 from kafkalog.streaming.store.ends.watch import EndsWatch
@@ -41,6 +41,8 @@ class FollowedLogs:
         committed_only: bool = False,
         every_batch: bool = False,
         around_damage: bool = False,
+        needs_majority: bool = True,
+        prefers_local: bool = False,
         max_decompressed_bytes: int = DEFAULT_LIMIT,
     ) -> None:
         self.watch = EndsWatch(
@@ -50,6 +52,8 @@ class FollowedLogs:
             committed_only=committed_only,
             every_batch=every_batch,
             around_damage=around_damage,
+            needs_majority=needs_majority,
+            prefers_local=prefers_local,
         )
         self._max_decompressed_bytes = max_decompressed_bytes
         self.ends: Ends
@@ -65,6 +69,8 @@ class FollowedLogs:
             committed_only=options.committed_only,
             every_batch=options.shows_batches,
             around_damage=options.on_corrupt_record == "skip",
+            needs_majority=options.fail_on_data_loss,
+            prefers_local=options.preferred_read_replica == "local",
             max_decompressed_bytes=options.max_decompressed_bytes,
         )
 
@@ -124,9 +130,18 @@ class FollowedLogs:
         limit = self._max_decompressed_bytes
         return self.watch.open(topic_partition, max_decompressed_bytes=limit)
 
+    def elsewhere(self, topic_partition: TopicPartition) -> bool:
+        """Look for another replica of a log that failed; returns whether there is one."""
+        return self.watch.elsewhere(topic_partition)
+
     def log_start(self, topic_partition: TopicPartition) -> int:
         """Return the first offset that a partition of the last look has now."""
-        return self.watch.log_start(topic_partition)
+        try:
+            return self.watch.log_start(topic_partition)
+        except (KafkaLogError, OSError):
+            if not self.elsewhere(topic_partition):
+                raise
+            return self.log_start(topic_partition)
 
     def log_start_if_there(self, topic_partition: TopicPartition) -> int | None:
         """Return the first offset of a partition; None if it was deleted since the last look."""

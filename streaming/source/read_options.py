@@ -61,6 +61,14 @@ class ReadOptions(GroupOptions):
         default=True,
         doc="true: fail if offsets that were to be read are gone. false: continue with a warning",
     )
+    preferred_read_replica: str = option(
+        "preferred.read.replica",
+        choice("leader", "local"),
+        default="leader",
+        doc="which replica of a partition is read on a set of several nodes. local: one in "
+        "directories that are not on a network file system, if any is in sync. Another one in sync "
+        "is read where that is away",
+    )
     read_up_to: str = option(
         "readUpTo",
         choice("highWatermark", "logEnd"),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import (
     DataLossError,
+    KafkaLogError,
     LogDirectoryError,
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
@@ -31,8 +33,8 @@ from kafkalog.streaming.source.loss import LossPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-    from kafkalog.errors import KafkaLogError
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.read.salvage import Salvage
     from kafkalog.streaming.log.read.slice_reader import Decoder
@@ -51,6 +53,9 @@ __all__ = [
     "naming_overflow",
     "read_split",
 ]
+
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
 
 
 class BatchSize(NamedTuple):
@@ -175,6 +180,8 @@ class SplitReader:
     committed_only: bool
     salvage: Salvage | None
     topic_id: str | None
+    failed: set[Path] = field(default_factory=set)
+    """Log directories of replicas that could not be read."""
 
     @classmethod
     def of(
@@ -194,14 +201,7 @@ class SplitReader:
     def read(self, planned: SegmentSlice) -> Iterator[pa.RecordBatch]:
         """Read a slice; what has to be said of the rest is raised where it lies."""
         try:
-            self._check_topic(planned)
-            yield from read_slice(
-                self.topic_partition,
-                planned,
-                self.decoder,
-                committed_only=self.committed_only,
-                salvage=self.salvage,
-            )
+            yield from self._read_planned(planned)
         except OffsetOutOfRangeError as error:
             end = planned.end_offset
             log_start = end if error.log_start_offset < 0 else min(error.log_start_offset, end)
@@ -213,6 +213,55 @@ class SplitReader:
             yield from self._read_elsewhere(rest, error)
         except DataLossError as error:
             self._lost(planned.start_offset, planned.end_offset, error)
+
+    def _read_planned(self, planned: SegmentSlice) -> Iterator[pa.RecordBatch]:
+        def elsewhere(offset: int, error: Exception) -> Iterator[pa.RecordBatch] | None:
+            return self._of_another_replica(planned, offset, error)
+
+        try:
+            self._check_topic(planned)
+        except (KafkaLogError, OSError) as error:
+            rest = elsewhere(planned.start_offset, error)
+            if rest is None:
+                raise
+        else:
+            rest = read_slice(
+                self.topic_partition,
+                planned,
+                self.decoder,
+                committed_only=self.committed_only,
+                salvage=self.salvage,
+                elsewhere=elsewhere,
+            )
+        yield from rest
+
+    def _of_another_replica(
+        self, planned: SegmentSlice, offset: int, error: Exception
+    ) -> Iterator[pa.RecordBatch] | None:
+        """Read the rest of a slice from another replica in sync; None if there is none."""
+        from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
+
+        log_dirs = LogDirs(self.paths)
+        folder = as_path(planned.path).parent
+        self.failed.add(folder.parent)
+        if not all(log_dirs.avoid(each) for each in self.failed):
+            return None
+        start = max(offset, planned.start_offset)
+        try:
+            found = log_dirs.partitions().get(self.topic_partition)
+            if found is None or found.log_dir in self.failed:
+                return None
+            pieces = _pieces_of(found.path, self.topic_partition, start, planned.end_offset)
+        except (KafkaLogError, OSError):
+            return None
+        _LOGGER.warning(
+            "%s is read from %s: %s cannot be read: %s",
+            self.topic_partition,
+            found.log_dir,
+            folder.parent,
+            error,
+        )
+        return (batch for piece in pieces for batch in self._read_planned(piece))
 
     def _read_elsewhere(
         self, rest: SegmentSlice, error: UnknownTopicOrPartitionError
@@ -233,7 +282,6 @@ class SplitReader:
 
     def _find_elsewhere(self, rest: SegmentSlice) -> list[SegmentSlice] | None:
         from kafkalog.streaming.log.log_dir import LogDirs  # noqa: PLC0415
-        from kafkalog.streaming.log.partition_log import PartitionLog  # noqa: PLC0415
 
         try:
             found = LogDirs(self.paths).partitions().get(self.topic_partition)
@@ -242,8 +290,7 @@ class SplitReader:
         if found is None or found.path == as_path(rest.path).parent:
             return None
         try:
-            with PartitionLog(found.path, self.topic_partition) as log:
-                return log.slices(rest.start_offset, rest.end_offset)
+            return _pieces_of(found.path, self.topic_partition, rest.start_offset, rest.end_offset)
         except UnknownTopicOrPartitionError:
             return None
 
@@ -266,6 +313,13 @@ class SplitReader:
 
     def _lost(self, start: int, end: int, error: KafkaLogError) -> None:
         self.policy.range_not_readable(self.topic_partition, start, end, str(error))
+
+
+def _pieces_of(folder: Path, key: TopicPartition, start: int, end: int) -> list[SegmentSlice]:
+    from kafkalog.streaming.log.partition_log import PartitionLog  # noqa: PLC0415
+
+    with PartitionLog(folder, key) as log:
+        return log.slices(start, end)
 
 
 class RecordRows:

@@ -10,6 +10,7 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.checkpoints.commit_state import DEFAULT_EXPIRATION_MS, STAGED_PREFIX
+from kafkalog.files.stalling import at
 from kafkalog.files.system import system
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity, staging_hash
 
@@ -63,9 +64,10 @@ def sweep(log_set: LogSet, identity: BatchIdentity) -> None:
     finished[own] = max(identity.batch_id, finished.get(own, -1))
     oldest_ms = system.time_ns() // 1_000_000 - DEFAULT_EXPIRATION_MS
     for folder in log_set.directories:
-        for path, writer, batch_id in _staged_files(folder):
-            if batch_id <= finished.get(writer, -1) or _is_older(path, oldest_ms):
-                path.unlink(missing_ok=True)
+        with at(folder):
+            for path, writer, batch_id in _staged_files(folder):
+                if batch_id <= finished.get(writer, -1) or _is_older(path, oldest_ms):
+                    path.unlink(missing_ok=True)
 
 
 def _staged_files(folder: Path) -> Iterator[tuple[Path, str, int]]:

@@ -11,6 +11,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.stalling import at
 from kafkalog.files.system import remembered, system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.config import LogConfig
@@ -18,6 +19,7 @@ from kafkalog.streaming.log.retired_files import remove_retired
 from kafkalog.streaming.store.rounds import Rounds
 
 if TYPE_CHECKING:
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["remove_dead"]
@@ -53,9 +55,15 @@ def _remove(log_set: LogSet, looks: Rounds) -> None:
         for topic in log_set.state.topics.values()
         for number in topic.partitions
     }
-    there = log_set.partitions()
     now_ms = system.time_ns() // 1_000_000
+    there: dict[TopicPartition, list[PartitionDirectory]] = {}
+    for found in log_set.replicas():
+        for key, where in found.items():
+            there.setdefault(key, []).append(where)
     known = (key for key in there if key in topics)
     for key in looks.chosen(log_set.directories, known, _MOST_FOLDERS):
         delay_ms = LogConfig.of_topic(topics[key].settings).file_delete_delay_ms
-        log_set.removed = log_set.removed.plus(remove_retired(there[key].path, now_ms - delay_ms))
+        for where in there[key]:
+            with at(where.path):
+                removed = remove_retired(where.path, now_ms - delay_ms)
+            log_set.removed = log_set.removed.plus(removed)

@@ -24,9 +24,14 @@ from kafkalog.checkpoints.commit_state import DeletedTopic, topic_key
 from kafkalog.errors import CheckpointError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import check_interrupt
+from kafkalog.files.stalling import at
 from kafkalog.files.system import system
-from kafkalog.streaming.log.files import deleted_directory_name, parse_deleted_directory
-from kafkalog.streaming.log.log_dir import LogDirs, entries_of
+from kafkalog.streaming.log.files import (
+    deleted_directory_name,
+    parse_deleted_directory,
+    parse_future_directory,
+)
+from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.store.deleted import is_deleted
 from kafkalog.streaming.store.guarded import publish_guarded
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
@@ -38,7 +43,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["delete_topics", "remove_deleted", "retire_deleted"]
+__all__ = ["delete_topics", "remove_deleted", "remove_folder", "retire_deleted"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -79,22 +84,28 @@ def retire_deleted(log_set: LogSet) -> None:
     if not log_set.state.deleted:
         return
     changed = set()
-    for where in LogDirs(log_set.directories).partitions().values():
+    for where in [each for found in log_set.replicas() for each in found.values()]:
         if is_deleted(log_set.state, where):
             log_set.check_current()
             name = deleted_directory_name(*where.topic_partition, system.random_id().hex)
-            where.path.rename(where.log_dir / name)
-            changed.add(where.log_dir)
+            with log_set.node.working_at(where.log_dir):
+                where.path.rename(where.log_dir / name)
+                changed.add(where.log_dir)
     for folder in sorted(changed):
-        fsync_directory(folder)
+        with log_set.node.working_at(folder):
+            fsync_directory(folder)
     for folder in log_set.directories:
-        drop_lines_of_gone(folder)
+        with log_set.node.working_at(folder):
+            drop_lines_of_gone(folder)
 
 
 def remove_deleted(log_set: LogSet) -> None:
     """Remove the folders of deleted topics, and forget the topics once none is left.
 
-    REQUIRES: they are retired.
+    A node of a replicated set that was away meanwhile has folders that are not retired. Nobody but
+    us makes topics there: so no intent is needed to know that they are of the deleted ones.
+
+    REQUIRES: they are retired, but for those.
 
     Raises:
         OSError, KafkaLogError: what the state keeps of them is not published; folders are gone.
@@ -102,10 +113,14 @@ def remove_deleted(log_set: LogSet) -> None:
     state = log_set.state
     if not state.deleted:
         return
-    is_left = False
+    if state.is_replicated:
+        retire_deleted(log_set)
+    is_whole = log_set.node.is_whole(state)
+    is_left = not is_whole  # a node that is away may have some
     for folder in log_set.directories:
         try:
-            _remove_all(folder, state)
+            with at(folder):
+                _remove_all(folder, state)
         except OSError as error:
             is_left = True
             _LOGGER.warning(
@@ -113,7 +128,7 @@ def remove_deleted(log_set: LogSet) -> None:
                 error,
             )
     left = {
-        key: DeletedTopic(topic.name, is_retired=True)
+        key: DeletedTopic(topic.name, is_retired=is_whole)
         for key, topic in (state.deleted.items() if is_left else ())
     }
     if left != state.deleted:
@@ -123,7 +138,7 @@ def remove_deleted(log_set: LogSet) -> None:
 def _remove_all(log_dir: Path, state: CommitState) -> None:
     found = list(_retired(log_dir, state))
     for path in found:
-        _remove(path)
+        remove_folder(path)
     if found:
         fsync_directory(log_dir)
 
@@ -131,7 +146,7 @@ def _remove_all(log_dir: Path, state: CommitState) -> None:
 def _retired(log_dir: Path, state: CommitState) -> Iterator[Path]:
     """Find the folders that are left of the deleted topics in a log directory."""
     for entry in entries_of(log_dir):
-        key = parse_deleted_directory(entry.name)
+        key = parse_deleted_directory(entry.name) or parse_future_directory(entry.name)
         if key is not None:
             path = log_dir / entry.name
             names = {name for name, _ in state.deleted.values() if name.startswith(key.topic)}
@@ -149,11 +164,11 @@ def _is_left(path: Path, names: Collection[str], state: CommitState) -> bool:
     return any(topic_key(name, None) in state.deleted for name in names) or not entries_of(path)
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """Remove a folder; what tells whose it is goes last."""
     for path in sorted(folder.iterdir(), key=lambda each: each.name == PARTITION_METADATA):
         if path.is_dir() and not path.is_symlink():
-            _remove(path)
+            remove_folder(path)
         else:
             path.unlink(missing_ok=True)
     folder.rmdir()

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.regular import create_exclusive
+from kafkalog.files.stalling import at
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
@@ -174,14 +175,15 @@ def check_file_system(folder: Path) -> None:
 
 def mount_of(folder: Path) -> Mount | None:
     """Find the mount that a folder is on; None where the system does not tell."""
-    device = folder.stat().st_dev
-    known = remembered(_Devices).mounts
-    if device not in known:
-        text = system.mounts()
-        if text is None:
-            return None
-        known[device] = find_mount(Path(os.path.realpath(folder)), text)
-    return known[device]
+    with at(folder):
+        device = folder.stat().st_dev
+        known = remembered(_Devices).mounts
+        if device not in known:
+            text = system.mounts()
+            if text is None:
+                return None
+            known[device] = find_mount(Path(os.path.realpath(folder)), text)
+        return known[device]
 
 
 class _Devices:

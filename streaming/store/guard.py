@@ -3,7 +3,8 @@
 A commit that is cut off leaves it empty. The next writer takes the commit back and removes it.
 
 A salvage that is cut off leaves a note in it. Then it stays until the salvage has ended, whoever
-writes meanwhile: a broker would cut off everything after the damage that is left.
+writes meanwhile: a broker would cut off everything after the damage that is left. So does a
+handover of several nodes: a broker of one that started while others are not ready would lead.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "HANDOVER_NOTE",
     "SALVAGE_NOTE",
+    "handover_is_over",
+    "is_being_handed_over",
     "keep_brokers_out",
     "let_brokers_in",
+    "note_handover",
     "note_salvage",
     "salvage_is_over",
     "unfinished_salvage",
@@ -30,6 +35,9 @@ __all__ = [
 
 SALVAGE_NOTE: Final = f"{UNFINISHED_FOLDER}/salvage"
 """A file that holds the arguments of the salvage."""
+
+HANDOVER_NOTE: Final = f"{UNFINISHED_FOLDER}/handover"
+"""A file that is there from the begin of a handover of several nodes to its end."""
 
 _LONGEST_NOTE: Final = 2000
 
@@ -52,8 +60,9 @@ def keep_brokers_out(log_dir: Path) -> None:
 
 
 def let_brokers_in(log_dir: Path) -> None:
-    """Remove the folder, unless a salvage has still to come to its end."""
-    guard, note = log_dir / UNFINISHED_FOLDER, log_dir / SALVAGE_NOTE
+    """Remove the folder, unless a salvage or a handover has still to come to its end."""
+    guard = log_dir / UNFINISHED_FOLDER
+    notes = [log_dir / name for name in (SALVAGE_NOTE, HANDOVER_NOTE)]
     try:
         guard.rmdir()
     except FileNotFoundError:
@@ -61,9 +70,10 @@ def let_brokers_in(log_dir: Path) -> None:
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
-        if note.exists():
+        if any(note.exists() for note in notes):
             return
-        note.with_name(note.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
+        for note in notes:
+            note.with_name(note.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
         guard.rmdir()
 
 
@@ -78,6 +88,23 @@ def note_salvage(log_dir: Path, arguments: str) -> None:
 def salvage_is_over(log_dir: Path) -> None:
     """Let brokers in again, if nothing else keeps them out."""
     (log_dir / SALVAGE_NOTE).unlink(missing_ok=True)
+    let_brokers_in(log_dir)
+
+
+def note_handover(log_dir: Path) -> None:
+    """Keep brokers out until :func:`handover_is_over`: durably once the directory is synced."""
+    keep_brokers_out(log_dir)
+    write_atomically(log_dir / HANDOVER_NOTE, b"")
+
+
+def is_being_handed_over(log_dir: Path) -> bool:
+    """Whether a handover has begun, and neither it nor a takeover has come to its end."""
+    return (log_dir / HANDOVER_NOTE).exists()
+
+
+def handover_is_over(log_dir: Path) -> None:
+    """Let brokers in again, if nothing else keeps them out."""
+    (log_dir / HANDOVER_NOTE).unlink(missing_ok=True)
     let_brokers_in(log_dir)
 
 

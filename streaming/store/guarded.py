@@ -28,10 +28,9 @@ def publish_guarded(log_set: LogSet, state: CommitState, writer: str) -> None:
     Raises:
         OSError, KafkaLogError: nothing is published; or it is, and the intent is there.
     """
-    intent = Intent(state.sequence, state.set_id, writer, 0, (), state.commit_id)
     log_set.check_current()
     try:
-        log_set.node.declare(intent)
+        log_set.node.declare(Intent.of_state(state, writer))
         log_set.publish(state)
     except (Exception, Interrupted):
         _withdraw(log_set, state)
@@ -42,5 +41,6 @@ def _withdraw(log_set: LogSet, state: CommitState) -> None:
     """Take the intent away, unless the state is published after all."""
     with suppress(OSError, KafkaLogError):
         log_set.verify_locks()
-        if log_set.state.stamp != state.stamp and not log_set.is_outdated():
+        is_open = log_set.state.stamp != state.stamp and log_set.node.decides_alone
+        if is_open and not log_set.is_outdated():
             log_set.node.withdraw(durable=True)

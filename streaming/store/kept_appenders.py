@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.files.stalling import at
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.store.file_systems import is_shared
 
@@ -80,24 +81,27 @@ class AppendersOfSet:
         It is forgotten: :meth:`keep` it again once what it did is committed.
         """
         kept = self._known.kept.pop(folder, None)
-        if kept is None or _stamp(folder) != kept.folder:
-            return None
-        return kept.appender if _stamps(kept.appender) == kept.files else None
+        with at(folder):
+            if kept is None or _stamp(folder) != kept.folder:
+                return None
+            return kept.appender if _stamps(kept.appender) == kept.files else None
 
     def topic_id(self, folder: Path) -> str | None:
         """Return the topic id in a partition's folder, reading it only if it may have changed."""
         kept = self._known.kept.get(folder)
-        if kept is not None and _stamp(folder) == kept.folder:
-            return kept.appender.topic_id
+        with at(folder):
+            if kept is not None and _stamp(folder) == kept.folder:
+                return kept.appender.topic_id
         return read_topic_id(folder)
 
     def keep(self, state: CommitState, appenders: Iterable[PartitionAppender]) -> None:
         """Keep what has just been published with ``state``, for the next commit."""
         self._known.stamp = state.stamp
         for appender in appenders:
-            if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(appender.directory):
-                folder = _stamp(appender.directory)
-                self._known.kept[appender.directory] = _Kept(appender, folder, _stamps(appender))
+            with at(appender.directory):
+                if len(self._known.kept) < _PARTITIONS_KEPT and not is_shared(appender.directory):
+                    folder, files = _stamp(appender.directory), _stamps(appender)
+                    self._known.kept[appender.directory] = _Kept(appender, folder, files)
 
 
 def _stamps(appender: PartitionAppender) -> tuple[_Stamp, ...]:

@@ -82,6 +82,11 @@ class DirectoryLocks(Closing):
         """The real paths of the directories, in the order in which they were given."""
         return list(self._given.values())
 
+    @property
+    def given(self) -> list[Path]:
+        """The directories as they were given."""
+        return list(self._given)
+
     def __enter__(self) -> Self:
         """Take the locks.
 

@@ -7,27 +7,29 @@ where an empty folder in its place would start all of its partitions again at of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DurabilityError
-from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.log_dir import LogDirs, partitions_by_node
+from kafkalog.streaming.log.replica_folders import leader_folders
 from kafkalog.streaming.log.retired_files import Removed
 from kafkalog.streaming.store.deleted import without_deleted
 from kafkalog.streaming.store.partition_states import in_present_format
 from kafkalog.streaming.store.publishing import lost_locks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
-    from kafkalog.checkpoints.intent import Intent
+    from kafkalog.checkpoints.intent import IntendedPartition, Intent
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.nodes import Node
 
-__all__ = ["LogSet"]
+__all__ = ["Condition", "LogSet"]
 
 
 @dataclass
@@ -54,13 +56,48 @@ class LogSet:
         return self.node.directories
 
     def partitions(self) -> Mapping[TopicPartition, PartitionDirectory]:
-        """Find the partitions, in order; those of topics that are being deleted are gone."""
-        return without_deleted(LogDirs(self.directories).partitions(), self.state)
+        """Find the partitions, in order; those of topics that are being deleted are gone.
+
+        Of a replicated set each is where its leader has it.
+        """
+        if self.state.is_replicated:
+            found = leader_folders(self.state, partitions_by_node(self.node.nodes()))
+        else:
+            found = LogDirs(self.directories).partitions()
+        return without_deleted(found, self.state)
+
+    def replicas(self) -> Iterator[Mapping[TopicPartition, PartitionDirectory]]:
+        """List the partitions of each node, one after the other, in sync or not."""
+        if self.state.is_replicated:
+            yield from partitions_by_node(self.node.nodes()).values()
+        else:
+            yield LogDirs(self.directories).partitions()
 
     def unfinished(self) -> list[Intent]:
-        """List the intents that no state has published; more than one only after a crash in one."""
-        pending = [each for each in self.node.intents() if each.sequence > self.state.sequence]
+        """List the intents that no state has published; more than one only after a crash in one.
+
+        A node that was away may have an older one, of a commit that was never published: what it
+        names counts where the partition has not grown since.
+        """
+        found = (self._still_to_take_back(each) for each in self.node.intents())
+        pending = [intent for intent in found if intent is not None]
         return [intent for slot, intent in enumerate(pending) if intent not in pending[:slot]]
+
+    def _still_to_take_back(self, intent: Intent) -> Intent | None:
+        state = self.state
+        if intent.sequence > state.sequence:
+            return intent
+        if not state.is_replicated or (intent.sequence, intent.commit_id) == state.stamp:
+            return None
+        left = tuple(each for each in intent.partitions if not self._is_beyond(each))
+        return replace(intent, partitions=left) if left else None
+
+    def _is_beyond(self, intended: IntendedPartition) -> bool:
+        """Whether a take-back would cut committed records, or nobody can tell that it would not."""
+        topic = self.state.topics.get(intended.key)
+        known = None if topic is None else topic.partitions.get(intended.partition)
+        grows = intended.end_offset > intended.start_offset
+        return known is None or not grows or known.log_end != intended.start_offset
 
     def is_outdated(self) -> bool:
         """Return whether a directory holds a newer state than this one, or another one as new.
@@ -101,7 +138,7 @@ class LogSet:
             for condition in conditions:
                 condition(self)
 
-        state = in_present_format(state, self.directories)
+        state = self.node.settled(in_present_format(state, self.directories))
         failed = self.node.publish(state, check)
         self.state = state
         if failed is not None:
@@ -125,3 +162,7 @@ class LogSet:
         failed = self.node.publish(self.state, self.check_current)
         if failed is not None:
             raise failed
+
+
+Condition = Callable[[LogSet], None]
+"""Looks at an opened set, and raises what forbids to continue."""

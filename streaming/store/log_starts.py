@@ -25,14 +25,14 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.guarded import publish_guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["LogStarts", "move_log_starts", "repeat_log_starts"]
+__all__ = ["LogStarts", "end_move", "move_log_starts", "raise_log_start", "repeat_log_starts"]
 
 _WRITER: Final = "log-start"
 """What the intent has in place of a writer. No writer key looks like it: they have a colon."""
@@ -48,12 +48,23 @@ def move_log_starts(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) ->
     start lies above its high watermark, or above what is durable of its log.
 
     Raises:
-        OSError, KafkaLogError: nothing is published; or all of it, and the next session writes the
-            checkpoints.
+        OSError, KafkaLogError: nothing is published; or all of it, and :func:`end_move`, or the
+            next session, writes the checkpoints.
     """
     check_interrupt()
     state = _starting(log_set.state, starts)
     publish_guarded(log_set, state, _WRITER)
+    end_move(log_set, starts)
+
+
+def end_move(log_set: LogSet, starts: Mapping[str, Mapping[int, int]]) -> None:
+    """Do what :func:`move_log_starts` has still to do once these starts are published.
+
+    REQUIRES: the locks are held.
+
+    Raises:
+        OSError, KafkaLogError: the next session does it.
+    """
     repeat_log_starts(log_set, starts)
     log_set.node.withdraw(durable=False)
 
@@ -80,22 +91,43 @@ def repeat_log_starts(log_set: LogSet, which: Mapping[str, Iterable[int]] | None
     Raises:
         OSError, CheckpointError: a checkpoint cannot be read or replaced.
     """
-    there = log_set.partitions()
     by_directory: dict[Path, dict[TopicPartition, int]] = {}
-    truncated: list[tuple[Path, int]] = []
-    for key, topic in log_set.state.topics.items():
+    truncated: dict[Path, list[tuple[Path, int]]] = {}
+    for there in log_set.replicas():
+        for found, start in _starting_later(log_set.state, there, which):
+            by_directory.setdefault(found.log_dir, {})[found.topic_partition] = start
+            truncated.setdefault(found.log_dir, []).append((found.path, start))
+    for folder, starts in by_directory.items():
+        with log_set.node.working_at(folder):
+            for_each(_truncate_epochs, truncated[folder])
+            known = read_offset_checkpoint(folder, LOG_START_OFFSET)
+            raised = {key: start for key, start in starts.items() if start > known.get(key, 0)}
+            if raised:
+                write_offset_checkpoint(folder, LOG_START_OFFSET, raised)
+
+
+def raise_log_start(log_dir: Path, key: TopicPartition, start: int) -> None:
+    """Let Kafka's checkpoint in a log directory say that a partition starts at ``start``, or later.
+
+    Raises:
+        OSError, CheckpointError: it cannot be read or replaced.
+    """
+    if start > read_offset_checkpoint(log_dir, LOG_START_OFFSET).get(key, 0):
+        write_offset_checkpoint(log_dir, LOG_START_OFFSET, {key: start})
+
+
+def _starting_later(
+    state: CommitState,
+    there: Mapping[TopicPartition, PartitionDirectory],
+    which: Mapping[str, Iterable[int]] | None,
+) -> Iterator[tuple[PartitionDirectory, int]]:
+    """Find the folders whose logs start later than at 0, among those that are ``there``."""
+    for key, topic in state.topics.items():
         for number in topic.partitions if which is None else which.get(key, ()):
             found = there.get(TopicPartition(topic.name, number))
             start = topic.partitions[number].log_start
-            if found is not None and start and _is_of(log_set.state, key, found):
-                by_directory.setdefault(found.log_dir, {})[found.topic_partition] = start
-                truncated.append((found.path, start))
-    for_each(_truncate_epochs, truncated)
-    for folder, starts in by_directory.items():
-        known = read_offset_checkpoint(folder, LOG_START_OFFSET)
-        raised = {key: start for key, start in starts.items() if start > known.get(key, 0)}
-        if raised:
-            write_offset_checkpoint(folder, LOG_START_OFFSET, raised)
+            if found is not None and start and _is_of(state, key, found):
+                yield found, start
 
 
 def _is_of(state: CommitState, key: str, found: PartitionDirectory) -> bool:

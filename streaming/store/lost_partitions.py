@@ -13,7 +13,7 @@ given in its place: see :class:`MissingMembers`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = [
+    "OFFLINE_REMEDY",
     "MissingMembers",
     "lost_id_text",
     "lost_of_living",
@@ -39,6 +40,12 @@ __all__ = [
     "missing_members",
     "refuse_mount_points",
 ]
+
+
+OFFLINE_REMEDY: Final = (
+    "Bring back a node that has one (`kafkalog replicas` names them). If all of them are lost, "
+    "`kafkalog elect --unclean` continues with another replica, and says what that loses"
+)
 
 
 class MissingMembers(NamedTuple):
@@ -91,10 +98,11 @@ class MissingMembers(NamedTuple):
 def missing_members(committed: Committed, directories: Sequence[Path]) -> MissingMembers | None:
     """Find out whether ``directories`` are all of their set; None if they are, or are of none.
 
-    A set in which nothing was committed yet has lost nothing.
+    A set in which nothing was committed yet has lost nothing. Nor has a replicated set of which a
+    majority is there.
     """
     state = committed.state
-    if state is None or state.sequence == 0:
+    if state is None or state.sequence == 0 or state.is_replicated:
         return None
     known = {folder: committed.members[folder] for folder in directories if _has(committed, folder)}
     if not known or set(state.member_ids) <= set(known.values()):
@@ -144,12 +152,15 @@ def lost_of_living(
 ) -> Iterator[tuple[TopicState, list[int]]]:
     """Return what topics have lost that are still there, in some partition: each with its numbers.
 
+    Of a replicated set that is what has no replica in sync here: nobody deletes topics there by
+    removing folders.
+
     Raises:
         CheckpointError: a topic's id in a folder that cannot be trusted.
     """
     for key, topic in state.topics.items():
         lost = lost_partitions(topic, there)
-        if lost and key in _living_keys(state, topic.name, there):
+        if lost and (state.is_replicated or key in _living_keys(state, topic.name, there)):
             yield topic, lost
 
 
@@ -165,6 +176,8 @@ def _living_keys(
 def lost_text(topic: TopicState, lost: Collection[int]) -> str:
     """Say what is lost of a topic, and what to do."""
     ends = ", ".join(f"{topic.name}-{p} up to offset {topic.partitions[p].log_end}" for p in lost)
+    if topic.replicas:
+        return f"no replica in sync is there of {ends}. {OFFLINE_REMEDY}"
     return (
         f"topic {topic.name!r} lacks folders of partitions that were committed: {ends}. Restore "
         "them. If a broker had these directories and moved or removed them, run `kafkalog takeover`"

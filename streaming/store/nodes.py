@@ -13,6 +13,7 @@ REQUIRES, for all that changes something: the locks of the directories are held.
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ from kafkalog.streaming.store.publishing import write_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from kafkalog.checkpoints.commit_stamp import CommitStamp
     from kafkalog.checkpoints.commit_state import CommitState
@@ -46,10 +48,36 @@ class Node:
         """The log directories."""
         return list(self.members.values())
 
+    def nodes(self) -> Mapping[int, Mapping[str, Path]]:
+        """Return the log directories by node and member id; a set that is not replicated has 0."""
+        return {0: self.members}
+
+    def is_whole(self, state: CommitState) -> bool:
+        """Whether all directories are there that ``state`` names."""
+        return {*state.member_ids} <= self.members.keys()
+
+    @property
+    def decides_alone(self) -> bool:
+        """Whether what was not published cannot be published by others any more."""
+        return True
+
     def member_of(self, folder: Path) -> str:
         """Return the member id of a log directory."""
         known = {path: member for member, path in self.members.items()}
         return known.get(folder) or known[Path(os.path.realpath(folder))]
+
+    def member_at(self, folder: Path) -> str | None:
+        """Return the member id of a log directory, None of one that is not there."""
+        return self.member_of(folder)
+
+    def node_of(self, member: str) -> int | None:
+        """Return the node of a member id; None of one that is not there."""
+        return 0 if member in self.members else None
+
+    def has(self, folder: Path) -> bool:
+        """Whether a log directory is of a node that is not out: there is no other one."""
+        del folder
+        return True
 
     def intents(self) -> Iterator[Intent]:
         """Read the intents that lie there, one for each directory that has one.
@@ -91,6 +119,24 @@ class Node:
                 state was.
         """
         return write_state(state, self.members, check=check)
+
+    def settled(self, state: CommitState) -> CommitState:
+        """Return a state as it can be published: nodes that are out are not in sync."""
+        return state
+
+    def taking_back(self, intent: Intent) -> AbstractContextManager[None]:
+        """Return what an unfinished commit is taken back in: one node has nobody to stand in."""
+        del intent
+        return nullcontext()
+
+    def apart(self) -> Iterator[tuple[Node, AbstractContextManager[None]]]:
+        """Return each node by itself, and what something is done to it in: it may fail alone."""
+        yield self, nullcontext()
+
+    def working_at(self, folder: Path) -> AbstractContextManager[None]:
+        """Return what a log directory is changed in: one node has nobody to stand in for it."""
+        del folder
+        return nullcontext()
 
     def withdraw(self, *, durable: bool) -> None:
         """Remove the intent, which is over, and let a broker in again.

@@ -11,8 +11,9 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, CommitState
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
 from kafkalog.checkpoints.one_history import check_one_history
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.checkpoints.voters import members_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
-from kafkalog.files.regular import fsync_directory
+from kafkalog.files.folders import make_with_parents
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -35,7 +36,7 @@ __all__ = [
     "check_no_broker_lived",
     "known_set",
     "look_at_set",
-    "make_with_parents",
+    "make_log_directory",
     "open_set",
 ]
 
@@ -81,18 +82,16 @@ def _check_no_partition(folder: Path) -> None:
         )
 
 
-def make_with_parents(folder: Path) -> None:
+def make_log_directory(folder: Path) -> None:
     """Make a log directory whose name is on the disk: what is committed in it is lost without.
 
     Raises:
         LogDirectoryError: it cannot be made.
     """
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    if (folder / STATE_FILE).exists():
+        return  # who wrote that has seen to it
     try:
-        for each in reversed(missing):
-            # By the umask: what is around it may be open to everybody, as /tmp is.
-            each.mkdir(exist_ok=True)
-            fsync_directory(each.parent)
+        make_with_parents(folder)
     except OSError as error:
         raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
 
@@ -218,6 +217,13 @@ def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitSt
         CheckpointError: a state is damaged or newer.
     """
     states = {folder: load_state(folder) for folder in folders}
+    for folder, state in states.items():
+        if state is not None and state.is_replicated:
+            raise LogDirectoryError(
+                f"log directory {folder} belongs to a replicated set of {len(state.nodes)} nodes, "
+                "which this does not change. Writers and `kafkalog recover` do: name all its nodes "
+                "in one path, with semicolons between them"
+            )
     known = {folder: state for folder, state in states.items() if state is not None}
     named = {
         folder: state for folder, state in known.items() if not _is_only_invited(folder, known)
@@ -247,7 +253,6 @@ def _members(
     states: Mapping[Path, CommitState], newest: CommitState, strangers: Sequence[Path] = ()
 ) -> dict[str, Path]:
     """Match directories with the members that the newest state names; ``strangers`` have none."""
-    found: dict[str, Path] = {}
     for folder, state in states.items():
         if state.set_id != newest.set_id or state.member_id not in newest.member_ids:
             raise LogDirectoryError(
@@ -255,12 +260,7 @@ def _members(
                 f"({newest.set_id}): directories are written together with those that they were "
                 "first written with"
             )
-        other = found.setdefault(state.member_id, folder)
-        if other != folder:
-            raise LogDirectoryError(
-                f"log directories {other} and {folder} are the same member of their set: one is a "
-                "copy of the other; leave it out"
-            )
+    found = members_of(states)
     if len(found) < len(newest.member_ids):
         given = tuple(found.values())
         missing = MissingMembers(newest.set_id, len(newest.member_ids), given, tuple(strangers))

@@ -23,18 +23,22 @@ from kafkalog.streaming.log.append.recovery import (
 )
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, SNAPSHOT, file_name, parse_base_offset
+from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.partition_states import ended_at
+from kafkalog.streaming.store.replicas.power_loss import lost_on_all
+from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
 from kafkalog.streaming.store.take_back import take_back
 from kafkalog.streaming.store.unsynced import LostOffsets, find_lost, lost_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["accept_os_loss", "boot_of", "find_os_loss", "refuse_os_loss"]
@@ -64,7 +68,7 @@ def refuse_os_loss(log_set: LogSet, *, mends: bool = True) -> None:
         raise CommitError(lost_text(lost))
     if mends:
         _mend_indexes(log_set)
-    log_set.state = replace(state, boot=current)
+    log_set.state = replace(log_set.state, boot=current)
 
 
 def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
@@ -105,7 +109,12 @@ def accept_os_loss(log_set: LogSet) -> list[LostOffsets]:
 
 
 def find_os_loss(log_set: LogSet) -> list[LostOffsets]:
-    """Look at all that was left to the system, and give what is not there."""
+    """Look at all that was left to the system, and give what is not there.
+
+    Of several nodes, replicas that lack what others have are not in sync any more.
+    """
+    if isinstance(log_set.node, SeveralNodes):
+        return lost_on_all(log_set, log_set.node)
     return list(find_lost(log_set.state, log_set.partitions()))
 
 
@@ -135,17 +144,38 @@ def _cut(log_set: LogSet, lost: LostOffsets) -> None:
 
 def _mend_indexes(log_set: LogSet) -> None:
     """Correct the indexes of segments that were left to the system, or active until then."""
-    partitions = log_set.partitions()
+    by_node = _partitions_by_node(log_set)
     for topic in log_set.state.topics.values():
         interval = LogConfig.of_topic(topic.settings).index_interval_bytes
         for number, durable_end in topic.durable_ends.items():
-            where = partitions.get(TopicPartition(topic.name, number))
-            if where is None:
-                continue  # reported elsewhere
-            bases = list_base_offsets(where.path)
-            for base, following in zip(bases, [*bases[1:], None], strict=True):
-                if following is None or following >= durable_end:
-                    correct_indexes_of_sound(where.path, base, index_interval_bytes=interval)
+            for where in _in_sync(by_node, topic, number):
+                bases = list_base_offsets(where.path)
+                for base, following in zip(bases, [*bases[1:], None], strict=True):
+                    if following is None or following >= durable_end:
+                        with log_set.node.working_at(where.log_dir):
+                            correct_indexes_of_sound(
+                                where.path, base, index_interval_bytes=interval
+                            )
+
+
+def _partitions_by_node(
+    log_set: LogSet,
+) -> Mapping[int, Mapping[TopicPartition, PartitionDirectory]]:
+    if isinstance(log_set.node, SeveralNodes):
+        return partitions_by_node(log_set.node.nodes())
+    return {0: log_set.partitions()}
+
+
+def _in_sync(
+    by_node: Mapping[int, Mapping[TopicPartition, PartitionDirectory]],
+    topic: TopicState,
+    number: int,
+) -> Iterator[PartitionDirectory]:
+    """List the folders of a partition on all nodes where it is in sync; missing ones are not."""
+    for node, there in by_node.items():
+        found = there.get(TopicPartition(topic.name, number))
+        if found is not None and topic.is_in_sync(number, node):
+            yield found
 
 
 def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:

@@ -46,7 +46,7 @@ def in_present_format(state: CommitState, directories: Collection[Path]) -> Comm
     Costs nothing where it was read in that format. What cannot be told, as of a partition whose
     folder is gone, stays unknown until the partition is written again.
     """
-    if state.version == FORMAT_VERSION:
+    if state.version >= FORMAT_VERSION:
         return state
     there = LogDirs(directories).partitions()
     marks = BrokerMarks()

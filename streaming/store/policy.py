@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["WAIT_MS", "SetPolicy", "TopicPolicy"]
+__all__ = ["LAG_MS", "WAIT_MS", "SetPolicy", "TopicPolicy"]
 
 WAIT_MS: Final = 60_000
 """How long a writer waits for another one, unless it is told."""
+
+LAG_MS: Final = 30_000
+"""How long a node may stall; Kafka's default of ``replica.lag.time.max.ms``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +28,18 @@ class SetPolicy:
     another writer. ``is_durable``: what is committed is on the disk by then; if not, the system
     writes records when it likes. ``may_grow``: a directory that is no member yet is taken into the
     set, as writers do; who only looks after a set refuses it, since a typing error is likelier.
+    ``takes_lent``: a replicated set may be in the hands of a cluster, which has stopped.
+    ``lag_ms``: how long one of several nodes may stall before the others continue without it; None
+    for ever. ``rebalances``: preferred leaders are elected once they are in sync again.
     """
 
     allows_broker: bool = False
     wait_ms: int = WAIT_MS
     is_durable: bool = True
     may_grow: bool = True
+    takes_lent: bool = False
+    lag_ms: int | None = None
+    rebalances: bool = False
 
     @classmethod
     def of_upkeep(cls, wait_ms: int) -> Self:
@@ -44,10 +53,12 @@ class TopicPolicy:
 
     ``allows_internal``: also those of Kafka's own. ``partitions``: how many a new topic gets, None
     for one; ``settings``: by Kafka's names, for topics that exist too. ``most_new``: how many
-    topics a batch may make, None for any number.
+    topics a batch may make, None for any number. ``replication_factor``: how many replicas a new
+    topic has on a set of several nodes, None for up to three.
     """
 
     allows_internal: bool = False
     partitions: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     most_new: int | None = None
+    replication_factor: int | None = None

@@ -201,9 +201,12 @@ def _pass_over(planned: _Expected, segment: IntendedSegment) -> None:
 def _planned_batches(log_set: LogSet, intended: IntendedPartition) -> Generator[_Planned]:
     """Yield the batches that the commit would have appended, in order."""
     for piece in intended.pieces:
-        path = log_set.members[piece.file.member_id] / piece.file.name
+        folder = log_set.members.get(piece.file.member_id)
+        if folder is None:  # of a node that is away
+            yield _Planned(piece.size, None)
+            continue
         try:
-            descriptor = open_regular(path)
+            descriptor = open_regular(folder / piece.file.name)
         except (FileNotFoundError, KafkaLogError):
             yield _Planned(piece.size, None)
             continue

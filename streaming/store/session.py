@@ -16,29 +16,37 @@ Whoever holds a session runs in a shielded thread: what is interrupted ends firs
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.checkpoints.state_file import load_state
+from kafkalog.checkpoints.state_file import load_state, names_nodes
+from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.local_paths import NodePlace, split_paths
 from kafkalog.files.shield import shielded_part
+from kafkalog.files.stalling import outlast
+from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.store.dead_segments import remove_dead
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
-from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.log_set import Condition, LogSet
 from kafkalog.streaming.store.lost_partitions import refuse_mount_points
 from kafkalog.streaming.store.open_set import (
     check_given,
     check_no_broker_lived,
     known_set,
     look_at_set,
-    make_with_parents,
+    make_log_directory,
     open_set,
 )
+from kafkalog.streaming.store.replicas.open_nodes import (
+    NodesSession,
+    look_at_committed_nodes,
+    look_at_nodes,
+)
+from kafkalog.streaming.store.replicas.starting import ensure_nodes, has_nodes
 from kafkalog.streaming.store.take_back import take_back
 
 if TYPE_CHECKING:
@@ -52,12 +60,12 @@ __all__ = [
     "check_written",
     "ensure_set",
     "existing",
+    "look_at",
     "named",
     "opened_set",
+    "places",
+    "refuse_nodes",
 ]
-
-Condition = Callable[[LogSet], None]
-"""Looks at an opened set, and raises what forbids to continue."""
 
 
 def named(paths: Sequence[str]) -> list[Path]:
@@ -67,14 +75,25 @@ def named(paths: Sequence[str]) -> list[Path]:
         OptionError: one is not local, or there twice.
         LogDirectoryError: none is named.
     """
-    directories = [Path(path) for path in split_paths(",".join(paths))]
-    if not directories:
+    return [Path(place) for place in places(paths)]
+
+
+def places(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return what :func:`named` does as texts, which know the nodes that they are of.
+
+    Raises:
+        OptionError, LogDirectoryError: as there.
+    """
+    found = tuple(paths) if has_nodes(paths) else split_paths(",".join(paths))
+    if not found:
         raise LogDirectoryError("no log directory is named")
-    return directories
+    return found
 
 
 def existing(paths: Sequence[str]) -> list[Path]:
     """Return the log directories that paths and ``file:`` URIs name.
+
+    Nodes of a replicated set may be away.
 
     Raises:
         OptionError: one is not local, or there twice.
@@ -83,7 +102,9 @@ def existing(paths: Sequence[str]) -> list[Path]:
     """
     directories = named(paths)
     for folder in directories:
-        if not folder.is_dir():
+        if folder.is_file():
+            entries_of(folder)  # says so, and which log directory was meant
+        if not folder.is_dir() and find_voters(directories) is None:
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
     check_given(directories)
     return directories
@@ -96,10 +117,28 @@ def check_written(directories: Sequence[Path]) -> None:
         LogDirectoryError: there is no commit state.
         CheckpointError: one is damaged.
     """
+    if find_voters(directories) is not None:
+        return
     if all(load_state(folder) is None for folder in directories):
         raise LogDirectoryError(
             f"{', '.join(map(str, directories))}: there is no {STATE_FILE}, so the sink never "
-            "wrote here; a broker recovers its own directories when it starts"
+            "wrote here. A broker looks after its own directories; after it has stopped, "
+            "`kafkalog takeover` lets the sink continue in them"
+        )
+
+
+def refuse_nodes(directories: Sequence[Path], holder: str) -> None:
+    """Refuse the directories of a replicated set for what cannot be done on all replicas yet.
+
+    ``holder`` is what is asked for.
+
+    Raises:
+        LogDirectoryError: they are those of one.
+    """
+    if find_voters(directories) is not None:
+        raise LogDirectoryError(
+            f"{holder} does not know replicated sets yet, and "
+            f"{', '.join(map(str, directories))} are nodes of one. Nothing was changed"
         )
 
 
@@ -124,10 +163,13 @@ class Session(DirectoryLocks):
         refuse_mount_points(self.directories)
         return super().__enter__()
 
-    def open(self, *conditions: Condition, takes_back: bool = True) -> LogSet:
+    def open(
+        self, *conditions: Condition, takes_back: bool = True, deletes: str | None = None
+    ) -> LogSet:
         """Open the set, and take back what is unfinished once ``conditions`` have let that pass.
 
-        Segments that were deleted a while ago are removed then, too.
+        Segments that were deleted a while ago are removed then, too. ``deletes`` is a topic that
+        goes next.
 
         REQUIRES: the locks are held. Directories in which there is nothing yet become a set.
 
@@ -139,7 +181,7 @@ class Session(DirectoryLocks):
         for check in conditions:
             check(log_set)
         if takes_back:
-            take_back(log_set, durable=self._policy.is_durable)
+            take_back(log_set, durable=self._policy.is_durable, deletes=deletes)
             remove_dead(log_set)
         return log_set
 
@@ -151,17 +193,32 @@ def opened_set(
     *conditions: Condition,
     holder: str,
     dry_run: bool = False,
+    knows_nodes: bool = False,
+    copies_all: bool = False,
+    deletes: str | None = None,
 ) -> Iterator[LogSet]:
     """Lock and open a set, and take back what is unfinished: see :meth:`Session.open`.
 
     With ``dry_run`` nothing is locked or changed, but what somebody else has locked is refused.
+    Who ``knows_nodes`` gets a replicated set, too; if it ``copies_all``, after replicas that lag
+    have got all that they lack. ``deletes`` is a topic that goes next.
 
     Raises:
-        LockTimeoutError, LogDirectoryError, CheckpointError: as :class:`Session`.
+        LockTimeoutError, LogDirectoryError, CheckpointError: as :class:`Session`, or as
+            :class:`~kafkalog.streaming.store.replicas.open_nodes.NodesSession`.
     """
+    if not knows_nodes:
+        refuse_nodes(directories, holder)
+    elif find_voters(directories) is not None:
+        if dry_run:
+            yield look_at_nodes(directories, policy, *conditions)
+            return
+        with NodesSession(directories, policy, holder=holder) as nodes:
+            yield nodes.open(*conditions, copies_all=copies_all)
+        return
     if not dry_run:
         with Session(directories, policy, holder=holder) as session:
-            yield session.open(*conditions)
+            yield session.open(*conditions, deletes=deletes)
         return
     for folder in directories:
         check_unused(folder)
@@ -169,6 +226,18 @@ def opened_set(
     for check in conditions:
         check(log_set)
     yield log_set
+
+
+def look_at(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
+    """Return the set that directories are, of one node or of several, as it is committed now.
+
+    Nothing is locked, and nothing changed. A writer may be at work.
+
+    Raises:
+        LogDirectoryError, CheckpointError: they are no set that can be looked at.
+    """
+    found = look_at_committed_nodes(directories) if any(map(names_nodes, directories)) else None
+    return look_at_set(directories, policy) if found is None else found
 
 
 @shielded_part
@@ -182,7 +251,16 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
             :meth:`Session.open`; or the system cannot read or write them.
     """
     try:
-        return _ensure_set(_real(paths), policy)
+        if has_nodes(paths):
+            nodes = [path for path in paths if isinstance(path, NodePlace)]
+            folders = [Path(path) for path in nodes]
+            return outlast(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
+        directories = _real(paths)
+        voters = find_voters(directories) if any(map(names_nodes, directories)) else None
+        if voters is not None:
+            voters.check_majority()
+            return voters.newest.set_id
+        return _ensure_set(directories, policy)
     except OSError as error:
         raise LogDirectoryError(
             f"log directories {', '.join(map(str, paths))} cannot be used: {error}"
@@ -193,7 +271,7 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
     check_given(directories)
     refuse_mount_points(directories)
     for folder in directories:
-        make_with_parents(folder)
+        make_log_directory(folder)
         check_file_system(folder)
         check_no_broker_lived(folder, policy)
         check_no_broker(folder, timeout_ms=policy.wait_ms)

@@ -31,8 +31,15 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.nodes import Node
 
-__all__ = ["check_log_start", "drop_lines", "drop_lines_of_gone", "forget_log_start"]
+__all__ = [
+    "check_log_start",
+    "drop_lines",
+    "drop_lines_of_gone",
+    "drop_lines_on_nodes",
+    "forget_log_start",
+]
 
 _CHECKPOINTS: Final = (LOG_START_OFFSET, RECOVERY_POINT, HIGH_WATERMARK, CLEANER_OFFSET)
 
@@ -59,6 +66,17 @@ def drop_lines(directories: Iterable[Path], made: Collection[TopicPartition]) ->
 
     for folder in directories:
         _drop(folder, is_stale)
+
+
+def drop_lines_on_nodes(nodes: Node, made: Collection[TopicPartition]) -> None:
+    """Do so in all directories of a set, of each node by itself: it may fail alone.
+
+    Raises:
+        CheckpointError, OSError: as :func:`drop_lines`, with one node.
+    """
+    for node, alone in nodes.apart():
+        with alone:
+            drop_lines(node.directories, made)
 
 
 def drop_lines_of_gone(folder: Path) -> None:

@@ -13,13 +13,18 @@ log ended in an empty segment, its files are recreated: what comes late has no n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
     LEADER_EPOCHS,
     PARTITION_METADATA,
     RECOVERY_POINT,
+    read_leader_epochs,
+    write_leader_epochs,
 )
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
@@ -38,6 +43,7 @@ from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, file_name
 from kafkalog.streaming.store.clearing import WrittenEnd, write_ends
 from kafkalog.streaming.store.deletion import remove_deleted, retire_deleted
+from kafkalog.streaming.store.directory_moves import finish_moves
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import marks_above
 from kafkalog.streaming.store.file_systems import is_shared
@@ -45,10 +51,10 @@ from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.proof import check_ours
 from kafkalog.streaming.store.publishing import forget_prepared
 from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
-from kafkalog.streaming.store.stale_lines import drop_lines
+from kafkalog.streaming.store.stale_lines import drop_lines_on_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from kafkalog.checkpoints.intent import IntendedPartition, Intent
@@ -57,6 +63,8 @@ if TYPE_CHECKING:
 
 __all__ = ["look_at_unfinished", "take_back"]
 
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
 
 def take_back(
     log_set: LogSet,
@@ -64,6 +72,7 @@ def take_back(
     durable: bool,
     cut: Collection[TopicPartition] = (),
     staged_may_be_lost: bool = False,
+    deletes: str | None = None,
 ) -> None:
     """Undo every unfinished commit, and end every finished one that left its intent behind.
 
@@ -72,6 +81,7 @@ def take_back(
     a finished one, which may have left its records to the system, is made durable too. After a loss
     of power, ``cut`` are partitions whose logs have been cut already, below where the commit began,
     and with ``staged_may_be_lost`` what no staged file can tell is taken for the commit's own.
+    ``deletes`` is a topic that goes next: its folders may be gone already.
 
     Raises:
         LogDirectoryError: something that is not ours lies where an intent's bytes should be, or
@@ -79,24 +89,60 @@ def take_back(
         CommitError: the locks were lost, and another writer has committed since.
         CheckpointError: an intent that cannot be read or does not belong here.
     """
-    forget_prepared(log_set.directories)
+    _forget_prepared(log_set)
+    if any(not intent.partitions for intent in log_set.node.intents()):
+        finish_moves(log_set)
     unfinished = log_set.unfinished()
-    marks = BrokerMarks()
+    check = partial(_check_partition, log_set, marks=BrokerMarks(), deletes=deletes)
+    check = partial(check, staged_may_be_lost=staged_may_be_lost)
     for intent in unfinished:
         _check_belongs(log_set, intent)
-        for_each(
-            lambda each: _check_partition(
-                log_set, each, marks, staged_may_be_lost=staged_may_be_lost
-            ),
-            [each for each in intent.partitions if each.topic_partition not in cut],
-        )
-        _undo(log_set, intent, cut)
+        with log_set.node.taking_back(intent):
+            _undo(log_set, _proved(log_set, intent, check, cut), cut)
     if unfinished:
         log_set.check_current()
     else:
         _end_finished(log_set, durable=durable)
     log_set.node.withdraw(durable=bool(unfinished))
     remove_deleted(log_set)
+
+
+def _forget_prepared(log_set: LogSet) -> None:
+    for node, alone in log_set.node.apart():
+        with alone:
+            forget_prepared(node.directories)
+
+
+def _proved(
+    log_set: LogSet,
+    intent: Intent,
+    check: Callable[[IntendedPartition], None],
+    cut: Collection[TopicPartition],
+) -> Intent:
+    """Return an intent with those partitions only in which what is to go is its own.
+
+    A replica that is not in sync needs no proof: it is compared with its leader, and cut.
+    """
+    others = set()
+
+    def prove(each: IntendedPartition) -> None:
+        try:
+            check(each)
+        except LogDirectoryError as error:
+            if not _lags(log_set, each):
+                raise
+            others.add(each)
+            _LOGGER.warning("%s is compared with its leader: %s", _folder(log_set, each), error)
+
+    for_each(prove, [each for each in intent.partitions if each.topic_partition not in cut])
+    return replace(intent, partitions=tuple(p for p in intent.partitions if p not in others))
+
+
+def _lags(log_set: LogSet, intended: IntendedPartition) -> bool:
+    """Whether a partition is one of a replica that is not in sync."""
+    topic = log_set.state.topics.get(intended.key)
+    node = log_set.node.node_of(intended.member_id)
+    return topic is not None and not topic.is_in_sync(intended.partition, node)
 
 
 def _undo(log_set: LogSet, intent: Intent, cut: Collection[TopicPartition]) -> None:
@@ -119,7 +165,7 @@ def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
     for intent in log_set.unfinished():
         _check_belongs(log_set, intent)
         for each in intent.partitions:
-            _check_partition(log_set, each, marks, staged_may_be_lost=False)
+            _check_partition(log_set, each, marks, staged_may_be_lost=False, deletes=None)
             touched.append(each)
     return touched
 
@@ -127,7 +173,7 @@ def look_at_unfinished(log_set: LogSet) -> list[IntendedPartition]:
 def _check_belongs(log_set: LogSet, intent: Intent) -> None:
     members = {partition.member_id for partition in intent.partitions}
     members |= {file.member_id for file in intent.files}
-    if intent.set_id != log_set.state.set_id or not members <= log_set.members.keys():
+    if intent.set_id != log_set.state.set_id or not members <= {*log_set.state.member_ids}:
         raise CheckpointError(
             f"{log_set.directories[0] / INTENT_FILE} belongs to another set of log directories "
             f"({intent.set_id}) than the commit state ({log_set.state.set_id}): one of them was "
@@ -137,38 +183,63 @@ def _check_belongs(log_set: LogSet, intent: Intent) -> None:
 
 def _end_finished(log_set: LogSet, *, durable: bool) -> None:
     """Do what a commit had still to do that was cut off after it was published."""
-    intent = next(log_set.node.intents(), None)
-    if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:
+    intents = [
+        intent
+        for intent in log_set.node.intents()
+        if (intent.sequence, intent.commit_id) == log_set.state.stamp
+    ]
+    if not intents:
         return
     log_set.check_current()
-    made = {each.topic_partition for each in intent.partitions if each.created}
-    drop_lines(log_set.directories, made)
-    # One that was deleted by hand since has nothing to be made durable; others say that it is gone.
-    there = [each for each in intent.partitions if _is_there(log_set, _folder(log_set, each))]
-    if durable:
-        reaches = (
-            LogReach(
-                _folder(log_set, each),
-                each.topic_partition,
-                each.end_offset,
-                _index_interval(log_set, each),
-            )
-            for each in there
-        )
-        sync_up_to(reaches, whole=True)
+    partitions = dict.fromkeys(each for intent in intents for each in intent.partitions)
+    made = {each.topic_partition for each in partitions if each.created}
+    drop_lines_on_nodes(log_set.node, made)
+    for intent in intents if durable else ():
+        with log_set.node.taking_back(intent):
+            _sync(log_set, intent)
     # What says where logs end must not survive a loss of power without what was published.
     log_set.make_durable()
-    write_ends(
-        [
-            WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
-            for each in there
-        ],
-        durable=durable,
-    )
-    if not intent.partitions:
+    for intent in intents:
+        with log_set.node.taking_back(intent):
+            _write_ends(log_set, intent, durable=durable)
+            _drop_staged(log_set, intent)
+    if not partitions:
         repeat_log_starts(log_set)
         retire_deleted(log_set)
-    _drop_staged(log_set, intent)
+
+
+def _sync(log_set: LogSet, intent: Intent) -> None:
+    reaches = (
+        LogReach(
+            _folder(log_set, each),
+            each.topic_partition,
+            each.end_offset,
+            _index_interval(log_set, each),
+        )
+        for each in _still_there(log_set, intent)
+    )
+    sync_up_to(reaches, whole=True)
+
+
+def _write_ends(log_set: LogSet, intent: Intent, *, durable: bool) -> None:
+    ends = [
+        WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
+        for each in _still_there(log_set, intent)
+    ]
+    write_ends(ends, durable=durable)
+
+
+def _still_there(log_set: LogSet, intent: Intent) -> list[IntendedPartition]:
+    """Return the partitions of an intent, without those that were deleted by hand since.
+
+    They have nothing to be made durable; others say that they are gone. A replica that is not in
+    sync may have anything: it is compared with its leader, which no checkpoint may prevent.
+    """
+    return [
+        each
+        for each in intent.partitions
+        if _is_there(log_set, _folder(log_set, each)) and not _lags(log_set, each)
+    ]
 
 
 def _drop_staged(log_set: LogSet, intent: Intent) -> None:
@@ -189,6 +260,7 @@ def _check_partition(
     marks: BrokerMarks,
     *,
     staged_may_be_lost: bool,
+    deletes: str | None,
 ) -> None:
     """Prove what is to go, in all partitions before the first one is touched."""
     folder = _folder(log_set, intended)
@@ -196,7 +268,7 @@ def _check_partition(
         if not intended.created:  # of a new one, the marks are of an earlier topic
             _check_not_acknowledged(folder, intended, marks)
         check_ours(log_set, intended, folder, staged_may_be_lost=staged_may_be_lost)
-    else:
+    elif intended.topic != deletes:
         _check_absent(folder, intended)
 
 
@@ -238,7 +310,7 @@ def _take_back_partition(log_set: LogSet, intended: IntendedPartition, *, is_cut
     for offset in intended.snapshots:
         (folder / file_name(offset, SNAPSHOT)).unlink(missing_ok=True)
     if intended.starts_epoch:
-        _unlink_with_temporary(folder / LEADER_EPOCHS)
+        _forget_epoch(folder, intended.leader_epoch)
     if intended.created:
         _remove_folder(folder)
         return
@@ -271,8 +343,8 @@ def _index_interval(log_set: LogSet, intended: IntendedPartition) -> int:
 def _check_absent(folder: Path, intended: IntendedPartition) -> None:
     if not intended.created:
         raise LogDirectoryError(
-            f"{folder} is gone, though a commit that was cut off appended to it: restore it, or "
-            f"remove {INTENT_FILE} and {UNFINISHED_FOLDER} from all log directories to give it up"
+            f"{folder} is gone, though a commit that was cut off appended to it: restore it. Or "
+            f"run `kafkalog delete --topic {intended.topic}`, which gives that commit up"
         )
 
 
@@ -287,6 +359,15 @@ def _remove_folder(folder: Path) -> None:
             f"{folder} was made by a commit that was cut off, and holds what that did not put "
             f"there: {', '.join(strange[:5])}. Move it away"
         ) from error
+
+
+def _forget_epoch(folder: Path, epoch: int) -> None:
+    """Take out of the list of leader epochs the one that the commit began with."""
+    earlier = [each for each in read_leader_epochs(folder) if each.epoch < epoch] if epoch else []
+    if earlier:
+        write_leader_epochs(folder, earlier)
+    else:
+        _unlink_with_temporary(folder / LEADER_EPOCHS)
 
 
 def _unlink_with_temporary(path: Path) -> None:

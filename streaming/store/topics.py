@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
@@ -172,7 +173,7 @@ class TopicCatalog:
             for intended in (committed.unfinished.partitions if committed.unfinished else ())
             if intended.created
         }
-        self._counts = partition_counts(partitions.keys() - being_made)
+        self._counts = self._replicated() | partition_counts(partitions.keys() - being_made)
 
     @classmethod
     def load(cls, directories: Iterable[Path], policy: TopicPolicy) -> Self:
@@ -189,6 +190,16 @@ class TopicCatalog:
             return cls(without_deleted(partitions, committed.state), committed, policy)
         except OSError as error:
             raise LogDirectoryError(f"log directories cannot be read: {error}") from error
+
+    def _replicated(self) -> dict[str, int]:
+        """Count the partitions of replicated topics: their nodes may be away, and they are there.
+
+        Nobody deletes such a topic by removing its folders.
+        """
+        state = self._committed.state
+        if state is None or not state.is_replicated:
+            return {}
+        return {each.name: max(each.partitions, default=0) + 1 for each in state.topics.values()}
 
     @property
     def set_id(self) -> str | None:
@@ -231,10 +242,12 @@ class TopicCatalog:
     def _topic_id(self, name: str) -> str | None:
         """Return the id that all partitions of a topic carry."""
         folders = [entry for key, entry in self._partitions.items() if key.topic == name]
+        if not folders:
+            return self._id_of_missing(name)
         for entry in folders:
             check_no_link(entry)
         try:
-            ids = {self._read_id(entry.path) for entry in folders}
+            ids = self._ids(folders)
         except OSError as error:
             raise LogDirectoryError(f"topic {name!r}: its id cannot be read: {error}") from error
         if len(ids) > 1:
@@ -244,6 +257,26 @@ class TopicCatalog:
         if topic_id is None:
             self._check_never_had_id(name, folders)
         return topic_id
+
+    def _ids(self, folders: Sequence[PartitionDirectory]) -> set[str | None]:
+        """Read the ids in folders; of a replicated topic those of nodes that are there and work."""
+        state = self._committed.state
+        if state is None or not state.is_replicated:
+            return {self._read_id(entry.path) for entry in folders}
+        ids: set[str | None] = set()
+        for entry in folders:
+            with suppress(OSError):  # whoever writes there will be told
+                own = self._read_id(entry.path)
+                if own is not None or entry.path.is_dir():
+                    ids.add(own)
+        return ids or {self._id_of_missing(folders[0].topic_partition.topic)}
+
+    def _id_of_missing(self, name: str) -> str | None:
+        """Return the id of a replicated topic whose folders are all away."""
+        topics = self._committed.state.topics if self._committed.state else {}
+        keys = (key for key, each in topics.items() if each.name == name)
+        key = next(keys, topic_key(name, None))
+        return None if key == topic_key(name, None) else key
 
     def _check_never_had_id(self, name: str, folders: Sequence[PartitionDirectory]) -> None:
         """Refuse folders without an id where what is committed lay under one: it is not in them."""

@@ -8,6 +8,7 @@ temporary name, so that a crash leaves at most one file behind, which the next w
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.files.copies import try_to_link
@@ -43,12 +44,13 @@ def create_atomically(path: Path, data: bytes) -> None:
     Raises:
         FileExistsError: it is there already, and left as it is.
     """
-    prepare(path, data)
     temporary = _temporary(path)
     try:
+        prepare(path, data)
         is_there = try_to_link(temporary, path)
-    except FileExistsError:
-        temporary.unlink(missing_ok=True)
+    except OSError:
+        with suppress(OSError):  # on a full disk each try would leave a file of another name
+            temporary.unlink(missing_ok=True)
         raise
     if is_there:
         temporary.unlink(missing_ok=True)

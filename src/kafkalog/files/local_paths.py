@@ -1,10 +1,15 @@
-"""The local paths that texts name: plain ones, and ``file:`` URIs."""
+"""The local paths that texts name: plain ones, and ``file:`` URIs.
+
+Commas stand between the log directories of one node, semicolons between nodes::
+
+    /mnt/a/log1,/mnt/a/log2;/mnt/b/log;witness:/mnt/c/log
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from kafkalog.errors import OptionError
@@ -12,9 +17,32 @@ from kafkalog.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["SCHEME", "folder_in_both", "local_path", "split_paths"]
+__all__ = ["SCHEME", "NodePlace", "folder_in_both", "local_path", "split_paths"]
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+_WITNESS: Final = "witness:"
+
+
+class NodePlace(str):  # noqa: SLOT000 - a text has no room for slots
+    """A log directory of one of several nodes: its path, and which of them it belongs to.
+
+    ``node`` counts from 0 in the order in which the nodes were named. A witness votes, and holds
+    no partitions.
+    """
+
+    node: int
+    is_witness: bool
+
+    def __new__(cls, path: str, node: int, is_witness: bool = False) -> Self:
+        """Name a directory of a node."""
+        place = super().__new__(cls, path)
+        place.node, place.is_witness = node, is_witness
+        return place
+
+    def __getnewargs__(self) -> tuple[str, int, bool]:  # type: ignore[override]
+        """Return what a copy in another process is made of."""
+        return str(self), self.node, self.is_witness
 
 
 def local_path(text: str) -> str:
@@ -45,16 +73,34 @@ def _without_scheme(text: str) -> str:
 
 
 def split_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str, ...]:
-    """Return the log directories of a text, with commas between them; each is ``read`` by itself.
+    """Return the log directories of a text; each is ``read`` by itself.
+
+    Those of several nodes are :class:`NodePlace`.
 
     Raises:
         OptionError: one is not local, or there twice.
     """
-    paths = tuple(read(item.strip()) for item in text.split(",") if item.strip())
+    nodes = [node for part in text.split(";") if (node := _listed(part))]
+    paths: tuple[str, ...]
+    if len(nodes) > 1 or (nodes and nodes[0][0].startswith(_WITNESS)):
+        paths = tuple(place for number, items in enumerate(nodes) for place in _node(items, number))
+    else:
+        paths = tuple(read(item) for node in nodes for item in node)
     repeated = sorted({path for path in paths if paths.count(path) > 1})
     if repeated:
         raise OptionError(f"log directory {repeated[0]} is listed twice")
     return paths
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _node(items: list[str], number: int) -> list[NodePlace]:
+    """Read the directories of one node, which are local ones."""
+    is_witness = items[0].startswith(_WITNESS)
+    items[0] = items[0].removeprefix(_WITNESS)
+    return [NodePlace(local_path(item), number, is_witness) for item in items]
 
 
 def folder_in_both(some: Iterable[str], others: Iterable[str]) -> str | None:

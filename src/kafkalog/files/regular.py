@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.stalling import at
 from kafkalog.files.system import remembered
 
 if TYPE_CHECKING:
@@ -94,6 +95,11 @@ def read_regular(path: Path, *, limit: int) -> bytes:
     """
     if isinstance(path, RemotePath):
         return path.read_small(limit)
+    with at(path):
+        return _read_small(path, limit)
+
+
+def _read_small(path: Path, limit: int) -> bytes:
     descriptor = open_regular(path)
     try:
         size = os.fstat(descriptor).st_size

@@ -167,6 +167,10 @@ class RemotePath(_ReadAsPath):
             raise FileNotFoundError(f"{self.uri}: there is no such folder")
         return found
 
+    def is_dir(self) -> bool:
+        """Whether something lies under that name, as of a moment ago."""
+        return self.store.entries(self.key) is not None
+
     def iterdir(self) -> Generator[RemotePath, None, None]:
         """Walk over the paths of what the folder holds."""
         return (self / entry.name for entry in self.entries())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from kafkalog.files.system import system
 
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Interrupted",
+    "Running",
     "Shielded",
     "check_interrupt",
     "current",
+    "run_as",
     "shielded",
     "shielded_part",
     "shielded_rest",
@@ -107,13 +109,24 @@ def check_interrupt() -> None:
         raise Interrupted
 
 
-def current() -> Shielded[Any] | None:
+class Running(Protocol):
+    """An action of a thread that is not interrupted, and looks itself whether it is to stop."""
+
+    is_asked_to_stop: bool
+
+
+def current() -> Running | None:
     """Return the shielded action of this thread, None if there is none."""
     return _HERE.running
 
 
+def run_as(running: Running | None) -> None:
+    """Say what a new thread runs, which is as shielded as what it belongs to; None is not."""
+    _HERE.running = running
+
+
 class _Here(threading.local):
-    running: Shielded[Any] | None = None
+    running: Running | None = None
 
 
 _HERE: Final = _Here()

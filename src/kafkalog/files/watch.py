@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.stalling import stalled
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ def stamp_of(path: str | RemotePath) -> Stamp | None:
     """Return what changes when a file or folder does; None if there is none."""
     if isinstance(path, RemotePath):
         return path.stamp()
+    why = stalled(path)
+    if why is not None:
+        raise why
     try:
         status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -68,11 +72,15 @@ class Watch:
 
     def changed(self) -> bool:
         """Look again; return whether it may have changed since the last look, True at the first."""
-        stamp = stamp_of(self._path)
+        try:
+            stamp = stamp_of(self._path)
+        except OSError as error:
+            # Whoever reads the file finds out what that means: of several nodes one may fail.
+            stamp = (-1, error.errno or 0, 0, 0, 0)
         if stamp == self._stamp and self._settled:
             return False
         self._stamp = stamp
-        self._settled = stamp is None or is_settled(stamp)
+        self._settled = stamp is None or stamp[0] < 0 or is_settled(stamp)
         return True
 
 

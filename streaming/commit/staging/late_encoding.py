@@ -15,14 +15,14 @@ from kafkalog.files.local_file import read_at
 from kafkalog.model import NO_TIMESTAMP
 from kafkalog.streaming.commit.staging.formats import BatchFormat
 from kafkalog.streaming.commit.staging.message_source import check_as_staged
-from kafkalog.streaming.commit.staging.staged_files import Home, StagingArea
+from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.records.open_batch import EncodedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.commit.staging.staged_source import StagedFiles
     from kafkalog.streaming.log.config import LogConfig
@@ -43,15 +43,10 @@ class LateEncoding:
     :meth:`finish` or :meth:`discard` ends it.
     """
 
-    def __init__(
-        self, folders: Sequence[Path], files: StagedFiles, prefix: str, *, durable: bool
-    ) -> None:
-        """Take the log directories, the staged files in them, and how names of new ones begin.
-
-        With ``durable``, :meth:`finish` makes the new ones survive a power failure.
-        """
+    def __init__(self, files: StagedFiles, staging: Staging) -> None:
+        """Take what the tasks have staged, and where the new files go."""
         self._files = files
-        self._staging = StagingArea(folders, 0, prefix, durable=durable)
+        self._staging = staging
 
     def add(
         self,

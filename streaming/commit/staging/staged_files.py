@@ -5,13 +5,14 @@ does not exist yet needs no folder. Nobody reads a staged file until a commit na
 never named is swept away.
 
 Small runs share a file. A partition that has staged many bytes continues in files of its own, none
-larger than a segment may be. A commit can make such a file a segment without copying it.
+larger than a segment may be, and a new partition with much to write begins with one. A commit can
+make such a file a segment without copying it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kafkalog.errors import CommitError
 from kafkalog.files.regular import fsync_directory
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.records.builder import EncodedBatch
 
-__all__ = ["Home", "StagingArea"]
+__all__ = ["Home", "Staging", "StagingArea"]
 
 LARGEST_FILE_BYTES: Final = 1 << 30
 """A shared file that would grow beyond it is continued in another one."""
 
 OWN_FILE_BYTES: Final = 16 << 20
 """A partition that has staged so much continues in files of its own; copying as much takes 5 ms."""
+
+FIRST_OWN_BYTES: Final = 1 << 20
+"""A new partition that begins with so much has files of its own from then on: the first one becomes
+its first segment. Less is copied, which costs no more than a file."""
 
 SMALLEST_OWN_FILE_BYTES: Final = 1 << 20
 """Where segments are smaller than this, no partition gets files of its own."""
@@ -59,6 +64,24 @@ class _Growing:
 
     size: int = 0
     file: StagedFileWriter | None = None
+
+
+class Staging(Protocol):
+    """Where batches are staged, on one node or on several; each method as that of an area."""
+
+    def add(
+        self, topic_partition: TopicPartition, batches: Sequence[EncodedBatch], home: Home
+    ) -> None:
+        """Write batches of one partition after those added before."""
+        ...
+
+    def finish(self) -> Sequence[StagedRun]:
+        """Close the files and return what is in them."""
+        ...
+
+    def discard(self) -> None:
+        """Remove the files."""
+        ...
 
 
 class StagingArea:
@@ -92,7 +115,7 @@ class StagingArea:
         """
         growing = self._growing.setdefault(topic_partition, _Growing())
         size = sum(len(batch.data) for batch in batches)
-        if growing.file is not None or self._deserves_own_file(growing, home):
+        if growing.file is not None or self._deserves_own_file(growing, size, home):
             self._add_to_own(topic_partition, batches, home, growing)
         else:
             if self._shared is None or self._shared.size + size > LARGEST_FILE_BYTES:
@@ -125,9 +148,10 @@ class StagingArea:
         for file in self._files:
             file.discard()
 
-    def _deserves_own_file(self, growing: _Growing, home: Home) -> bool:
+    def _deserves_own_file(self, growing: _Growing, size: int, home: Home) -> bool:
+        begins = home.directory is None and not growing.size and size >= FIRST_OWN_BYTES
         return (
-            growing.size >= OWN_FILE_BYTES
+            (begins or growing.size >= OWN_FILE_BYTES)
             and home.segment_bytes >= SMALLEST_OWN_FILE_BYTES
             and sum(each.file is not None for each in self._growing.values()) < OPEN_OWN_FILES
         )

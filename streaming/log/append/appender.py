@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import (
     LEADER_EPOCHS,
@@ -33,6 +33,7 @@ from kafkalog.files.regular import (
 from kafkalog.model import NO_PRODUCER_ID
 from kafkalog.streaming.log.append.growth import SegmentState
 from kafkalog.streaming.log.append.plan import plan_append
+from kafkalog.streaming.log.append.source import BufferSource
 from kafkalog.streaming.log.append.state import load_segment_state
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, file_name
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -47,42 +48,11 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.append.growth import SegmentAppend
+    from kafkalog.streaming.log.append.source import Source
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.records.batch import BatchTable
 
-__all__ = ["AppendPlan", "BufferSource", "PartitionAppender", "Source"]
-
-
-class Source(Protocol):
-    """Where the bytes of a run are; positions are those in the run's batch table."""
-
-    def copy(self, position: int, size: int, target: int, target_position: int) -> None:
-        """Copy bytes into the open file ``target``."""
-        ...
-
-    def link_as(self, path: Path) -> bool:
-        """Give the file of the run the name ``path`` too; return False if that cannot be done.
-
-        Raises:
-            FileExistsError: there is such a file.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class BufferSource:
-    """A run in memory: uint8[n], whose positions count from its beginning."""
-
-    data: npt.NDArray[np.uint8]
-
-    def copy(self, position: int, size: int, target: int, target_position: int) -> None:
-        """Write the bytes."""
-        write_all(target, self.data[position : position + size].data, target_position)
-
-    def link_as(self, path: Path) -> bool:
-        """Return False: there is no file."""
-        del path
-        return False
+__all__ = ["AppendPlan", "PartitionAppender"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +69,7 @@ class AppendPlan:
     end_offset: int
     creates_directory: bool
     starts_leader_epoch: LeaderEpoch | None
-    """The epoch whose file is written, in a log that has none yet."""
+    """The epoch that begins with it, in a log that has none yet or was given a new leader."""
     snapshots: tuple[int, ...]
     """Base offsets that get an empty producer snapshot."""
     segments: tuple[SegmentAppend, ...]
@@ -176,6 +146,7 @@ class PartitionAppender:
         self._exists = directory.is_dir()
         self._log = PartitionLog(directory, topic_partition)
         self._epochs = read_leader_epochs(directory) if self._exists else []
+        self._elected_epoch = 0
         self._state = SegmentState.empty(first_offset, now_ms)
         self._looked_at: os.stat_result | None = None
         self._has_segment = self._exists and bool(self._log.segments)
@@ -188,6 +159,11 @@ class PartitionAppender:
         """Continue after :meth:`apply`, with settings and a time as at the start."""
         self.config = config
         self._now_ms = now_ms
+
+    @property
+    def now_ms(self) -> int:
+        """The time that it goes by."""
+        return self._now_ms
 
     @property
     def makes_directory(self) -> bool:
@@ -212,7 +188,18 @@ class PartitionAppender:
     @property
     def leader_epoch(self) -> int:
         """The epoch to stamp on batches: the partition's latest, 0 in a new one; never invented."""
+        return max(self._last_epoch, self._elected_epoch)
+
+    @property
+    def _last_epoch(self) -> int:
         return self._epochs[-1].epoch if self._epochs else 0
+
+    def lead(self, epoch: int) -> None:
+        """Append under the leader epoch that an election has given, if the log has not come to it.
+
+        The file that lists the epochs names it once something is appended.
+        """
+        self._elected_epoch = epoch
 
     def plan(self, runs: Sequence[BatchTable], *, adoptable: Collection[int] = ()) -> AppendPlan:
         """Place runs of batches, whose offsets are final, after the log's end. Touches nothing.
@@ -232,8 +219,9 @@ class PartitionAppender:
             now_ms=self._now_ms,
         )
         # Message sets have no epochs: a broker drops what it finds of them, with a warning.
-        starts_epoch = not self._epochs and self.config.magic >= 2
-        epoch = LeaderEpoch(0, self.log_end_offset) if starts_epoch else None
+        is_new = not self._epochs or self.leader_epoch > self._last_epoch
+        starts_epoch = is_new and self.config.magic >= 2
+        epoch = LeaderEpoch(self.leader_epoch, self.log_end_offset) if starts_epoch else None
         return AppendPlan(
             topic_partition=self.topic_partition,
             directory=self.directory,
@@ -271,7 +259,10 @@ class PartitionAppender:
         if plan.creates_directory:
             self._make_directory()
         if plan.starts_leader_epoch is not None:
-            self._epochs = [plan.starts_leader_epoch]
+            # An epoch under which nothing was appended has no entry (Kafka's truncateFromEnd).
+            start = plan.starts_leader_epoch.start_offset
+            before = [each for each in self._epochs if each.start_offset < start]
+            self._epochs = [*before, plan.starts_leader_epoch]
             write_leader_epochs(self.directory, self._epochs, fsync=False)
         for segment in plan.segments:
             self._apply_log(segment, sources, finish)

@@ -9,7 +9,7 @@ ends early, only a following segment proves that no offsets are missing.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.segment import Chunk, LogSegment
     from kafkalog.streaming.records.arrow_buffers import Bytes
     from kafkalog.streaming.records.batch import BatchTable
+
+    Elsewhere: TypeAlias = Callable[[int, Exception], Iterator[pa.RecordBatch] | None]
 
 __all__ = ["Decoder", "NarrowedDecoder", "read_slice"]
 
@@ -107,20 +109,21 @@ def read_slice(
     committed_end: int | None = None,
     committed_only: bool = False,
     salvage: Salvage | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read the offsets of ``planned``, in order, as ``decoder`` gives them.
 
-    An error comes after the rows before it.
-
-    Offsets that compaction removed, and those of control batches, are gaps and no loss. From
-    ``committed_end`` on, if it is given, the first bytes that are no whole batch are the end of the
-    log, said in a warning; below it, and everywhere without it, they are an error.
+    An error comes after the rows before it. Offsets that compaction removed, and those of control
+    batches, are gaps and no loss. From ``committed_end`` on, if it is given, the first bytes that
+    are no whole batch are the end of the log, said in a warning; below it, and everywhere without
+    it, they are an error.
 
     With ``committed_only`` the records of aborted transactions are left out, and gaps like them.
     The slice must not reach beyond the last stable offset then.
 
     With ``salvage`` damage is left out, counted and warned of instead of raised. ``committed_end``
-    has no meaning then.
+    has no meaning then. ``elsewhere`` is asked where reading fails, with the next offset and the
+    error: it may give the rest from another replica.
 
     Raises:
         OffsetOutOfRangeError: retention has deleted the segment; holds the log start offset.
@@ -136,7 +139,7 @@ def read_slice(
         else None
     )
     reader = _SliceReader(topic_partition, planned, decoder, committed_end, aborted, salvage)
-    return reader.batches()
+    return reader.batches() if elsewhere is None else reader.batches_of_replicas(elsewhere)
 
 
 class _Place(NamedTuple):
@@ -175,10 +178,23 @@ class _SliceReader:
         except UnknownTopicOrPartitionError as error:
             raise UnknownTopicOrPartitionError(str(error), offset=self._next) from error
 
+    def batches_of_replicas(self, elsewhere: Elsewhere) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self.batches()
+        except TimestampOutOfRangeError:
+            raise
+        except (KafkaLogError, OSError) as error:
+            rest = elsewhere(self._next, error)
+            if rest is None:
+                raise
+        else:
+            return
+        yield from rest
+
     def _all_batches(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._full_batches()
-        except KafkaLogError:
+        except (KafkaLogError, OSError):
             yield from self._decoder.flush()
             raise
         yield from self._decoder.flush()

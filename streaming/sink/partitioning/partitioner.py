@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.streaming.records.arrow_buffers import binary_column, validity
-from kafkalog.streaming.records.murmur2 import murmur2
-from kafkalog.streaming.sink.partitioning.kernels import stay_and_move
+from kafkalog.streaming.records.murmur2 import murmur2_of
+from kafkalog.streaming.sink.partitioning.kernels import group_rows, place_by_hash, stay_and_move
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-    from kafkalog.streaming.records.arrow_buffers import Integers
+    from kafkalog.streaming.records.arrow_buffers import BinaryColumn, Integers
 
-__all__ = ["KeyHashes", "KeylessSpread", "record_sizes"]
+__all__ = ["KeyHashes", "KeylessSpread", "groups_of", "record_sizes"]
 
 STRETCH_BYTES: Final = 16384
 """Kafka's ``batch.size``, which is its producer's stretch."""
@@ -59,24 +59,38 @@ class KeylessSpread:
 class KeyHashes:
     """The hashes of a column of keys, computed once for all topics of a batch of rows."""
 
-    def __init__(self, keys: pa.Array | None, length: int) -> None:
-        self._hashes = np.zeros(length, np.int32) if keys is None else murmur2(keys)
-        if keys is None:
-            self.has_key = np.zeros(length, np.bool_)
+    def __init__(self, keys: BinaryColumn, length: int) -> None:
+        self._hashes = murmur2_of(keys, length)
+        if not len(keys.offsets):
+            self._has_key = np.zeros(length, np.uint8)
         else:
-            valid = validity(keys)
-            self.has_key = valid.astype(np.bool_) if len(valid) else np.ones(length, np.bool_)
+            self._has_key = keys.valid if len(keys.valid) else np.ones(length, np.uint8)
 
-    def partition(self, rows: Integers, partitions: int) -> NDArray[np.int32]:
-        """Return the partitions of rows with keys (Kafka ``Utils.toPositive``: a mask, not abs)."""
-        return (self._hashes[rows] & 0x7FFFFFFF) % np.int32(partitions)
+    def place(self, rows: Integers, partitions: int, placed: NDArray[np.int32]) -> Integers:
+        """Set ``placed[row]`` for those of ``rows``, int64[m], that have a key; return the rest."""
+        left = np.empty(len(rows), np.int64)
+        count = place_by_hash(rows, self._hashes, self._has_key, partitions, placed, left)
+        return left[:count]
 
 
-def record_sizes(columns: tuple[pa.Array | None, ...], length: int) -> Integers:
+def groups_of(
+    rows: Integers, codes: NDArray[np.int32], most: int
+) -> Iterator[tuple[int, Integers]]:
+    """Yield each code below ``most`` that some of ``rows`` have, with those rows in their order."""
+    ends, grouped = np.empty(most, np.int64), np.empty(len(rows), np.int64)
+    if group_rows(rows, codes, ends, grouped) < 0:
+        raise AssertionError("a row was placed outside of what there is")
+    starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
+    found = np.flatnonzero(ends > starts)
+    bounds = zip(found.tolist(), starts[found].tolist(), ends[found].tolist(), strict=True)
+    for code, start, end in bounds:
+        yield code, grouped[start:end]
+
+
+def record_sizes(columns: tuple[BinaryColumn, ...], length: int) -> Integers:
     """Return about how many bytes each of the rows takes as a record: int64[length]."""
     sizes = np.full(length, _RECORD_OVERHEAD, np.int64)
     for column in columns:
-        offsets = binary_column(column).offsets if column is not None else ()
-        if len(offsets):
-            sizes += np.diff(offsets)
+        if len(column.offsets):
+            sizes += np.diff(column.offsets)
     return sizes

@@ -124,8 +124,7 @@ def plan_splits(
     found: list[tuple[TopicPartition, list[SegmentSlice]]] = []
     for entry in ranges:
         try:
-            with logs.open(entry.topic_partition) as log:
-                found.append((entry.topic_partition, _slices(log, entry, policy)))
+            found.append((entry.topic_partition, _planned(logs, entry, policy)))
         except UnknownTopicOrPartitionError:
             policy.partitions_deleted({entry.topic_partition: entry.start})
     target = split_target(
@@ -137,6 +136,17 @@ def plan_splits(
         for group in ([slices] if options.cuts_by_offsets else by_bytes(slices, target))
         if group
     ]
+
+
+def _planned(logs: FollowedLogs, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:
+    """Find the bytes of a range, in another replica if the one that was looked at fails."""
+    try:
+        with logs.open(wanted.topic_partition) as log:
+            return _slices(log, wanted, policy)
+    except (KafkaLogError, OSError):
+        if not logs.elsewhere(wanted.topic_partition):
+            raise
+    return _planned(logs, wanted, policy)
 
 
 def _slices(log: PartitionLog, wanted: OffsetRange, policy: LossPolicy) -> list[SegmentSlice]:

@@ -20,6 +20,7 @@ from kafkalog.checkpoints.broker import (
     read_offset_checkpoint,
 )
 from kafkalog.errors import CheckpointError
+from kafkalog.files.stalling import at
 from kafkalog.streaming.store.ends.rule import Said
 
 if TYPE_CHECKING:
@@ -77,9 +78,10 @@ class BrokerMarks:
     def _of(self, folder: Path) -> _Marks:
         log_dir = folder.parent
         if log_dir not in self._read:
-            self._read[log_dir] = _Marks(
-                read_offset_checkpoint(log_dir, HIGH_WATERMARK),
-                read_offset_checkpoint(log_dir, RECOVERY_POINT),
-                (log_dir / META_PROPERTIES).exists(),
-            )
+            with at(log_dir):
+                self._read[log_dir] = _Marks(
+                    read_offset_checkpoint(log_dir, HIGH_WATERMARK),
+                    read_offset_checkpoint(log_dir, RECOVERY_POINT),
+                    (log_dir / META_PROPERTIES).exists(),
+                )
         return self._read[log_dir]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.model import TopicPartition, listed
-from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
+from kafkalog.streaming.store.lost_partitions import OFFLINE_REMEDY, lost_of_living, missing_members
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +28,7 @@ class MissingParts(NamedTuple):
 
     members: MissingMembers | None
     partitions: Mapping[TopicPartition, int]
+    are_replicated: bool = False
 
     @property
     def is_loss(self) -> bool:
@@ -38,6 +39,8 @@ class MissingParts(NamedTuple):
         """Say what is missing, for a person."""
         ends = [f"{key} up to offset {end}" for key, end in sorted(self.partitions.items())]
         shown = listed(ends)
+        if self.are_replicated:
+            return f"These partitions have no replica in sync here: {shown}. {OFFLINE_REMEDY}"
         if self.members is None:
             return (
                 f"These partitions were committed and have no folder: {shown}. Restore them; or, "
@@ -87,4 +90,6 @@ def find_missing_parts(
         if (end := topic.partitions[number].high_watermark)
         and selects(key := TopicPartition(topic.name, number))
     }
-    return MissingParts(members, lost) if members is not None or lost else NOTHING
+    if members is None and not lost:
+        return NOTHING
+    return MissingParts(members, lost, state.is_replicated)

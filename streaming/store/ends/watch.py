@@ -21,18 +21,22 @@ in every state that is read later, and an intent that was gone before the states
 them. A broker writes none of ours, and its checkpoint files late: they never say more than is
 committed.
 
+Of a replicated set each partition is looked at where its leader has it. A log that fails, or ends
+below what is committed, is avoided for a while: another replica in sync is looked at. That is done
+while a look is taken, so that a query continues when a node goes away under it.
+
 Of a reader of committed records, a partition ends at the last stable offset below that. What lies
 between belongs to open transactions, and is neither unread nor missing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.topic_ids import is_changed_id
-from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.files.failures import failed_path
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.watch import Watched, stamp_of, watchable
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -40,6 +44,7 @@ from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.store.deleted import LivePartitions
+from kafkalog.streaming.store.ends.found import Ends, NewGaps, directory_of, is_any, is_local
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.store.ends.rule import committed_end, end_of, said_start, unverified_from
 from kafkalog.streaming.store.ends.seen_logs import SeenLogs
@@ -64,21 +69,6 @@ _ATTEMPTS: Final = 100
 """A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
-    """Where partitions end, in their order, as of one look."""
-
-    offsets: Offsets
-    unread: Gaps
-    """Offsets that lie in the log above the end."""
-    missing: Gaps
-    """Offsets that are said to be committed and that the log lacks."""
-    lost: Gaps
-    """The missing offsets that our own commits had put into the log."""
-    damaged: Offsets
-    """Logs that end where damage follows, of which nothing says that it is committed."""
-
-
 class EndsWatch:
     """Follows the ends of the chosen partitions. Not thread safe, not picklable."""
 
@@ -91,6 +81,8 @@ class EndsWatch:
         committed_only: bool = False,
         every_batch: bool = False,
         around_damage: bool = False,
+        needs_majority: bool = True,
+        prefers_local: bool = False,
     ) -> None:
         """Look at nothing yet.
 
@@ -101,19 +93,27 @@ class EndsWatch:
             committed_only: whether they end at the last stable offset.
             every_batch: whether they start with their first segment, below the log start offset.
             around_damage: whether damage hides neither last stable offset nor times of records.
+            needs_majority: whether too few nodes of a replicated set are an error.
+            prefers_local: whether replicas on a local file system come before their leaders.
         """
-        self._log_dirs = LogDirs(paths)
+        self._log_dirs = LogDirs(paths, prefers=is_local if prefers_local else is_any)
         self._selects = selects
         self._to_log_end = to_log_end
         self._committed_only = committed_only
         self._every_batch = every_batch
         self._around_damage = around_damage
+        self._needs_majority = needs_majority
+        self._begin()
+
+    def _begin(self) -> None:
+        self._looking_at: Path | None = None
+        """The log directory of the log that is being looked at."""
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
         self._listed: Mapping[TopicPartition, PartitionDirectory] | None = None
         self._live = LivePartitions()
         self._listed_for: tuple[int, int] | None = None
         """The newest commit that the listing is known to have come after."""
-        self._logs = SeenLogs(as_recovered=to_log_end)
+        self._logs = SeenLogs(as_recovered=self._to_log_end)
         self._directories: list[Path] = []
         self._marks: WatchedMarks
         self._ends: Ends | None = None
@@ -136,7 +136,7 @@ class EndsWatch:
             DataLossError: a loss of power has taken committed records.
         """
         for _ in range(_ATTEMPTS):
-            ends = self._look_once()
+            ends = self._look_around_failures()
             if ends is None:
                 continue
             if not (reached and self._read_again(reached, ends)):
@@ -146,6 +146,25 @@ class EndsWatch:
             "commits and deletions follow each other so fast that no moment between them was found "
             f"in {_ATTEMPTS} looks at {', '.join(map(str, self._log_dirs.paths))}"
         )
+
+    def _look_around_failures(self) -> Ends | None:
+        """Look; returns None where a replica fails and there may be another one."""
+        self._looking_at = None
+        try:
+            return self._look_once()
+        except (OSError, KafkaLogError) as error:
+            folder = self._looking_at or directory_of(failed_path(error), self._directories)
+            if folder is None or not self._avoid(folder):
+                raise
+            return None
+
+    def _avoid(self, folder: Path) -> bool:
+        """Have other replicas taken than those in a folder; returns whether that may help."""
+        if not self._log_dirs.avoid(folder):
+            return False
+        self._listing.forget()
+        self._ends = None
+        return True
 
     def _look_once(self) -> Ends | None:
         """Take the steps of a look; returns None where a commit or a deletion got in between."""
@@ -206,6 +225,7 @@ class EndsWatch:
                 lambda: self._listing.value,
                 to_log_end=self._to_log_end,
                 every_batch=self._every_batch,
+                needs_majority=self._needs_majority,
             )
         else:
             self._marks.forget_checkpoints()
@@ -221,13 +241,16 @@ class EndsWatch:
         # REQUIRES: this look has taken the steps before. What fails below leaves `_ends` None, so
         # that the next look comes here again.
         offsets: dict[TopicPartition, int] = {}
-        unread, missing, lost = _NewGaps(), _NewGaps(), _NewGaps()
+        unread, missing, lost = NewGaps(), NewGaps(), NewGaps()
         damaged: dict[TopicPartition, int] = {}
         by_logs_alone = False
         self._logs.look_at_all()
         self._topic_ids_are_due = True
         for key, log in self._logs.by_partition.items():
+            self._looking_at = log.where.log_dir
             end = self._find_end(log)
+            if end.is_short and not self._to_log_end and self._avoid(log.where.log_dir):
+                raise UnknownTopicOrPartitionError(f"{log.where.path} lacks what is committed")
             offset = end.offset
             if self._committed_only:
                 stable = log.last_stable(offset, around_damage=self._around_damage)
@@ -239,6 +262,7 @@ class EndsWatch:
             lost.add(key, end.lost)
             if end.is_damaged:
                 damaged[key] = log.seen.end
+        self._looking_at = None
         self._logs.confirm()
         return Ends(offsets, unread, missing, lost, damaged), by_logs_alone
 
@@ -324,6 +348,19 @@ class EndsWatch:
             self._missing_parts = known, committed, listed
         return known
 
+    def elsewhere(self, topic_partition: TopicPartition) -> bool:
+        """Look for another replica of a partition whose log failed; returns whether there is one.
+
+        Raises:
+            LogDirectoryError, CheckpointError: as :meth:`look`.
+        """
+        log = self._logs.by_partition.get(topic_partition)
+        if log is None or not self._avoid(log.where.log_dir):
+            return False
+        self.look()
+        found = self._logs.by_partition.get(topic_partition)
+        return found is not None and found.where != log.where
+
     def ask_stores_again(self) -> None:
         """Have the next look ask object stores, whatever is kept of an earlier listing."""
         for path in self._log_dirs.paths:
@@ -384,9 +421,3 @@ class EndsWatch:
         """Return the first offset that a partition of the last look has now."""
         with self.open(topic_partition) as log:
             return log.log_start_offset
-
-
-class _NewGaps(dict["TopicPartition", "OffsetGap"]):
-    def add(self, key: TopicPartition, gap: OffsetGap | None) -> None:
-        if gap is not None:
-            self[key] = gap

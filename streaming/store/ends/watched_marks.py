@@ -38,7 +38,8 @@ class WatchedMarks:
     """Reads these files of some directories again when they have changed, and joins what they say.
 
     ``partitions`` returns those that live there now. ``to_log_end`` says that a damaged commit
-    state does not matter, ``every_batch`` that log starts do not.
+    state does not matter, ``every_batch`` that log starts do not, ``needs_majority`` that fewer
+    nodes of a replicated set are not enough.
     """
 
     def __init__(
@@ -48,11 +49,13 @@ class WatchedMarks:
         *,
         to_log_end: bool,
         every_batch: bool,
+        needs_majority: bool = True,
     ) -> None:
         self._directories = directories
         self._partitions = partitions
         self._to_log_end = to_log_end
         self._every_batch = every_batch
+        self._needs_majority = needs_majority
         self._with_state: Collection[Path] = ()
         self._begun: Offsets = {}
         self._log_starts = self._watched(LOG_START_OFFSET)
@@ -73,7 +76,9 @@ class WatchedMarks:
 
     def _load_committed(self) -> Committed:
         try:
-            found = load_committed(self._directories)
+            found = load_committed(
+                self._directories, for_reader=True, needs_majority=self._needs_majority
+            )
             self._with_state = found.members
         except KafkaLogError as error:
             if not self._to_log_end:

@@ -1,0 +1,32 @@
+"""What a shell completes beyond commands, options and files: the topics of log directories."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer  # noqa: TC002 - typer reads annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["topics_there"]
+
+
+def topics_there(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the topics whose names begin so, of the log directories typed before; sorted.
+
+    Whatever is wrong with these is said when the command runs: here it means no names.
+    """
+    from kafkalog.errors import KafkaLogError  # noqa: PLC0415
+    from kafkalog.jobs.cli.log_dirs import log_dirs_of  # noqa: PLC0415
+
+    given: Mapping[str, Any] = context.params
+    # Words after which an option has no value yet are left as they came.
+    paths = given.get("paths") or [word for word in context.args if not word.startswith("-")]
+    if not paths:
+        return []
+    try:
+        names = {key.topic for key in log_dirs_of(paths).partitions()}
+    except (KafkaLogError, OSError):
+        return []
+    return sorted(name for name in names if name.startswith(incomplete))

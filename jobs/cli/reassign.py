@@ -1,0 +1,238 @@
+"""The command ``reassign``: other nodes for partitions, and other nodes for a set."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kafkalog.errors import OptionError
+from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotations
+    DryRun,
+    Json,
+    Paths,
+    TopicName,
+)
+from kafkalog.jobs.cli.output import (
+    exit_if,
+    one_line_errors,
+    print_rows,
+    standard_input,
+    tell_dry_run,
+)
+
+if TYPE_CHECKING:
+    from kafkalog.streaming.operate.move_plan import Move
+    from kafkalog.streaming.operate.reassign import Moving
+    from kafkalog.streaming.operate.voters import ChangedVoters
+
+__all__ = ["reassign"]
+
+
+Plan = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="Kafka's JSON: which partitions on which nodes; - reads it."),
+]
+Partition = Annotated[int | None, typer.Option(min=0, help="This partition only.")]
+To = Annotated[str | None, typer.Option(metavar="NODES", help="Nodes for the topic, such as 0,2.")]
+Dir = Annotated[
+    str | None, typer.Option("--to-dir", metavar="DIR", help="Another log directory of their node.")
+]
+Throttle = Annotated[
+    int | None, typer.Option(min=0, metavar="BYTES", help="Copy so much a second; 0 for all.")
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Only say how far it is.")]
+Cancel = Annotated[bool, typer.Option("--cancel", help="Let what moves stay where it was.")]
+Replace = Annotated[
+    str | None,
+    typer.Option(metavar="OLD=NEW", help="Put an empty node in the place of another one."),
+]
+Add = Annotated[str | None, typer.Option(metavar="NODE", help="Take an empty node into the set.")]
+
+
+def reassign(  # noqa: PLR0917 - what the command line offers
+    paths: Paths,
+    plan: Plan = None,
+    topic: TopicName = None,
+    partition: Partition = None,
+    to: To = None,
+    to_dir: Dir = None,
+    throttle: Throttle = None,
+    verify: Verify = False,
+    cancel: Cancel = False,
+    replace: Replace = None,
+    add: Add = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Move partitions between nodes, or go on with that; or change the nodes of a set."""
+    given = [each is not None for each in (plan, to, to_dir, replace, add)]
+    if sum(given) + cancel > 1 or (cancel and verify):
+        raise typer.BadParameter("say one of --plan, --to, --to-dir, --cancel, --replace, --add")
+    if (to is None and to_dir is None) != (topic is None) or (partition is not None and not topic):
+        raise typer.BadParameter("--topic, and --partition, go with --to or --to-dir")
+    if (replace or add) and (verify or throttle is not None):
+        raise typer.BadParameter("--verify and --throttle are for partitions that move")
+    if replace is not None or add is not None:
+        _change_nodes(paths, replace, add, dry_run=dry_run, as_json=as_json)
+    elif topic is not None and to_dir is not None:
+        if verify:
+            raise typer.BadParameter("--verify is for partitions that move between nodes")
+        _move_folders(
+            paths, topic, to_dir, partition, throttle or 0, dry_run=dry_run, as_json=as_json
+        )
+    else:
+        moves = _moves(paths, plan, topic, partition, to)
+        _move(
+            paths, moves, throttle, verify=verify, cancel=cancel, dry_run=dry_run, as_json=as_json
+        )
+
+
+def _move(
+    paths: list[str],
+    moves: list[Move],
+    throttle: int | None,
+    *,
+    verify: bool,
+    cancel: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    with one_line_errors():
+        from kafkalog.streaming.operate import move_folders, reassign  # noqa: PLC0415
+
+        move_folders.check_places(paths, moves)
+        if verify:
+            found = reassign.look_at_moves(paths, moves)
+        elif cancel:
+            found = reassign.cancel_moves(paths, dry_run=dry_run)
+        else:
+            found = reassign.reassign(paths, moves, rate=throttle, dry_run=dry_run)
+            if all(each.is_done for each in found) and not dry_run:
+                move_folders.move_planned(paths, moves, rate=throttle or 0)
+    if not as_json:
+        tell_dry_run(dry_run=dry_run)
+    print_rows([_moving_row(each) for each in found], as_json=as_json, has_units=False)
+    if not dry_run:
+        exit_if(not each.is_done for each in found)
+
+
+def _move_folders(
+    paths: list[str],
+    topic: str,
+    target: str,
+    partition: int | None,
+    rate: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    with one_line_errors():
+        from kafkalog.streaming.operate.move_folders import move_folders  # noqa: PLC0415
+
+        moved = move_folders(paths, topic, target, partition, rate=rate, dry_run=dry_run)
+    if not as_json:
+        tell_dry_run(dry_run=dry_run)
+    rows = [
+        {
+            "topic": each.key.topic,
+            "partition": each.key.partition,
+            "from": str(each.log_dir),
+            "to": str(each.target),
+        }
+        for each in moved
+    ]
+    print_rows(rows, as_json=as_json, has_units=False)
+
+
+def _moves(
+    paths: list[str], plan: str | None, topic: str | None, partition: int | None, to: str | None
+) -> list[Move]:
+    from kafkalog.streaming.operate.move_plan import moves_of_topic, parse_plan  # noqa: PLC0415
+    from kafkalog.streaming.operate.reassign import known_state  # noqa: PLC0415
+
+    with one_line_errors():
+        if plan is not None:
+            return parse_plan(standard_input().read() if plan == "-" else _text_of(plan))
+        if topic is None or to is None:
+            return []
+        try:
+            nodes = [int(each) for each in to.split(",")]
+        except ValueError:
+            raise OptionError(f"--to {to!r}: expected the ids of nodes, such as 0,2") from None
+        return moves_of_topic(known_state(paths), topic, partition, nodes)
+
+
+def _text_of(plan: str) -> str:
+    try:
+        return Path(plan).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise OptionError(f"{plan} is no plan: it is no text") from None
+
+
+def _moving_row(each: Moving) -> dict[str, Any]:
+    return {
+        "topic": each.key.topic,
+        "partition": each.key.partition,
+        "replicas": list(each.replicas),
+        "adding": list(each.adding),
+        "removing": list(each.removing),
+        "isr": list(each.isr),
+        "done": each.is_done,
+    }
+
+
+def _change_nodes(
+    paths: list[str], replace: str | None, add: str | None, *, dry_run: bool, as_json: bool
+) -> None:
+    with one_line_errors():
+        from kafkalog.streaming.operate.voters import add_node, replace_node  # noqa: PLC0415
+
+        if add is not None:
+            done = add_node(paths, add, dry_run=dry_run)
+        else:
+            old, new = _pair(replace or "")
+            done = replace_node(paths, old, new, dry_run=dry_run)
+    row = _node_row(done)
+    if not as_json:
+        tell_dry_run(dry_run=dry_run)
+        # What is rare is a column where it is so.
+        row = {name: value for name, value in row.items() if value is not False}
+    print_rows([row], as_json=as_json, has_units=False)
+    if not as_json and not dry_run:
+        sys.stdout.flush()
+        typer.echo(_advice(done), err=True)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    old, separator, new = text.partition("=")
+    if not separator or not old or not new:
+        raise typer.BadParameter(f"{text!r} is not of the form OLD=NEW", param_hint="--replace")
+    return old, new
+
+
+def _node_row(done: ChangedVoters) -> dict[str, Any]:
+    return {
+        "node": done.node,
+        "directories": [str(folder) for folder in done.directories],
+        "witness": done.is_witness,
+        "replaces": done.replaces,
+        "replicas": done.replicas,
+        "wasThere": done.was_there,
+    }
+
+
+def _advice(done: ChangedVoters) -> str:
+    """Say what a person has to do next."""
+    name = ",".join(map(str, done.directories))
+    name = f"witness:{name}" if done.is_witness else name
+    text = f"name {name} in the path of each query from now on"
+    if done.replaces is not None:
+        old = f"node {done.replaces}"
+        return (
+            f"{text}, and {old} no more. Its replicas are brought in sync by the next commits, or "
+            "by kafkalog recover"
+        )
+    return text if done.is_witness else f"{text}. No partition moves to it by itself"

@@ -1,0 +1,169 @@
+"""What a cluster knows of partitions: who holds them, who led them last, and which brokers it has.
+
+A KRaft cluster knows this from its metadata log alone, not from log directories. Every broker keeps
+a copy of that log, which may lack the last records: leader epochs only rise, so what a copy says of
+them is never too high, but for records at its end that the quorum has not agreed on.
+
+A partition is a record of its own, and what changes is a record with the fields that change. The
+leader epoch is none of these: it rises by one with each record that names a leader.
+
+Source: Kafka ``PartitionRecord.json``, ``PartitionChangeRecord.json``,
+``RegisterBrokerRecord.json``, ``PartitionRegistration.merge``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.streaming.coordinator.cluster_metadata import Replay, replay_metadata
+from kafkalog.streaming.coordinator.message_schema import (
+    Field,
+    Schema,
+    array_of,
+    int8,
+    int32,
+    int64,
+    string,
+    struct_of,
+    uuid,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from kafkalog.streaming.coordinator.message_schema import Fields
+
+__all__ = ["ClusterPartition", "ClusterView", "ViewReplay", "read_cluster_view"]
+
+_REGISTER, _TOPIC, _PARTITION, _CHANGE, _REMOVE_TOPIC = 0, 2, 3, 5, 9
+
+_SCHEMAS: Final = {
+    _TOPIC: Schema(
+        "TopicRecord",
+        struct_of(Field("name", string), Field("topicId", uuid)),
+        first_flexible=0,
+    ),
+    _PARTITION: Schema(
+        "PartitionRecord",
+        struct_of(
+            Field("partitionId", int32),
+            Field("topicId", uuid),
+            Field("replicas", array_of(int32)),
+            Field("isr", array_of(int32)),
+            Field("removingReplicas", array_of(int32)),
+            Field("addingReplicas", array_of(int32)),
+            Field("leader", int32),
+            Field("leaderEpoch", int32),
+            Field("partitionEpoch", int32),
+            Field("directories", array_of(uuid), since=1),
+        ),
+        last_version=2,
+        first_flexible=0,
+    ),
+    _CHANGE: Schema(
+        "PartitionChangeRecord",
+        struct_of(
+            Field("partitionId", int32),
+            Field("topicId", uuid),
+            Field("leader", int32, tag=1),
+            Field("replicas", array_of(int32), tag=2),
+            Field("directories", array_of(uuid), tag=8),
+        ),
+        last_version=2,
+        first_flexible=0,
+    ),
+    _REMOVE_TOPIC: Schema("RemoveTopicRecord", struct_of(Field("topicId", uuid)), first_flexible=0),
+    # What follows the epoch is not needed, and has no tagged fields before it.
+    _REGISTER: Schema(
+        "RegisterBrokerRecord",
+        struct_of(
+            Field("brokerId", int32),
+            Field("isMigratingZkBroker", int8, since=2),
+            Field("incarnationId", uuid),
+            Field("brokerEpoch", int64),
+        ),
+        last_version=3,
+    ),
+}
+
+
+class ClusterPartition(NamedTuple):
+    """A partition: the ids of the brokers that hold it, and its leader epoch.
+
+    ``directories`` are the ids of the log directories that it is said to lie in, a broker after the
+    other; none where the cluster does not know.
+    """
+
+    replicas: tuple[int, ...]
+    leader_epoch: int
+    directories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """What a copy of the metadata log says, up to the offset ``end``.
+
+    ``partitions`` are by topic id and number, ``names`` by topic id. ``broker_epochs`` are those
+    under which brokers were registered last.
+    """
+
+    names: Mapping[str, str]
+    partitions: Mapping[str, Mapping[int, ClusterPartition]]
+    broker_epochs: Mapping[int, int]
+    end: int
+
+
+@dataclass(slots=True)
+class ViewReplay(Replay):
+    """Topics, partitions and brokers."""
+
+    schemas = _SCHEMAS
+    names: dict[str, str] = field(default_factory=dict)
+    partitions: dict[str, dict[int, ClusterPartition]] = field(default_factory=dict)
+    broker_epochs: dict[int, int] = field(default_factory=dict)
+
+    def _apply(self, kind: int, fields: Fields) -> None:
+        if kind == _TOPIC:
+            self.names[fields["topicId"]] = fields["name"]
+        elif kind == _REMOVE_TOPIC:
+            self.names.pop(fields["topicId"], None)
+            self.partitions.pop(fields["topicId"], None)
+        elif kind == _REGISTER:
+            self.broker_epochs[fields["brokerId"]] = fields["brokerEpoch"]
+        else:
+            known = self.partitions.setdefault(fields["topicId"], {})
+            number = fields["partitionId"]
+            if kind == _PARTITION:
+                known[number] = _made(fields)
+            elif number in known:
+                known[number] = _changed(known[number], fields)
+
+
+def _made(fields: Fields) -> ClusterPartition:
+    directories = fields["directories"] or ()
+    return ClusterPartition(tuple(fields["replicas"]), fields["leaderEpoch"], tuple(directories))
+
+
+def _changed(before: ClusterPartition, fields: Fields) -> ClusterPartition:
+    replicas, directories = fields["replicas"], fields["directories"]
+    return ClusterPartition(
+        before.replicas if replicas is None else tuple(replicas),
+        before.leader_epoch + (fields["leader"] is not None),
+        before.directories if directories is None else tuple(directories),
+    )
+
+
+def read_cluster_view(log_dir: Path) -> ClusterView | None:
+    """Read what the metadata in a log directory says of partitions; None if there is none.
+
+    Raises:
+        CorruptRecordError, UnsupportedFormatError, LogDirectoryError: see
+            :func:`~kafkalog.streaming.coordinator.cluster_metadata.read_cluster_topics`.
+    """
+    replay = ViewReplay()
+    end = replay_metadata(log_dir, replay)
+    if end is None:
+        return None
+    return ClusterView(replay.names, replay.partitions, replay.broker_epochs, end)

@@ -1,0 +1,135 @@
+"""Where partitions are to lie: a plan in the JSON of Kafka's tool, or one for all of a topic.
+
+::
+
+    {"version":1,
+     "partitions":[{"topic":"flights","partition":0,"replicas":[1,2],"log_dirs":["any","/mnt/c"]}]}
+
+``log_dirs`` may be missing; else it has one entry for each replica, ``any`` or a log directory.
+
+Source: Kafka ``ReassignPartitionsCommand.parsePartitionReassignmentData``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.store.replicas.placement import data_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from kafkalog.checkpoints.commit_state import CommitState
+
+__all__ = ["Move", "check_moves", "moves_of_topic", "parse_plan"]
+
+_ANY: Final = "any"
+_FIELDS: Final = frozenset({"topic", "partition", "replicas", "log_dirs"})
+
+
+class Move(NamedTuple):
+    """A partition, and the nodes that are to hold it, the preferred leader first.
+
+    ``log_dirs`` are where, for each of them; None where that does not matter.
+    """
+
+    key: TopicPartition
+    replicas: tuple[int, ...]
+    log_dirs: tuple[str | None, ...] = ()
+
+
+def parse_plan(text: str) -> list[Move]:
+    """Parse a plan.
+
+    Raises:
+        OptionError: it is none, or names a partition or a node twice.
+    """
+    try:
+        moves = [_parse_move(each) for each in _partitions_of(json.loads(text))]
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"no plan of partitions: {error!r:.200}. Expected, as kafka-reassign-partitions does, "
+            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[0,1]}]}'
+        ) from error
+    keys = [move.key for move in moves]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise OptionError(f"the plan names {key} twice")
+    return moves
+
+
+def _partitions_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    if plan.get("version", 1) != 1:
+        raise ValueError(f"version {plan['version']!r:.20}")
+    partitions: list[dict[str, Any]] = plan["partitions"]
+    return partitions
+
+
+def _parse_move(line: dict[str, Any]) -> Move:
+    if unknown := line.keys() - _FIELDS:
+        raise ValueError(f"a partition has {sorted(unknown)!r:.100}")
+    key = TopicPartition(line["topic"], line["partition"])
+    replicas, log_dirs = tuple(line["replicas"]), tuple(line.get("log_dirs", ()))
+    numbers_are_whole = all(type(each) is int for each in (key.partition, *replicas))
+    if not numbers_are_whole or not all(isinstance(each, str) for each in (key.topic, *log_dirs)):
+        raise TypeError(f"{line!r:.100}")
+    if log_dirs and len(log_dirs) != len(replicas):
+        raise ValueError(f"{key} has {len(replicas)} replicas and {len(log_dirs)} log_dirs")
+    return Move(key, replicas, tuple(None if each == _ANY else each for each in log_dirs))
+
+
+def moves_of_topic(
+    state: CommitState, topic: str, partition: int | None, replicas: Sequence[int]
+) -> list[Move]:
+    """Return the plan that lets some nodes hold a topic, or one partition of it.
+
+    Leaders are spread: each partition begins with the next of the nodes.
+
+    Raises:
+        UnknownTopicOrPartitionError: the set does not know it.
+    """
+    known = [each for each in state.topics.values() if each.name == topic]
+    numbers = sorted(n for each in known for n in each.replicas if partition in {None, n})
+    if not numbers:
+        name = topic if partition is None else f"{topic}-{partition}"
+        raise UnknownTopicOrPartitionError(f"the set has no {name}")
+    return [
+        Move(TopicPartition(topic, n), _turned(replicas, n if partition is None else 0))
+        for n in numbers
+    ]
+
+
+def _turned(nodes: Sequence[int], steps: int) -> tuple[int, ...]:
+    turn = steps % len(nodes) if nodes else 0
+    return (*nodes[turn:], *nodes[:turn])
+
+
+def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
+    """Refuse what a set cannot do.
+
+    Raises:
+        UnknownTopicOrPartitionError: it does not know a partition.
+        OptionError: it does not know a node; or one is a witness, or named twice.
+    """
+    there = {
+        TopicPartition(topic.name, number)
+        for topic in state.topics.values()
+        for number in topic.replicas
+    }
+    able = data_nodes(state)
+    for key, replicas, _ in moves:
+        if key not in there:
+            raise UnknownTopicOrPartitionError(f"the set has no {key}")
+        if not replicas or len({*replicas}) < len(replicas):
+            raise OptionError(
+                f"{key} is to lie on nodes {[*replicas]}: expected each node once, and one at least"
+            )
+        for node in replicas:
+            if node not in able:
+                raise OptionError(
+                    f"{key} is to lie on node {node}: expected one of {able}, the nodes that hold "
+                    "partitions"
+                )

@@ -1,0 +1,254 @@
+"""Give the nodes of a replicated set to the brokers of one cluster, a node to each.
+
+A cluster (KRaft) elects by what its own metadata says, and its brokers trust their logs. So nothing
+is given before all nodes hold the same bytes, the cluster knows the topics as we do
+(:mod:`~kafkalog.streaming.operate.cluster_check`), and no leader epoch lies above the cluster's
+(:mod:`~kafkalog.streaming.log.epochs_down`).
+
+In this order, so that it may be cut off anywhere and is ended by the next handover::
+
+    note     kafkalog.unfinished/handover in every directory    no broker starts from here on
+    lend     the commit state names the cluster                 no writer of ours continues
+    ready    topic ids, epochs, checkpoint files, all durable   on all nodes
+    settle   the state knows topics by the cluster's ids alone
+    mark     the clean shutdown, as the broker would            on all nodes
+    give     the notes go                                       brokers may start
+
+A takeover takes the set back from any of these steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.broker import (
+    read_topic_id,
+    write_clean_shutdown_marker,
+    write_topic_id,
+)
+from kafkalog.checkpoints.replica_state import NO_LEADER
+from kafkalog.checkpoints.topic_ids import note_changed_ids
+from kafkalog.checkpoints.voters import find_voters
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.log.epochs_down import set_epochs_down
+from kafkalog.streaming.log.log_dir import partitions_by_node
+from kafkalog.streaming.operate.cluster_check import look_at_cluster
+from kafkalog.streaming.operate.groups import empty_groups
+from kafkalog.streaming.operate.lent_nodes import (
+    check_all_there,
+    opened_nodes,
+    sync_folder,
+    tell_broker,
+)
+from kafkalog.streaming.operate.node_order import bring_nodes_in_order
+from kafkalog.streaming.operate.preview import Preview
+from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
+from kafkalog.streaming.operate.replicas import log_end_of, replicas_of
+from kafkalog.streaming.operate.state_of_logs import warn_of_broker_retention
+from kafkalog.streaming.store.guard import handover_is_over, note_handover
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.voters import Voters
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.operate.cluster_check import Cluster
+    from kafkalog.streaming.store.log_set import LogSet
+
+__all__ = ["hand_over_nodes"]
+
+_HOLDER = "kafkalog handover"
+
+
+def hand_over_nodes(
+    directories: Sequence[Path], metadata: Sequence[Path], *, dry_run: bool, wait_ms: int
+) -> Upkeep:
+    """Make a replicated set one that the brokers of a cluster can start on, a node each.
+
+    ``metadata`` are directories with copies of the cluster's metadata log, where the nodes have
+    none. Nothing is given where a problem was found.
+
+    Raises:
+        LogDirectoryError: a node is not there, or failed meanwhile.
+        KafkaLogError: see :func:`~kafkalog.streaming.operate.recover.recover`.
+    """
+    before, begun = find_voters(directories), Upkeep()
+    look = begun.look(mends=not dry_run)
+    with opened_nodes(
+        directories, look, holder=_HOLDER, wait_ms=wait_ms, dry_run=dry_run
+    ) as log_set:
+        done = _ordered(log_set, begun, before, dry_run=dry_run)
+        cluster = look_at_cluster(log_set.state, log_set.node.nodes(), metadata)
+        done.problems += cluster.problems
+        if done.problems:
+            return done
+        done.written += _changes(log_set, cluster)
+        if not dry_run:
+            _give(log_set, cluster)
+        done.written.append(
+            "given: "
+            + ", ".join(f"node {n} to broker {b}" for n, b in sorted(cluster.brokers.items()))
+            + f" of cluster {cluster.cluster_id}"
+        )
+        return done
+
+
+def _ordered(log_set: LogSet, begun: Upkeep, before: Voters | None, *, dry_run: bool) -> Upkeep:
+    """Bring logs and replicas in order, or say what keeps them from it. REQUIRES: the locks."""
+    warn_of_broker_retention(log_set.state)
+    preview = Preview(log_set) if dry_run else None
+    done = put_in_order(log_set, begun, preview=preview)
+    report_lost(log_set, done)
+    if log_set.state.lent_to:
+        done.problems += _written_by_brokers(log_set)
+        return done
+    if done.problems or before is None:
+        return done
+    emptied = empty_groups(log_set, dry_run=dry_run)
+    if emptied and not dry_run:
+        done = put_in_order(log_set, begun)
+    done.written += emptied
+    bring_nodes_in_order(log_set, before, done, dry_run=dry_run)
+    if not dry_run:
+        check_all_there(log_set, _HOLDER)
+    done.problems += _not_in_sync(log_set.state, may_lag=dry_run)
+    return done
+
+
+def _not_in_sync(state: CommitState, *, may_lag: bool) -> Iterator[str]:
+    """Say which partitions have no leader, or not all replicas in sync: a cluster might elect one.
+
+    With ``may_lag`` those that lag are passed over: they would be brought in sync.
+    """
+    for key, each in replicas_of(state):
+        if each.leader == NO_LEADER or (not may_lag and {*each.isr} != {*each.replicas}):
+            yield (
+                f"{key} is in sync on nodes {[*each.isr]} of {[*each.replicas]} only: a broker of "
+                "another one would lose what that lacks, on all nodes. Run `kafkalog recover`"
+            )
+
+
+def _written_by_brokers(log_set: LogSet) -> Iterator[str]:
+    """Say which logs do not end where they ended when they were handed over."""
+    for node, key, found in _replicas(log_set):
+        end = _topic_of(log_set.state, key).partitions[key.partition].log_end
+        held = log_end_of(found)
+        if held != end:
+            yield (
+                f"{key} ends at offset {held} on node {node}, and ended at {end} when it was "
+                "handed over: a broker has written since. Run `kafkalog takeover` first"
+            )
+
+
+def _replicas(log_set: LogSet) -> Iterator[tuple[int, TopicPartition, PartitionDirectory]]:
+    """List the folders of all replicas that the state knows, by node."""
+    known = dict(replicas_of(log_set.state))
+    for node, folders in partitions_by_node(log_set.node.nodes()).items():
+        for key, found in folders.items():
+            if key in known and node in known[key].replicas:
+                yield node, key, found
+
+
+def _topic_of(state: CommitState, key: TopicPartition) -> TopicState:
+    return next(topic for topic in state.topics.values() if topic.name == key.topic)
+
+
+def _changes(log_set: LogSet, cluster: Cluster) -> Iterator[str]:
+    """Say what a topic is called from now on, and which epochs go down."""
+    for key, topic in log_set.state.topics.items():
+        if cluster.topic_ids[topic.name] != key:
+            yield f"topic {topic.name} gets the id {cluster.topic_ids[topic.name]}"
+        for number, where in topic.partitions.items():
+            most = cluster.epochs[TopicPartition(topic.name, number)]
+            if where.leader_epoch > most:
+                yield (
+                    f"{topic.name}-{number}: leader epochs above {most} are set down to {most}, "
+                    f"the latest is {where.leader_epoch}"
+                )
+
+
+def _give(log_set: LogSet, cluster: Cluster) -> None:
+    """Let brokers have the nodes; what is cut off here is ended by the next handover."""
+    for folder in log_set.directories:
+        note_handover(folder)
+    lent = _lent(log_set.state, cluster)
+    log_set.publish(lent)
+    check_all_there(log_set, _HOLDER)
+    _make_ready(log_set, cluster)
+    topics = {cluster.topic_ids[each.name]: each for each in log_set.state.topics.values()}
+    log_set.publish(log_set.state.following(topics=topics))
+    check_all_there(log_set, _HOLDER)
+    log_set.check_current()
+    for node in cluster.brokers:
+        for folder in log_set.node.nodes()[node].values():
+            _mark(log_set, folder, cluster.broker_epoch_of(node))
+    for folder in log_set.directories:
+        handover_is_over(folder)  # a loss of power may bring it back: then this is run again
+
+
+def _lent(state: CommitState, cluster: Cluster) -> CommitState:
+    """Return the state that gives the set away; it knows topics by their former ids, too.
+
+    In between folders have one id or the other, and there is always something committed for them.
+    """
+    topics = dict(state.topics)
+    for topic in state.topics.values():
+        partitions = {
+            number: where._replace(
+                leader_epoch=min(
+                    where.leader_epoch, cluster.epochs[TopicPartition(topic.name, number)]
+                )
+            )
+            for number, where in topic.partitions.items()
+        }
+        given = replace(topic, partitions=partitions, durable_ends={})
+        topics[cluster.topic_ids[topic.name]] = given
+    following = state.following(topics=topics)
+    return replace(following, lent_to=cluster.cluster_id).with_boot(state.boot)
+
+
+def _make_ready(log_set: LogSet, cluster: Cluster) -> None:
+    """Give all folders of all nodes the cluster's ids and epochs, and make them durable."""
+    where = {
+        TopicPartition(topic.name, number): each
+        for topic in log_set.state.topics.values()
+        for number, each in topic.partitions.items()
+    }
+    starts = {key: each.log_start for key, each in where.items()}
+    ends = {key: each.log_end for key, each in where.items()}
+    replicas = list(_replicas(log_set))
+    changes = sorted(_changed_ids(replicas, cluster))
+    for folder in log_set.directories:
+        note_changed_ids(folder, changes)
+    by_directory: dict[Path, dict[TopicPartition, PartitionDirectory]] = {}
+    for _, key, found in replicas:
+        log_set.verify_locks()
+        write_topic_id(found.path, cluster.topic_ids[key.topic])
+        set_epochs_down(found.path, cluster.epochs[key])
+        sync_folder(found.path)
+        by_directory.setdefault(found.log_dir, {})[key] = found
+    for folder in log_set.directories:
+        tell_broker(folder, by_directory.get(folder, {}), starts, ends)
+
+
+def _changed_ids(
+    replicas: Sequence[tuple[int, TopicPartition, PartitionDirectory]], cluster: Cluster
+) -> set[tuple[str, str, str]]:
+    """Return which topics get another id, and the ids before and after, for streaming queries."""
+    found = set()
+    for _, key, replica in replicas:
+        before, now = read_topic_id(replica.path), cluster.topic_ids[key.topic]
+        if before is not None and before != now:
+            found.add((key.topic, before, now))
+    return found
+
+
+def _mark(log_set: LogSet, folder: Path, broker_epoch: int) -> None:
+    """Mark a log directory as cleanly shut down, unless a broker has logs of its own in it."""
+    known = dict(replicas_of(log_set.state))
+    (found,) = partitions_by_node({0: {"": folder}}).values()
+    if found.keys() <= known.keys():
+        write_clean_shutdown_marker(folder, broker_epoch=broker_epoch)

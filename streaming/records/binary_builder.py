@@ -1,0 +1,76 @@
+"""A column of keys or values while kernels append to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from kafkalog.streaming.records import gather_kernels as kernels
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+__all__ = ["NO_COLUMN", "BinaryBuilder", "check_inside"]
+
+NO_COLUMN: Final = (np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.uint8))
+"""What :meth:`BinaryBuilder.arrays` gives, of a column that is not wanted."""
+
+
+class BinaryBuilder:
+    """A binary column that grows."""
+
+    def __init__(self, rows: int, room: int) -> None:
+        self._ends = np.empty(rows + 1, np.int32)
+        self._ends[0] = 0
+        self._valid = np.full((rows + 7) // 8, 255, np.uint8)
+        self.nulls = 0
+        self._data = np.empty(room, np.uint8)
+        self.used = 0
+
+    def arrays(self) -> tuple[NDArray[np.int32], Bytes, Bytes]:
+        """Return where values end, their bytes, and the bitmap, to be filled."""
+        return self._ends, self._data, self._valid
+
+    def end_at(self, rows: int, nulls: int) -> None:
+        """Take what was filled into the arrays."""
+        self.used, self.nulls = int(self._ends[rows]), nulls
+
+    def make_room(self, size: int, rows: int) -> None:
+        """Let the values have ``size`` bytes in all; those of the first rows are kept."""
+        self.used = int(self._ends[rows])
+        self._make_room(size)
+
+    def append(self, source: Bytes, starts: Integers, lengths: Integers, row: int) -> int:
+        """Copy values after the ``row`` that are there; return how many bytes they have."""
+        size = int(np.maximum(lengths, 0).sum())
+        self._make_room(self.used + size)
+        nulls = kernels.append_values(
+            source, starts, lengths, row, self._ends, self._data, self._valid
+        )
+        check_inside(nulls)
+        self.nulls += nulls
+        self.used += size
+        return size
+
+    def to_arrow(self, rows: int) -> pa.Array:
+        """Return the column; the builder is not to be used any more."""
+        valid = pa.py_buffer(self._valid) if self.nulls else None
+        ends, data = self._ends[: rows + 1], self._data[: self.used]
+        buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.binary(), rows, buffers, self.nulls)
+
+    def _make_room(self, size: int) -> None:
+        if size > len(self._data):
+            grown = np.empty(max(size, 2 * self.used), np.uint8)
+            grown[: self.used] = self._data[: self.used]
+            self._data = grown
+
+
+def check_inside(answer: int) -> None:
+    """Refuse what a kernel says about values that lie outside of their bytes."""
+    if answer == kernels.BROKEN:
+        raise AssertionError("a record was found outside of its bytes")

@@ -1,0 +1,305 @@
+"""Open a set of several nodes: take the locks, see what was decided, take back, bring in sync.
+
+Whoever holds the locks of a majority of the voters is the controller. Its epoch rises when another
+process was the controller before, and when something is unfinished. What it finds out first is said
+in :mod:`~kafkalog.streaming.store.replicas.deciding`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+from kafkalog.checkpoints.broker import broker_holds, is_locked
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.voters import find_voters
+from kafkalog.errors import CommitError, DurabilityError, LockTimeoutError, LogDirectoryError
+from kafkalog.files.closing import Closing
+from kafkalog.files.stalling import at, hold, let_go, taken_over
+from kafkalog.files.system import once_per_process, remembered, system
+from kafkalog.streaming.store.dead_segments import remove_dead
+from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
+from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.replicas.catching_up import Room
+from kafkalog.streaming.store.replicas.deciding import decide, own_states
+from kafkalog.streaming.store.replicas.election import preferred
+from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, COPIED_BYTES, bring_in_sync
+from kafkalog.streaming.store.replicas.moved_away import remove_moved
+from kafkalog.streaming.store.replicas.several_nodes import Controller, SeveralNodes
+from kafkalog.streaming.store.replicas.voter_changes import finish_change, others_of
+from kafkalog.streaming.store.take_back import take_back
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.voters import Voters
+    from kafkalog.streaming.store.log_set import Condition
+    from kafkalog.streaming.store.policy import SetPolicy
+
+__all__ = ["NodesSession", "look_at_committed_nodes", "look_at_nodes"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+
+class NodesSession(Closing):
+    """The locks of a majority of the nodes of a set from ``with`` to its end, and the set.
+
+    ``directories`` are those that the path names, of all its nodes. ``holder`` is what others read
+    about us while they wait.
+    """
+
+    def __init__(self, directories: Sequence[Path], policy: SetPolicy, *, holder: str) -> None:
+        self._directories = directories
+        self._policy = policy
+        self._holder = holder
+        self._locks: dict[int, DirectoryLocks] = {}
+        self._away: dict[int, str] = {}
+
+    def __enter__(self) -> Self:
+        """Take the locks of the nodes that are there, in their order.
+
+        Raises:
+            LockTimeoutError: another writer held so many of them that no majority was left.
+            LogDirectoryError: a broker holds one, or fewer than a majority are there.
+        """
+        voters = self._voters()
+        others = others_of(voters)
+        deadline = system.monotonic() + self._policy.wait_ms / 1000
+        busy: LockTimeoutError | None = None
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for node, members in {**voters.live, **others}.items():
+                left_ms = max(0, int(1000 * (deadline - system.monotonic())))
+                folders = list(members.values())
+                try:
+                    with at(folders[0]):
+                        self._lock(node, folders, left_ms)
+                except LockTimeoutError as error:
+                    busy = busy or error
+                    self._away[node] = str(error)
+                except (LogDirectoryError, OSError) as error:
+                    _refuse_broker(folders, error)
+                    self._away[node] = str(error)
+            if busy is not None and len(self._locks.keys() & voters.live.keys()) < voters.majority:
+                raise busy
+            undo.pop_all()
+        return self
+
+    def _lock(self, node: int, folders: Sequence[Path], timeout_ms: int) -> None:
+        """Take the locks of a node; they may have passed on from a thread that was left behind."""
+        known = taken_over(folders)
+        if isinstance(known, DirectoryLocks):
+            self._locks[node] = known
+            remembered(Controller).begin()  # what that thread had prepared, it does not know
+        else:
+            locks = DirectoryLocks(folders, holder=self._holder, timeout_ms=timeout_ms)
+            self._locks[node] = locks.__enter__()
+        hold(self._locks[node].given, self._locks[node])
+
+    def close(self) -> None:
+        """Give all locks back, but for those that have passed on."""
+        while self._locks:
+            _, locks = self._locks.popitem()
+            if let_go(locks.given):
+                with ExitStack() as undo:
+                    undo.callback(locks.close)  # in any case
+                    with suppress(OSError), at(locks.given[0]):
+                        locks.close()
+
+    def _voters(self) -> Voters:
+        voters = find_voters(self._directories)
+        if voters is None:
+            raise LogDirectoryError(
+                f"{', '.join(map(str, self._directories))}: there is no commit state of a "
+                "replicated set"
+            )
+        if voters.strangers_text:
+            _tell_strangers(voters.strangers_text)
+        return voters
+
+    def open(
+        self,
+        *conditions: Condition,
+        takes_back: bool = True,
+        copies_all: bool = False,
+        room: Room | None = None,
+    ) -> LogSet:
+        """Open the set as :meth:`~kafkalog.streaming.store.session.Session.open` does.
+
+        Nodes that are away leave the in-sync sets of the state that is published next. Nodes that
+        are back are brought in sync, in bounded steps, or at once if this ``copies_all``. With
+        ``room`` for so many bytes those are copied, too, that are to be copied slowly.
+
+        REQUIRES: the locks are held.
+
+        Raises:
+            LogDirectoryError: fewer than a majority of the nodes are there; or they were restored
+                from old copies; or a cluster has the set; or what is unfinished cannot be taken
+                back.
+            CommitError: whether a prepared state is published is not known.
+        """
+        voters = self._present()
+        nodes = _nodes(voters.newest, voters.live)
+        log_set = LogSet(voters.newest, nodes, lambda: self.verify(nodes))
+        _refuse_lent(log_set.state, self._policy)
+        if not takes_back:
+            for check in conditions:
+                check(log_set)
+            return log_set
+        nodes = self._decided(log_set, nodes, voters)
+        for check in conditions:
+            check(log_set)
+        take_back(log_set, durable=self._policy.is_durable)
+        remove_dead(log_set)
+        if not log_set.state.lent_to:  # a cluster knows better who leads, and how far
+            given = room or Room(ALL_BYTES if copies_all else COPIED_BYTES)
+            self._bring_in_sync(log_set, nodes, given, moves_slowly=room is not None)
+        return log_set
+
+    def _decided(self, log_set: LogSet, nodes: SeveralNodes, voters: Voters) -> SeveralNodes:
+        """Find out what was decided, and finish that; returns the nodes that are voters then."""
+        own = own_states(voters.states, voters.live)
+        with _of_earlier_commits():
+            change = decide(log_set, nodes, own)
+            _refuse_lent(log_set.state, self._policy)  # what was prepared may be
+            if change is None:
+                return nodes
+            others = {n: each for n, each in others_of(voters).items() if n in self._locks}
+            return finish_change(log_set, change, others, own, self.verify)
+
+    def _bring_in_sync(
+        self, log_set: LogSet, nodes: SeveralNodes, room: Room, *, moves_slowly: bool
+    ) -> None:
+        remove_moved(log_set, nodes)
+        bring_in_sync(log_set, nodes, room, moves_slowly=moves_slowly)
+        if self._policy.rebalances:
+            log_set.state = preferred(log_set.state, nodes.live)
+
+    def _present(self) -> Voters:
+        """Return the voters; those are there whose locks are held.
+
+        Raises:
+            LogDirectoryError: fewer than a majority are; or they were restored from old copies.
+        """
+        voters = self._voters()
+        live = {node: members for node, members in voters.live.items() if node in self._locks}
+        voters = replace(voters, live=live, missing={**voters.missing, **self._away})
+        voters.check_majority()
+        return voters
+
+    def lock(self, node: int, folders: Sequence[Path]) -> None:
+        """Take the locks of one more node, which is to join the set; they are given back with ours.
+
+        Raises:
+            LockTimeoutError: another writer held one of its directories for too long.
+            LogDirectoryError: a broker holds one, or the file system has no locks.
+        """
+        real = {Path(os.path.realpath(folder)) for folder in folders}
+        for locks in self._locks.values():
+            if {*locks.directories} == real:
+                self._locks[node] = locks
+                return
+        self._lock(node, folders, self._policy.wait_ms)
+
+    def verify(self, nodes: SeveralNodes) -> None:
+        """See that the locks of a majority hold; a node whose locks are lost is out."""
+        for node in nodes.live:
+            try:
+                with at(self._locks[node].given[0]):
+                    self._locks[node].verify()
+            except (LogDirectoryError, OSError) as error:
+                nodes.fail(node, error)
+
+
+@contextmanager
+def _of_earlier_commits() -> Iterator[None]:
+    """Tell what earlier commits lack from what a writer is told of its own rows.
+
+    Raises:
+        CommitError: in place of ``DurabilityError``, which says that the rows are there.
+    """
+    try:
+        yield
+    except DurabilityError as error:
+        raise CommitError(
+            f"an earlier commit could not be brought to a majority of the nodes: {error.__cause__}."
+            " Nothing was written; try again"
+        ) from error
+
+
+@once_per_process
+def _tell_strangers(text: str) -> None:
+    """Say once that a directory that is named is of no node of the set."""
+    _LOGGER.warning("%s", text)
+
+
+def look_at_nodes(directories: Sequence[Path], policy: SetPolicy, *conditions: Condition) -> LogSet:
+    """Return the set that a session would open, and change nothing; no lock is needed.
+
+    Raises:
+        LockTimeoutError: a writer is at work on a node.
+        LogDirectoryError: a broker is, or a cluster has the set; or fewer than a majority of the
+            nodes are there, or they were restored from old copies.
+    """
+    voters = find_voters(directories)
+    if voters is None:
+        raise LogDirectoryError("the commit states went away while they were read: try again")
+    voters.check_majority()
+    for members in voters.live.values():
+        for folder in members.values():
+            check_unused(folder)
+    log_set = LogSet(voters.newest, _nodes(voters.newest, voters.live))
+    _refuse_lent(log_set.state, policy)
+    for check in conditions:
+        check(log_set)
+    return log_set
+
+
+def look_at_committed_nodes(directories: Sequence[Path]) -> LogSet | None:
+    """Return the replicated set of directories as it is committed; None if they are none of one.
+
+    Raises:
+        LogDirectoryError: fewer than a majority of the nodes are there.
+    """
+    voters = find_voters(directories)
+    if voters is None:
+        return None
+    voters.check_majority()
+    return LogSet(voters.newest, _nodes(voters.newest, voters.live))
+
+
+def _nodes(state: CommitState, live: Mapping[int, Mapping[str, Path]]) -> SeveralNodes:
+    members = {member: folder for each in live.values() for member, folder in each.items()}
+    return SeveralNodes(members, live, state.voters[:1])
+
+
+def _refuse_lent(state: CommitState, policy: SetPolicy) -> None:
+    """Refuse a set that a cluster has: its brokers may have written, each to a node of its own.
+
+    Raises:
+        LogDirectoryError: it has, and the policy does not allow that.
+    """
+    if state.lent_to and not policy.takes_lent:
+        raise LogDirectoryError(
+            f"set {state.set_id} was handed over to the brokers of cluster {state.lent_to}, and "
+            "they alone know what it holds. Stop them, and run `kafkalog takeover` with all nodes. "
+            "If the handover was cut off, `kafkalog handover` ends it"
+        )
+
+
+def _refuse_broker(folders: Sequence[Path], error: Exception) -> None:
+    """Stop the whole set if a broker holds a node: it continues without the others."""
+    if any(map(_is_of_broker, folders)):
+        raise error
+
+
+def _is_of_broker(folder: Path) -> bool:
+    try:
+        return broker_holds(folder) and not is_locked(folder / LOCK_FILE)
+    except OSError:
+        return False

@@ -1,0 +1,185 @@
+"""Segments below the end of a log are replaced on the leader, and then on all that are in sync.
+
+Example: a log of three replicas is compacted on its leader, and the process is killed after that.
+All three are in sync, since each has all records, but two have them in other segments.
+
+==========  ======================================================================================
+mark        a state is published that says which offsets may differ (:func:`marked`)
+replace     the leader's segments, then those of each replica in sync, by copies
+end         a state is published that says that this is over (:func:`ended`)
+==========  ======================================================================================
+
+Whoever opens the set in between copies what differs, before anything else (:func:`end_rewriting`).
+A replica that had no part in it has other bytes in files that may have the same sizes. It is known
+by its node's own state, which is older than the mark, or still has it. Nothing is taken for equal
+in it any more without a look (:func:`distrust_old`).
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import RECOVERY_POINT, write_offset_checkpoint
+from kafkalog.checkpoints.replica_state import Rewritten
+from kafkalog.errors import KafkaLogError
+from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.streaming.log.log_dir import partitions_by_node
+from kafkalog.streaming.log.swap import finish_swap
+from kafkalog.streaming.store.replicas.catching_up import LeaderUnreadableError
+from kafkalog.streaming.store.replicas.election import shrunk
+from kafkalog.streaming.store.replicas.equal_segments import make_equal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+
+__all__ = ["distrust", "distrust_old", "end_rewriting", "ended", "marked"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+_Folders = dict[int, dict[TopicPartition, "PartitionDirectory"]]
+
+
+class _Rewritten(NamedTuple):
+    """A partition, by the topic's key in the state, whose replicas in sync may differ."""
+
+    topic_key: str
+    key: TopicPartition
+    replicas: ReplicaState
+
+
+def marked(state: CommitState, topic_key: str, number: int, start: int, end: int) -> CommitState:
+    """Return the next state, which says that replicas may differ in ``[start, end)`` from now on.
+
+    With an empty range: those that do not know this state may.
+    """
+    return _with(state, topic_key, number, Rewritten(state.sequence + 1, start, end)).following()
+
+
+def ended(state: CommitState, topic_key: str, number: int) -> CommitState:
+    """Return a state in which the replicas in sync of a partition are equal again."""
+    rewritten = state.topics[topic_key].replicas[number].rewritten
+    return _with(state, topic_key, number, rewritten._replace(start=0, end=0))
+
+
+def _with(state: CommitState, topic_key: str, number: int, rewritten: Rewritten) -> CommitState:
+    topic = state.topics[topic_key]
+    each = topic.replicas[number]._replace(rewritten=rewritten)
+    changed = replace(topic, replicas={**topic.replicas, number: each})
+    return replace(state, topics={**state.topics, topic_key: changed})
+
+
+# Who has no part in it
+
+
+def distrust(log_dirs: Iterable[Path], key: TopicPartition) -> None:
+    """Durably let nothing of a replica count as equal to its leader's log, until it is compared.
+
+    Raises:
+        OSError, CheckpointError: the recovery point cannot be written.
+    """
+    for log_dir in log_dirs:
+        if (log_dir / partition_directory_name(*key)).is_dir():
+            write_offset_checkpoint(log_dir, RECOVERY_POINT, {key: 0})
+
+
+def distrust_old(
+    node: int, log_dirs: Iterable[Path], state: CommitState, own: CommitState | None
+) -> None:
+    """Do so with those replicas of a node that was away which may have other bytes.
+
+    ``own`` is the state that the node has in place.
+
+    Raises:
+        OSError, CheckpointError: a recovery point cannot be written.
+    """
+    folders = list(log_dirs)
+    for key, name, number, each in _replicas(state):
+        if node in each.replicas and each.rewritten.sequence and not _knows(own, key, number, each):
+            distrust(folders, TopicPartition(name, number))
+
+
+def _knows(own: CommitState | None, key: str, number: int, each: ReplicaState) -> bool:
+    """Whether a node that has a state in place had a part in what that of its partition says."""
+    topic: TopicState | None = None if own is None else own.topics.get(key)
+    known = None if topic is None else topic.replicas.get(number)
+    if own is None or known is None or known.rewritten.is_under_way:
+        return False
+    return own.sequence >= each.rewritten.sequence
+
+
+def _replicas(state: CommitState) -> Iterator[tuple[str, str, int, ReplicaState]]:
+    for key, topic in state.topics.items():
+        for number, each in topic.replicas.items():
+            yield key, topic.name, number, each
+
+
+# Who was cut off in it
+
+
+def end_rewriting(state: CommitState, nodes: SeveralNodes) -> CommitState:
+    """Let the replicas in sync be equal where somebody was cut off who replaced segments.
+
+    Return the state that says so, for whoever publishes the next one. REQUIRES: the locks are held.
+
+    Raises:
+        NotEnoughReplicasError: fewer than a majority of the nodes are left.
+    """
+    found = [
+        _Rewritten(key, TopicPartition(name, number), each)
+        for key, name, number, each in _replicas(state)
+        if each.rewritten.is_under_way and each.leader in nodes.live
+    ]
+    if not found:
+        return state
+    folders = partitions_by_node(nodes.nodes())
+    lagging: list[tuple[int, TopicPartition]] = []
+    for each in found:
+        if _is_swapped(each, nodes, folders):
+            behind = [n for n in each.replicas.isr if not _follows(n, each, nodes, folders)]
+            lagging += [(node, each.key) for node in behind]
+            if each.replicas.leader in nodes.live:
+                state = ended(state, each.topic_key, each.key.partition)
+    return shrunk(state, nodes.live, lagging)
+
+
+def _is_swapped(each: _Rewritten, nodes: SeveralNodes, folders: _Folders) -> bool:
+    """End a swap in the leader's folder; returns whether others may have what is there."""
+    leader = each.replicas.leader
+    source = folders.get(leader, {}).get(each.key)
+    if source is None or leader in nodes.failed:
+        return False
+    with nodes.working_at(source.log_dir):
+        finish_swap(source.path)
+    return leader in nodes.live
+
+
+def _follows(node: int, each: _Rewritten, nodes: SeveralNodes, folders: _Folders) -> bool:
+    """Let a replica in sync have the leader's segments; returns whether it is in sync still."""
+    leader, (_, start, end) = each.replicas.leader, each.replicas.rewritten
+    if node == leader or node not in nodes.live:
+        return True
+    source, target = folders[leader][each.key], folders.get(node, {}).get(each.key)
+    if target is None or leader in nodes.failed:
+        return target is not None
+    try:
+        with nodes.at(node):
+            make_equal(source.path, target.path, start, end)
+    except LeaderUnreadableError as error:
+        nodes.fail(leader, error)
+    except OSError as error:
+        nodes.fail(node, error)
+    except KafkaLogError as error:
+        text = "the replica of %s on node %d is not in sync any more: %s"
+        _LOGGER.warning(text, each.key, node, error)
+        with nodes.working_at(target.log_dir):
+            distrust([target.log_dir], each.key)
+        return False
+    return True
