@@ -67,17 +67,17 @@ def nothing(*_: object, **__: object) -> None:
     """Forget a step."""
 
 
-def publish_first(self: Committer, appends: Any) -> None:
+def publish_first(self: Committer, *given: Any) -> None:
     """Leave the appending for after the rename."""
-    self.__dict__["late"] = appends
+    self.__dict__["late"] = given
 
 
 def late_publish(original: Callable[..., Any]) -> Callable[..., Any]:
     def publish(self: Committer, *arguments: Any, **named: Any) -> None:
         original(self, *arguments, **named)
-        appends = self.__dict__.pop("late", None)
-        if appends is not None:
-            APPLY(self, appends)
+        given = self.__dict__.pop("late", None)
+        if given is not None:
+            APPLY(self, *given)
 
     return publish
 

@@ -24,7 +24,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit import committer
+from kafkalog.streaming.commit import applying
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store import take_back as recovery
@@ -100,7 +100,7 @@ def test_a_durable_batch_does_not_lie_behind_a_hole(case: Case) -> None:
 
 def test_a_commit_that_syncs_only_its_own_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     (rolling,) = [case for case in MIXED if case.name == "roll"]
-    monkeypatch.setattr(committer, "sync_up_to", list)
+    monkeypatch.setattr(applying, "sync_up_to", list)
     with pytest.raises((AssertionError, KafkaLogError)):
         check_survivors(rolling)
 

@@ -14,7 +14,7 @@ from tests.support.commit_model import Broken
 from tests.support.mixed_flush_model import Bounds, search_mixed_flush
 
 from kafkalog.files import atomic as atomic_file
-from kafkalog.streaming.commit import committer
+from kafkalog.streaming.commit import applying, committer
 from kafkalog.streaming.store import unsynced
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def plant(patch: pytest.MonkeyPatch, bug: str) -> None:
         case "the next batch moves the durable end":
             patch.setattr(committer, "next_state", changed(next_state, what_was_left_is_durable))
         case "a durable batch lies behind a hole":
-            patch.setattr(committer, "sync_up_to", nothing)
+            patch.setattr(applying, "sync_up_to", nothing)
         case "a durable batch that comes again stays left to the system":
             patch.setattr(committer, "make_left_durable", nothing)
         case "states and intents are left to the system":

@@ -46,6 +46,7 @@ __all__ = [
     "Rows",
     "Version",
     "alone",
+    "append",
     "query_rows",
     "read_rows",
     "write_batch",
@@ -98,10 +99,15 @@ class Ground:
     """Whether the query that writes has a checkpoint, and that which reads a ``stateLocation``."""
     last_batch: int = -1
     last_version: int = -1
+    are_nodes: bool = False
+    """Whether each log directory is of a node of its own."""
+    stands: list[Mapping[TopicPartition, int]] = field(default_factory=list)
+    """Where the group ``g`` stood at each version; empty if there is no group."""
 
     def paths(self, root: Path) -> list[str]:
         """Give the log directories in a folder."""
-        return [str(root / name) for name in self.logs]
+        paths = [str(root / name) for name in self.logs]
+        return [";".join(paths)] if self.are_nodes else paths
 
     def followed(self, root: Path) -> ReadOptions:
         """Give the options of a query that follows all topics."""
@@ -203,7 +209,8 @@ def alone(seed: int) -> Iterator[None]:
 # Sets
 
 
-def _append(ground: Ground, root: Path, values: list[str], **options: str) -> None:
+def append(ground: Ground, root: Path, values: list[str], **options: str) -> None:
+    """Append to a topic of two partitions, under the next version."""
     ground.last_version += 1
     kafkalog.append(
         [*ground.paths(root)],
@@ -260,7 +267,7 @@ def _own(root: Path) -> Ground:
     ground.keep(root)
     _batch(ground, root, "q0")
     ground.keep(root)
-    _append(ground, root, ["a0", "a1", "a2", "a3", "a4"])
+    append(ground, root, ["a0", "a1", "a2", "a3", "a4"])
     ground.keep(root)
     _batch(ground, root, "q1", flush="os")
     ground.keep(root)
@@ -273,7 +280,7 @@ def _own(root: Path) -> Ground:
     ground.first_seen = len(ground.versions)
     ground.keep(root)
     _batch(ground, root, "q2")
-    _append(ground, root, ["b0", "b1"])
+    append(ground, root, ["b0", "b1"])
     ground.keep(root)
     return ground
 
@@ -315,9 +322,9 @@ def _broker(root: Path) -> Ground:
     """A broker's directory, with transactions, and our own records after that."""
     ground, _ = _of_broker("broker", root)
     take_over(ground.paths(root))
-    _append(ground, root, ["a0", "a1", "a2"])
+    append(ground, root, ["a0", "a1", "a2"])
     ground.keep(root)
-    _append(ground, root, ["b0", "b1", "b2"])
+    append(ground, root, ["b0", "b1", "b2"])
     ground.keep(root)
     ground.pending = _all_values(ground, root)
     return ground

@@ -76,6 +76,12 @@ def test_pipelines_are_measured_beside_the_plain_way_and_put_on_the_page(tmp_pat
     assert "| at least 0.5 x plain mirror | " in page
 
 
+def test_replicas_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
+    page = measured("replicas", tmp_path)
+    assert "| a writer is killed amid its commit; another one has committed | " in page
+    assert "one replica, three, and the share of the rate | " in page
+
+
 def test_look_ups_are_measured_and_put_on_the_page(tmp_path: Path) -> None:
     page = measured("look_ups", tmp_path)
     assert "| a key that is not there | " in page

@@ -67,7 +67,9 @@ def test_groups_go_on_exactly_where_they_stand_from_us_to_a_broker_and_back(
         assert [each for each in read if each % 2] == list(range(1, 60, 2)), f"{group}: in order"
 
 
-GROUPS: Final = ("alone", "rows", "in a transaction")
+GROUPS: Final = ("alone", "rows", "in a transaction", "static")
+INSTANCES: Final = {"static": "one"}
+"""The ``group.instance.id`` of the member of a group: the same here and in the broker."""
 
 
 def send(data: Path, chosen: Iterable[int]) -> None:
@@ -88,6 +90,8 @@ def read_some(data: Path, group: str, *, count: int = 40, with_rows: bool = Fals
     """Read with a Consumer of ours at least so many numbers, commit them, and be killed."""
     read: list[int] = []
     options = {**OPTIONS, **ALLOWED}
+    if group in INSTANCES:
+        options["kafka.group.instance.id"] = INSTANCES[group]
     reader = kafkalog.Consumer(data, group, "t", options=options)
     deadline = time.monotonic() + SECONDS
     while len(read) < count:
@@ -110,14 +114,15 @@ def read_with_clients(broker: Broker) -> dict[str, list[int]]:
 
 
 def read_with_client(broker: Broker, group: str) -> list[int]:
-    client = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": group,
-            "auto.offset.reset": "error",
-            "enable.auto.commit": "false",
-        }
-    )
+    settings = {
+        "bootstrap.servers": broker.bootstrap,
+        "group.id": group,
+        "auto.offset.reset": "error",
+        "enable.auto.commit": "false",
+    }
+    if group in INSTANCES:
+        settings["group.instance.id"] = INSTANCES[group]
+    client = confluent_kafka.Consumer(settings)
     client.subscribe(["t"])
     came = client.consume(7, SECONDS)
     assert [each.error() for each in came] == [None] * 7

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from tests.simulation import (
     archivists,
     brokers,
+    joined_queries,
     members,
+    node_actors,
     operators,
     readers,
     topic_owners,
@@ -44,9 +46,12 @@ ACTORS: Final[Mapping[str, Callable[[Scene, str, int, random.Random], None]]] = 
     "mover": brokers.mover,
     "owner": topic_owners.owner,
     "member": members.member,
+    "joined": joined_queries.joined,
     "copier": members.copier,
     "watcher": members.watcher,
     "setter": members.setter,
+    "inspector": node_actors.inspector,
+    "elector": node_actors.elector,
 }
 
 DELETING: Final = frozenset({"deleter", "janitor"})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Acceptance", "Audit", "Cut", "History", "Read", "Write"]
+__all__ = ["Acceptance", "Audit", "Cut", "History", "Moved", "Read", "Write"]
 
 Place = tuple[int, int]
 """Partition and offset."""
@@ -41,6 +41,8 @@ class Write:
     flush: str = "commit"
     is_durable: bool = False
     """Whether a loss of power takes nothing of it: it was acknowledged with ``flush=commit``."""
+    is_doubtful: bool = False
+    """Whether its writer was told that a loss of power, or of a node, may take it away."""
     is_left_to_system: bool = False
     """Whether it was ever tried with ``flush=os``."""
     is_brokers: bool = False
@@ -123,6 +125,22 @@ class Acceptance:
 
 
 @dataclass
+class Moved:
+    """A broker moves a partition's replica to another of its log directories.
+
+    It is over when the broker has written down there how far the replica is committed: ``ended``.
+    """
+
+    partition: int
+    began: int
+    ended: int | None = None
+
+    def is_amid(self, read: Read) -> bool:
+        """Whether a read came amid it."""
+        return self.began < read.ended and (self.ended is None or read.began < self.ended)
+
+
+@dataclass
 class History:
     """All that writers and readers were told."""
 
@@ -137,8 +155,7 @@ class History:
     parts_may_be_away: bool = False
     """Whether directories may not be mounted: what was planned of them is skipped then, and said
     once, by those who continue after a loss."""
-    replicas_move: bool = False
-    """Whether a broker moves replicas between its directories."""
+    moves: list[Moved] = field(default_factory=list)
     parts_may_be_older: bool = False
     """Whether older copies may lie in directories' places: whoever is told of what they lack, and
     continues, is given it once the directory is back."""
@@ -260,9 +277,10 @@ class Audit:
         log directories.
         """
         write = self._writes[value]
-        if not self._history.replicas_move or not write.is_brokers:
-            return False
         partition = write.values[value]
+        moves = (each for each in self._history.moves if each.partition == partition)
+        if not write.is_brokers or not any(each.is_amid(read) for each in moves):
+            return False
         offset = self._place_of.get(value, (partition, 1 << 62))[1]
         return not any(p == partition and other > offset for p, other, _ in read.rows)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from tests.simulation.auditor import Moved
 from tests.simulation.moves import Move, delete_retired, finish_moves
 from tests.simulation.scene import TOPIC, Scene
 from tests.simulation.scheduler import InterruptError, KilledError
@@ -31,8 +32,9 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.atomic import write_atomically
-from kafkalog.streaming.log.append.appender import BufferSource, PartitionAppender
+from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
+from kafkalog.streaming.log.append.source import BufferSource
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -222,6 +224,8 @@ class _Broker:
             return
         moving.catch_up()
         self._replicated.pop(key, None)
+        history = self._scene.history
+        history.moves.append(Moved(key.partition, history.now()))
         try:
             moving.swap()
         except BaseException:
@@ -244,11 +248,15 @@ class _Broker:
     def write_high_watermarks(self) -> None:
         """Write down how far logs are committed, which a broker does every five seconds."""
         self._write_ends(HIGH_WATERMARK)
+        history, known = self._scene.history, {key.partition for key in self._folders}
+        for move in history.moves:
+            if move.ended is None and move.partition in known:
+                move.ended = history.now()
         self._replicated.clear()
 
     def stop(self) -> None:
         """Stop in good order."""
         self._write_ends(RECOVERY_POINT)
-        self._write_ends(HIGH_WATERMARK)
+        self.write_high_watermarks()
         for folder in self._directories:
             write_clean_shutdown_marker(folder)

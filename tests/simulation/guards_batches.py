@@ -100,7 +100,11 @@ GUARDS: Final = {
     ),
     "intents that are published count as unfinished": Mutation(
         "what is committed is cut off",
-        {"store.log_set.LogSet.unfinished": Instead("if each.sequence > self.state.sequence", "")},
+        {
+            "store.log_set.LogSet._still_to_take_back": Instead(
+                "if intent.sequence > state.sequence:", "if True:"
+            )
+        },
         _ONE,
         _KILLS,
     ),
@@ -134,7 +138,13 @@ GUARDS: Final = {
     ),
     "an intent of another set is taken back": Mutation(
         "records of another set are cut off",
-        {"store.take_back.take_back": Instead("_check_belongs(log_set, intent)")},
+        {
+            "store.take_back._check_belongs": Instead(
+                "if intent.set_id != log_set.state.set_id "
+                "or not members <= {*log_set.state.member_ids}:",
+                "if False:",
+            )
+        },
         test="unit/store/test_recovery.py::test_an_intent_of_another_set_is_not_acted_on",
     ),
     "a log that ends too early is appended to": Mutation(
@@ -233,14 +243,14 @@ GUARDS: Final = {
     "staged files of a commit that has begun are dropped": Mutation(
         "nobody can tell what a killed commit has written",
         {
-            "commit.committer.Committer.abort": Instead("if run.file not in named:", "if True:"),
+            "commit.committer.Committer._drop": Instead("run.file not in named and", ""),
         },
         test="unit/commit/test_committer.py::test_aborting_with_what_an_unfinished_commit_names_takes_nothing_away",
     ),
     "staged files of a committed batch are dropped": Mutation(
         "after a loss of power nobody can tell whose the bytes of a log are",
         {
-            "commit.committer.Committer.abort": Instead(
+            "commit.committer.Committer._drop": Instead(
                 "if last is not None and last.batch_id >= self._identity.batch_id:", "if False:"
             ),
         },
@@ -250,8 +260,7 @@ GUARDS: Final = {
         "checkpoints get the ends of a commit that was taken back",
         {
             "store.take_back._end_finished": Instead(
-                "if intent is None or (intent.sequence, intent.commit_id) != log_set.state.stamp:",
-                "if intent is None:",
+                "if (intent.sequence, intent.commit_id) == log_set.state.stamp", ""
             ),
         },
         test="unit/store/test_publishing.py::test_what_an_intent_of_another_commit_says_is_not_done_after_a_commit",

@@ -72,13 +72,9 @@ GUARDS: Final = {
     "checkpoints of a commit that was cut off are not written": Mutation(
         "a broker cuts off what is committed",
         {
-            "store.take_back._end_finished": Instead("""write_ends(
-        [
-            WrittenEnd(log_set.members[each.member_id], each.topic_partition, each.end_offset)
-            for each in there
-        ],
-        durable=durable,
-    )""")
+            "store.take_back._end_finished": Instead(
+                "_write_ends(log_set, intent, durable=durable)"
+            ),
         },
         test="unit/store/test_recovery.py::test_an_intent_that_a_state_has_published_is_only_cleared_away",
     ),
@@ -186,18 +182,15 @@ GUARDS: Final = {
     "the folders of new partitions are not synced": Mutation(
         "a loss of power takes partitions with acknowledged records",
         {
-            "commit.committer.Committer._apply": Instead("fsync_directory(folder)"),
+            "commit.applying._apply": Instead("fsync_directory(folder)"),
         },
         test="unit/operate/test_what_survives.py::test_all_that_a_commit_has_made_is_on_the_disk_before_it_is_published",
     ),
     "what lies before a durable batch is not made durable": Mutation(
         "after a loss of power a durable batch lies after a hole",
         {
-            "commit.committer.Committer._apply": Instead(
-                """each.held_before
-            for each in appends""",
-                """each.held_before
-            for each in ()""",
+            "commit.applying._apply": Instead(
+                "each.held_before for each in appends", "each.held_before for each in ()"
             ),
         },
         test="unit/operate/test_what_survives.py::test_what_lies_before_a_durable_batch_is_on_the_disk_too",
@@ -205,7 +198,7 @@ GUARDS: Final = {
     "a finished commit that was cut off is not made durable": Mutation(
         "a loss of power takes what was acknowledged",
         {
-            "store.take_back._end_finished": Instead("sync_up_to(reaches, whole=True)"),
+            "store.take_back._sync": Instead("sync_up_to(reaches, whole=True)"),
         },
         test="unit/operate/test_what_survives.py::test_a_commit_that_was_cut_off_after_it_was_published_is_durable_once_it_is_ended",
     ),

@@ -260,6 +260,59 @@ GUARDS: Final = {
         },
         test=_QUERIES + "test_a_running_batch_is_ended_before_its_partitions_are_given_up",
     ),
+    "a batch that is skipped moves the group": Mutation(
+        "what a group was set back to is passed over",
+        {
+            "groups.planned_commit.Planned.skipped": Instead(
+                "if plan is not None and plan.nonce == self.nonce and plan.moves:", "if False:"
+            )
+        },
+        test=_QUERIES + "test_what_a_published_batch_was_set_back_to_is_read_after_it",
+    ),
+    "a batch of another source alone has the plan before it": Mutation(
+        "a query with two sources stands still for ever",
+        {
+            "joining.joined_control.JoinedControl.next_end": Instead(
+                "self.member.rest(to_json(start))"
+            )
+        },
+        test=_QUERIES + "test_a_batch_of_another_source_alone_is_published_and_moves_nothing",
+    ),
+    "what could not be said counts as said": Mutation(
+        "a member that gave partitions up is waited for, and then lost",
+        {
+            "groups.membership.Membership._tell": Instead(
+                "self._file.say(presence)", "self._presence = presence; self._file.say(presence)"
+            )
+        },
+        test="unit/consumer/test_consumer.py::"
+        "test_what_could_not_be_said_for_want_of_space_is_said_later",
+    ),
+    "a member says what no record can hold": Mutation(
+        "nobody can decide anything about the group",
+        {"groups.member_files._number": Instead("if not smallest <= number <= _LARGEST:", "if 0:")},
+        test="unit/groups/test_member_files.py::test_what_no_record_can_hold_says_nothing",
+    ),
+    "positions of an earlier topic stay": Mutation(
+        "a broker's clients begin there in partitions that come",
+        {
+            "groups.membership.Membership._decide": Instead(
+                "forgotten = state.outdated - beginnings.keys()", "forgotten = ()"
+            )
+        },
+        test="unit/consumer/test_recreated_topics.py::"
+        "test_positions_in_partitions_that_a_recreated_topic_does_not_have_are_taken_away",
+    ),
+    "who stands still with the group's lock is waited for": Mutation(
+        "partitions of who was lost are read by nobody",
+        {
+            "groups.membership.Membership._decide": Instead(
+                "if not lock.is_held and not self._has_waited():", "if not lock.is_held:"
+            )
+        },
+        test="unit/groups/test_membership.py::"
+        "test_who_stands_still_with_the_groups_lock_is_not_waited_for",
+    ),
     "a query with state shares partitions": Mutation(
         "rows of a key change queries, and their state stays",
         {

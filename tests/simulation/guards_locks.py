@@ -161,7 +161,9 @@ GUARDS: Final = {
         "what a round had still to do is forgotten",
         {
             "store.guarded._withdraw": Instead(
-                "if log_set.state.stamp != state.stamp and not log_set.is_outdated():", "if True:"
+                "is_open = log_set.state.stamp != state.stamp and log_set.node.decides_alone\n"
+                "        if is_open and not log_set.is_outdated():",
+                "if True:",
             )
         },
         test="unit/operate/test_locks_lost_midway.py::test_the_intent_stays_if_its_state_is_published_after_all",
@@ -242,7 +244,7 @@ GUARDS: Final = {
         "a commit that is published is said to be taken back later",
         {
             "commit.committer.Committer._try_to_take_back": Instead(
-                "if log_set.is_outdated():", "if False:"
+                "if log_set.is_outdated() or not log_set.node.decides_alone:", "if False:"
             ),
         },
         test="unit/commit/test_committer.py::test_what_was_published_is_kept_though_publishing_failed_and_could_not_be_looked_at",

@@ -59,7 +59,7 @@ GUARDS: Final = {
     "log directories are as open as what is around them": Mutation(
         "everybody may write to a log below /tmp",
         {
-            "store.open_set.make_with_parents": Instead(
+            "kafkalog.files.folders.make_with_parents": Instead(
                 "each.mkdir(exist_ok=True)",
                 "each.mkdir(exist_ok=True), each.chmod(each.parent.stat().st_mode)",
             )
@@ -197,12 +197,12 @@ GUARDS: Final = {
     ),
     "open transactions are aborted unasked": Mutation(
         "a takeover ends what a broker's producer still writes",
-        {"operate.handover.take_over": Instead("if aborts_open and (", "if (")},
+        {"operate.handover._take_over_one": Instead("if aborts_open and (", "if (")},
         test="unit/operate/test_open_transactions.py::test_without_being_asked_nothing_is_aborted",
     ),
     "a dry run takes over": Mutation(
         "what was to be looked at is changed, without locks",
-        {"operate.handover.take_over": Instead("if dry_run:", "if False:")},
+        {"operate.handover._take_over_one": Instead("if dry_run:", "if False:")},
         test="unit/operate/test_dry_run.py::test_what_a_broker_that_was_killed_has_left",
     ),
     "a new query in another one's topic is not told": Mutation(

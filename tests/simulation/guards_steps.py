@@ -41,15 +41,15 @@ _apply = Committer._apply
 _publish = Committer._publish
 
 
-def _later(self: Committer, appends: Any) -> None:
-    self.__dict__["late"] = appends
+def _later(self: Committer, *given: Any) -> None:
+    self.__dict__["late"] = given
 
 
 def _published_first(self: Committer, *arguments: Any, **named: Any) -> None:
     _publish(self, *arguments, **named)
-    appends = self.__dict__.pop("late", None)
-    if appends is not None:
-        _apply(self, appends)
+    given = self.__dict__.pop("late", None)
+    if given is not None:
+        _apply(self, *given)
 
 
 def _intent_is_lost(_: Committer, log_set: Any) -> None:

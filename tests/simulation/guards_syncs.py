@@ -143,7 +143,7 @@ GUARDS: Final = {
     ),
     "a copy may be used only until the power goes": Mutation(
         "a broker does not start on it any more",
-        {"operate.backup._finish": Instead("fsync_directory(copy.target)")},
+        {"operate.backup._open_to_all": Instead("fsync_directory(target)")},
         test=f"{_UPKEEP}test_a_copy_is_on_the_disk",
     ),
     "copied files are not synced": Mutation(
@@ -163,8 +163,13 @@ GUARDS: Final = {
     ),
     "names of log directories that are made are not synced": Mutation(
         "a loss of power takes all that is committed in them",
-        {"store.open_set.make_with_parents": Instead("fsync_directory(each.parent)")},
+        {"kafkalog.files.folders.make_with_parents": Instead("fsync_directory(each.parent)")},
         test=f"{_UPKEEP}test_a_log_directory_that_is_made_has_its_name_on_the_disk",
+    ),
+    "names of folders that others have made are not synced": Mutation(
+        "who made a log directory was killed, and a loss of power takes what others committed there",
+        {"kafkalog.files.folders._sync_name": Instead("fsync_directory(folder.parent)", "pass")},
+        test=f"{_UPKEEP}test_a_log_directory_that_a_killed_process_made_has_its_name_on_the_disk",
     ),
     "a batch is committed before its query knows it": Mutation(
         "Spark plans it again, with other rows",

@@ -25,7 +25,7 @@ GUARDS: Final = {
         "marks of a deleted topic hide the records of the one that is made again",
         {
             "commit.committer.Committer._declare": Instead(
-                "drop_lines(log_set.directories, _made_partitions(appends))"
+                "drop_lines_on_nodes(log_set.node, made_partitions(appends))"
             ),
             "store.deletion.retire_deleted": Instead("drop_lines_of_gone(folder)"),
         },
@@ -55,7 +55,7 @@ GUARDS: Final = {
     ),
     "what a host wrote that lost its locks may be renamed": Mutation(
         "a host that wakes up right before its rename publishes what was taken back",
-        {"store.take_back.take_back": Instead("forget_prepared(log_set.directories)")},
+        {"store.take_back.take_back": Instead("_forget_prepared(log_set)")},
         test="unit/store/test_publishing.py::test_on_a_shared_file_system_what_was_taken_back_is_not_published_late",
     ),
     "a copy is not brought up to date under the locks": Mutation(
@@ -83,9 +83,9 @@ GUARDS: Final = {
         "a broker is told ends of a commit that is taken back",
         {
             "commit.committer.Committer._write": Instead(
-                "self._apply(appends)",
-                "self._apply(appends)\n            write_ends("
-                "[_written_end(each.plan) for each in appends], durable=self._durable)",
+                "self._apply(appends, replication)",
+                "self._apply(appends, replication)\n            "
+                "tell_ends(appends, replication, durable=self._durable)",
             )
         },
         ("query", "appender", "broker", "reader"),
@@ -118,7 +118,7 @@ GUARDS: Final = {
     "a commit that was killed after its rename needs all folders": Mutation(
         "once a topic was deleted by hand, nothing can be written or taken over",
         {
-            "store.take_back._end_finished": Instead(
+            "store.take_back._still_there": Instead(
                 "if _is_there(log_set, _folder(log_set, each))", "if True"
             )
         },

@@ -121,7 +121,8 @@ GUARDS: Final = {
         _publish(log_set, starts, gone, problems)
     for log, what in gone:
         log_set.verify_locks()
-        log.retire(what)
+        with log_set.node.working_at(log.where.log_dir):
+            log.retire(what)
 """,
                 """    for log, what in gone:
         log.retire(what)
@@ -151,7 +152,7 @@ GUARDS: Final = {
     "a set with problems is handed over": Mutation(
         "a broker trusts checkpoints that are damaged",
         {
-            "operate.handover.hand_over": Instead(
+            "operate.handover._hand_over_one": Instead(
                 "for folder in () if done.problems else log_set.directories:",
                 "for folder in log_set.directories:",
             ),

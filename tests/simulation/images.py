@@ -46,6 +46,8 @@ class Images:
         self._copies: dict[str, _Copy] = {}
         self._shown: list[_Shown] = []
         self.now: Callable[[], int] = itertools.count(1).__next__
+        self.most_away = 1
+        """How many directories may be away at a time."""
         self.have_parted = False
         """Whether what was written to an older copy is not in the directory that came back."""
 
@@ -60,11 +62,12 @@ class Images:
         Not the only one: a set of one directory cannot be told from one that is new, or older. The
         first time that an older copy is asked for, it is made.
         """
-        if self._away or sum(each.startswith("d") for each in self._names) < 2:
+        is_enough = len(self._away) >= self.most_away or name in self._away
+        if is_enough or sum(each.startswith("d") for each in self._names) < 2:
             return False
         node = self._names[name]
         if kind == "old" and name not in self._copies:
-            self._copies[name] = _Copy(self._copy(node), self.now())
+            self._copies[name] = _Copy(self.copy_of(node), self.now())
             return False
         del self._names[name]
         before: object = None
@@ -97,17 +100,23 @@ class Images:
                 self._names[name] = node  # as a mount hides what was made in its place
                 self._root.versions.pop(name, None)  # nor does a loss of power show that again
 
+    def hidden(self, name: str) -> Node | None:
+        """Return the directory that is away, in whose place something else is or nothing."""
+        away = self._away.get(name)
+        return None if away is None else away.node
+
     def __bool__(self) -> bool:
         return bool(self._away)
 
-    def _copy(self, node: Node) -> Node:
+    def copy_of(self, node: Node) -> Node:
+        """Copy a file, or a folder and all below it."""
         made = self._made(is_folder=node.names is not None)
         made.data[:] = node.data
         made.links = node.links
         made.modified = node.modified
         for name, each in (node.names or {}).items():
             assert made.names is not None
-            made.names[name] = self._copy(each)
+            made.names[name] = self.copy_of(each)
         return made
 
 

@@ -29,7 +29,7 @@ from kafkalog.streaming.groups import group_commits
 from kafkalog.streaming.store import file_systems, locks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator, Mapping
 
     from tests.simulation.scheduler import Process
 
@@ -102,7 +102,7 @@ class Machine:
         self._broken: dict[str, _Broken] = {}
         self.is_shared = is_shared
         self.images = Images(self.root, self._new)
-        self._cut_off: set[int] = set()
+        self.cut_off: set[int] = set()
         self._locked_by: dict[int, int] = {}
         """The descriptor by which a lock was taken."""
         self._dropped: dict[int, Process] = {}
@@ -116,12 +116,22 @@ class Machine:
         self._torn: Process | None = None
         self.loses_power: Callable[[], None] = lambda: None
         """What else happens when the power goes."""
+        self.instead: Mapping[str, Callable[[int], None]] = {}
+        """What happens in place of what follows here, by its name: to nodes."""
+        self.slow: dict[str, tuple[float, int]] = {}
+        """How many seconds each call in a directory takes, and until when."""
+        self._stale: set[int] = set()
+        self.renamed: Callable[[str, Node], None] = lambda *_: None
+        """Is told of each file that has got another name."""
 
     # What happens
 
     def _happens(self, decision: Decision) -> None:  # noqa: C901 - a table
         self.faults[decision.what] = self.faults.get(decision.what, 0) + 1
         value, process = decision.value, self.scheduler.running.process
+        if (action := self.instead.get(decision.what)) is not None:
+            action(value)
+            return
         match decision.what:
             case "kill":
                 self.kill(process)
@@ -175,8 +185,32 @@ class Machine:
         for descriptor, opened in self._opened.items():
             if self._locks.get(opened.node.number) == descriptor and opened.process is process:
                 del self._locks[opened.node.number]
-                self._cut_off.add(descriptor)
+                self.cut_off.add(descriptor)
         self.scheduler.pause(90.0)
+
+    def lose_locks(self, process: Process, names: Container[str]) -> set[int]:
+        """Let a process lose the locks of files in some directories; returns what it has open."""
+        lost = {
+            descriptor
+            for descriptor, opened in self._opened.items()
+            if opened.process is process
+            and self._locks.get(opened.node.number) == self._owner(descriptor, opened)
+            and opened.place[len(ROOT) + 1 :].partition("/")[0] in names
+        }
+        for descriptor in lost:
+            del self._locks[self._opened[descriptor].node.number]
+        return lost
+
+    def go_stale(self, names: Container[str]) -> None:
+        """Let what is open in some directories be of no use any more, as after a server's start."""
+        for descriptor, opened in self._opened.items():
+            if opened.place[len(ROOT) + 1 :].partition("/")[0] in names:
+                self._stale.add(descriptor)
+                self._locks.pop(opened.node.number, None)
+
+    def break_directory(self, name: str, code: int, until: int) -> None:
+        """Let calls in a directory fail for a while."""
+        self._broken[name] = _Broken(code, until)
 
     def _check_host(self, path: str) -> None:
         """End a host that has lost its locks before it changes a name that it cannot prove.
@@ -185,8 +219,8 @@ class Machine:
         late intent may replace another's, and the next writer may refuse.
         """
         process = self.scheduler.running.process
-        if self._cut_off and any(
-            each in self._opened and self._opened[each].process is process for each in self._cut_off
+        if self.cut_off and any(
+            each in self._opened and self._opened[each].process is process for each in self.cut_off
         ):
             folder, _, name = path.rpartition("/")
             is_named_once = name in _NAMED_ONCE and not self._lets_late_hosts_act
@@ -209,14 +243,21 @@ class Machine:
     def calm(self) -> None:
         """Let nothing be broken or away any more."""
         self._broken.clear()
+        self.slow.clear()
         self.images.bring_back()
 
     def _step(self, call: str, place: str = "", *, changes: bool = False) -> None:
         self.scheduler.step(call)
+        name = place[len(ROOT) + 1 :].partition("/")[0]
+        if name in self.slow:
+            seconds, until = self.slow[name]
+            if self.scheduler.now >= until:
+                del self.slow[name]
+            else:
+                self.scheduler.take_time(seconds)
         if self._broken or self.images:
             if not self._broker_runs():
                 self.images.bring_back(self.scheduler.now)
-            name = place[len(ROOT) + 1 :].partition("/")[0]
             broken = self._broken.get(name)
             if broken is not None:
                 if self.scheduler.now >= broken.until:
@@ -333,7 +374,8 @@ class Machine:
 
     def _close(self, descriptor: int) -> None:
         opened = self._opened.pop(descriptor)
-        self._cut_off.discard(descriptor)
+        self.cut_off.discard(descriptor)
+        self._stale.discard(descriptor)
         if self._locks.get(opened.node.number) == self._owner(descriptor, opened):
             del self._locks[opened.node.number]
             if descriptor != self._locked_by.get(opened.node.number):
@@ -351,6 +393,8 @@ class Machine:
     def _use(self, call: str, descriptor: int, *, changes: bool = False) -> _Opened:
         opened = self._opened.get(descriptor)
         self._step(call, "" if opened is None else opened.place, changes=changes)
+        if descriptor in self._stale:
+            raise _failure(errno.ESTALE, self._of(descriptor).place)
         return self._of(descriptor)
 
     def pread(self, descriptor: int, count: int, position: int) -> bytes:
@@ -435,7 +479,7 @@ class Machine:
         opened = self._use("pwrite", descriptor, changes=True)
         content = bytes(data)
         process = self.scheduler.running.process
-        if descriptor in self._cut_off:
+        if descriptor in self.cut_off:
             raise _failure(errno.EIO, opened.place)
         self.wrote_late |= process in self._overtaken
         if len(content) > 1 and self._short is process:
@@ -502,6 +546,11 @@ class Machine:
             raise _failure(errno.EEXIST, path)
         self._set(folder, name, self._new(is_folder=True))
 
+    def utime(self, place: Any, *_: Any, **__: Any) -> None:
+        """Leave times as they are; what is not there has none."""
+        if not isinstance(place, int):
+            self._find(os.fspath(place))
+
     def rmdir(self, place: Any) -> None:
         path = os.fspath(place)
         self._step("rmdir", path, changes=True)
@@ -532,6 +581,7 @@ class Machine:
             raise _failure(errno.ENOTEMPTY, other)
         self._set(folder, name, node)
         self._set(*self._parent(path), None)
+        self.renamed(other, node)
 
     def link(self, source: Any, target: Any, *, follow_symlinks: bool = True) -> None:
         path, other = os.fspath(source), os.fspath(target)
@@ -624,7 +674,7 @@ _CALLS: Final = (
     *("fsync", "mkdir", "rmdir", "unlink", "replace", "link"),
 )
 _ALIASES: Final = {"remove": "unlink", "rename": "replace", "fdatasync": "fsync"}
-_WITHOUT_EFFECT: Final = ("fchmod", "fchown", "chmod", "chown", "utime", "posix_fadvise")
+_WITHOUT_EFFECT: Final = ("fchmod", "fchown", "chmod", "chown", "posix_fadvise")
 
 
 @functools.cache
@@ -668,6 +718,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
             divert(os, name, getattr(machine, known))
         for name in _WITHOUT_EFFECT:
             divert(os, name, lambda *_, **__: None)
+        divert(os, "utime", machine.utime)
         divert(fcntl, "lockf", machine.lockf)
         divert(fcntl, "fcntl", machine.fcntl)
         patch(system, "time_ns", machine.time_ns)

@@ -40,15 +40,26 @@ from kafkalog.streaming.store.ends.watch import EndsWatch
 if TYPE_CHECKING:
     from tests.simulation.group_audit import Log
 
-__all__ = ["copier", "copy_all", "member", "setter", "watcher"]
+__all__ = [
+    "COPY",
+    "GROUP",
+    "READ",
+    "WRITE",
+    "copier",
+    "copy_all",
+    "exits",
+    "member",
+    "setter",
+    "watcher",
+]
 
 COPY: Final = "copy"
 GROUP: Final = "g"
 _TRIES: Final = 80
 _QUIET: Final = 6
 _GROUP_LOG: Final = TopicPartition(OFFSETS_TOPIC, 0)
-_WRITE: Final = {"max.block.ms": "60000", "allowBrokerDirectory": "true"}
-_OPTIONS: Final = {
+WRITE: Final = {"max.block.ms": "60000", "allowBrokerDirectory": "true"}
+READ: Final = {
     "startingOffsets": "earliest",
     "kafka.session.timeout.ms": "3000",
     "kafka.heartbeat.interval.ms": "1000",
@@ -104,19 +115,10 @@ class _Member:
                 self._pending += zip(*columns, strict=True)
         if not self._pending:
             return False
-        self._think()
+        self._scene.think(self._chance)
         places, self._pending = self._pending, []
         self._append(places)
         return True
-
-    def _think(self) -> None:
-        """Take some time for what was read; some programs stand still meanwhile."""
-        drawn = self._chance.random()
-        if drawn < 0.15:
-            self._scene.rest(self._chance)
-        elif drawn < 0.25 and self._scene.may_fail:
-            self._scene.machine.scheduler.pause(self._chance.choice((1.0, 4.0, 30.0)))
-            self._scene.rest(self._chance)
 
     def _append(self, places: list[tuple[int, int]]) -> None:
         """Append the rows once, or again if that fails and nothing else was done since."""
@@ -125,7 +127,7 @@ class _Member:
         tried = self._scene.group.tries[name] = Try(places)
         rows = [f"{partition}:{offset}:{self._client}:{name}" for partition, offset in places]
         # A host that lost its locks may leave the folder of one of two partitions behind.
-        options = {**_WRITE, "numPartitions": "1" if self._scene.machine.is_shared else "2"}
+        options = {**WRITE, "numPartitions": "1" if self._scene.machine.is_shared else "2"}
         may_be_there = False
         while tried.outcome != "ok":
             try:
@@ -155,7 +157,7 @@ class _Member:
     def _new(self) -> Consumer:
         self._made += 1
         self._client = f"{self._name}-{self._made}"
-        options = {**_OPTIONS, "kafka.client.id": self._client}
+        options = {**READ, "kafka.client.id": self._client}
         if self._is_static:
             options["kafka.group.instance.id"] = self._name
         return Consumer(self._scene.path, GROUP, TOPIC, options=options)

@@ -27,7 +27,7 @@ def operator(scene: Scene, name: str, operations: int, chance: random.Random) ->
             scene.rest(chance)
             accepts = scene.may_need_acceptance and chance.random() < 0.5
             done = scene.accept_os_loss() if accepts else recover(scene.paths)
-            if (done.problems or done.lost) and not scene.may_fail:
+            if (done.problems or done.lost) and not (scene.may_fail or scene.may_find):
                 scene.history.errors.append(f"{name} finds {done.problems} {done.lost}")
 
 
@@ -83,7 +83,7 @@ def janitor(scene: Scene, name: str, operations: int, chance: random.Random) -> 
             scene.rest(chance)
             config = {"retention.bytes": str(size)}
             done = retain(scene.paths, topic=TOPIC, config=config, allows_broker=True)
-            if done.problems and not (scene.may_fail or scene.has_broker):
+            if done.problems and not (scene.may_fail or scene.may_find or scene.has_broker):
                 scene.history.errors.append(f"{name} finds {done.problems}")
 
 

@@ -101,12 +101,15 @@ class Unsynced:
         node.versions.clear()
         self._dirty.pop(node.number, None)
 
-    def lose(self, seed: int) -> None:
-        """Let the power go."""
+    def lose(self, seed: int, below: Node | None = None) -> None:
+        """Let the power go; only of what lies below a folder, if one is given."""
         chance = random.Random(seed)
+        known = None if below is None else {each.number for each in _all_below(below)}
         # Whether nothing, all, or any part survives; of names and of files.
         names, files = chance.choice((0.0, 0.5, 0.9, 1.0)), chance.choice((0.0, 0.5, 0.9, 1.0))
-        for _, node in sorted(self._dirty.items()):
+        for number, node in sorted(self._dirty.items()):
+            if known is not None and number not in known:
+                continue
             if node.names is not None:
                 for name, versions in node.versions.items():
                     survives = chance.random() < names
@@ -121,7 +124,9 @@ class Unsynced:
                 left = [_torn(c, chance) if chance.random() >= files else c for c in node.changes]
                 content = _changed(node.durable, [each for each in left if each is not None])
                 node.data[:] = content
-        self.settle()
+        for number, node in list(self._dirty.items()):
+            if known is None or number in known:
+                self._settle(node)
         self._count_links()
 
     def _count_links(self) -> None:
@@ -135,6 +140,19 @@ class Unsynced:
         for node in {each.number: each for each in found}.values():
             for each in (node.names or {}).values():
                 each.links += 1
+
+
+def _all_below(folder: Node) -> list[Node]:
+    """Return a folder and all below it, also what a name in it was before."""
+    nodes, found = [folder], {folder.number: folder}
+    while nodes:
+        node = nodes.pop()
+        earlier = [each for versions in node.versions.values() for each in versions]
+        for each in (*(node.names or {}).values(), *earlier):
+            if each is not None and each.number not in found:
+                found[each.number] = each
+                nodes.append(each)
+    return list(found.values())
 
 
 def _torn(change: _Change, chance: random.Random) -> _Change | None:

@@ -21,10 +21,12 @@ from kafkalog.streaming.source.stream_control import StreamControl
 if TYPE_CHECKING:
     import random
 
-__all__ = ["follower", "look", "reader"]
+__all__ = ["ROWS", "follower", "look", "reader"]
 
-_ROWS: Final = RowSchema.of(source_schema(include_headers=False))
+ROWS: Final = RowSchema.of(source_schema(include_headers=False))
 _LOSS: Final = "KAFKA_DATA_LOSS"
+_FEW: Final = "the newest records may not be read"
+"""With fewer nodes than a majority, and failOnDataLoss=false: a process says that once."""
 _PASSED_OVER: Final = re.compile(rf"Partition {TOPIC}-(\d+): the \d+ offsets \[(\d+), (\d+)\)")
 _GONE: Final = (DataLossError, UnknownTopicOrPartitionError)
 """What readers of a topic may be told that somebody deletes."""
@@ -48,7 +50,7 @@ def look(
     read = scene.read(name, began, tables, topic=topic)
     said = scene.said_to(scene.machine.scheduler.running.process.actor)
     # protocol.md, "Directories that are away": copies of one earlier moment are that moment.
-    read.told_of_loss = any(_LOSS in each for each in said) or scene.machine.images.have_parted
+    read.told_of_loss = _is_told_of_loss(scene, said) or scene.machine.images.have_parted
     read.passed_over = frozenset(
         (int(partition), offset)
         for partition, start, end in _PASSED_OVER.findall(" ".join(said))
@@ -75,6 +77,14 @@ def _drawn(chance: random.Random) -> dict[str, str]:
     if chance.random() < 0.3:
         options["kafka.isolation.level"] = "read_uncommitted"
     return options
+
+
+def _is_told_of_loss(scene: Scene, said: list[str]) -> bool:
+    """Whether a read, or its process before, was told that it lacks something."""
+    memory = scene.machine.scheduler.running.process.memory
+    if any(_FEW in each for each in said):
+        memory[_FEW] = True
+    return _FEW in memory or any(_LOSS in each for each in said)
 
 
 class _Follower:
@@ -138,12 +148,12 @@ class _Follower:
         tables: list[Any] = [
             table
             for split in control.plan(start, end)
-            for table in read_split(split, self.options, _ROWS)
+            for table in read_split(split, self.options, ROWS)
         ]
         read = self._scene.read(f"{self.life}.{done}", began, tables, self.life, topic=self.topic)
         read.is_part = self.is_limited or self._begins_late
         read.begins_anywhere = self._begins_late
-        read.told_of_loss = any(_LOSS in each for each in self._scene.said_to(self._name))
+        read.told_of_loss = _is_told_of_loss(self._scene, self._scene.said_to(self._name))
         read.skips = not self.options.fail_on_data_loss
         self.done += 1
         control.batch_ran()

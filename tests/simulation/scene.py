@@ -11,6 +11,7 @@ import pyarrow as pa
 from tests.simulation.auditor import Acceptance, Cut, History, Read, Write
 from tests.simulation.group_audit import GroupHistory
 from tests.simulation.machine import ROOT, Machine
+from tests.simulation.node_audit import Acknowledged, NodeHistory
 from tests.simulation.scheduler import InterruptError, KilledError
 from tests.support.warnings_heard import warnings_to
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
+
+    from tests.simulation.layouts import Layout
+    from tests.simulation.node_facts import Disks
 
 __all__ = ["EACH", "OTHER", "TOPIC", "Scene"]
 
@@ -50,6 +54,12 @@ class Scene:
         self.partitions: int = plan["partitions"]
         self.paths = [f"{ROOT}/d{number}" for number in range(plan["directories"])]
         self.path = ",".join(self.paths)
+        self.nodes = NodeHistory()
+        self.disks: Disks | None = None
+        """What several nodes hold; None where there is one."""
+        self.least_in_sync = 0
+        self.may_find = False
+        """Whether who recovers may find something to be told of, such as a node that is away."""
         self.options: dict[str, str] = dict(plan["options"])
         self.may_fail = False
         self.has_broker: bool = plan["has_broker"]
@@ -57,6 +67,8 @@ class Scene:
         self.may_lose: bool = plan["may_lose"]
         self.has_other: bool = plan["has_other"]
         """Whether somebody looks after the other topic."""
+        self.deletes_by_hand = False
+        """Whether a person removes that topic's folders, and has not taken the set over yet."""
         self.repeats_keys: bool = plan["repeats_keys"]
         self.has_empty_batches: bool = plan["has_empty_batches"]
         machine.images.now = history.now
@@ -151,6 +163,35 @@ class Scene:
         noted.named = {e.where.topic_partition.partition: (e.start, e.end) for e in lost}
         return done
 
+    # Nodes
+
+    def has_nodes(self, layout: Layout, disks: Disks) -> None:
+        """Let the set be one of several nodes."""
+        self.paths = list(layout.paths(ROOT))
+        self.path = layout.text(ROOT)
+        self.nodes.directories = layout.directories
+        self.nodes.placed = disks.placed
+        self.disks = disks
+        asked = int(self.options.get("min.insync.replicas", "1"))
+        self.least_in_sync = 1 if self.options.get("kafka.acks") == "1" else asked
+
+    def show_replicas(self) -> None:
+        """Note what the replicas in sync hold at this moment."""
+        if self.disks is not None:
+            self.nodes.shown += self.disks.shown()
+            if not self.history.losses_of_power:  # which may take what nobody has synced
+                self.nodes.not_whole += self.disks.doubled
+
+    def _note_acknowledged(self, write: Write) -> None:
+        """Note on how many nodes the records of a write lie that was told ok."""
+        if self.disks is not None and write.values:
+            since = write.began
+            older = {n for n, times in self.nodes.older.items() if times[-1] > since}
+            by_value = self.disks.holding(write.values)
+            holding = min(len(nodes | older) for nodes in by_value.values())
+            self.nodes.acknowledged.append(Acknowledged(write, holding, self.least_in_sync))
+            self.show_replicas()
+
     # What comes of it
 
     @contextlib.contextmanager
@@ -183,14 +224,17 @@ class Scene:
             write.tries.append(f"interrupted: {notes}")
         except DurabilityError as error:
             outcome = "ok"
+            write.is_doubtful = True
             write.tries.append(str(error))
         except KafkaLogError as error:
-            outcome = "unknown" if "is published is not known" in str(error) else "fail"
+            outcome = "unknown" if "published is not known" in str(error) else "fail"
             self.failed(actor, write, error)
         except OSError as error:
             self.failed(actor, write, error)
         write.tries.append(outcome)
         write.ended = self.history.now()
+        if write.outcome != "ok" and outcome == "ok":
+            self._note_acknowledged(write)
         if write.outcome != "ok" and (outcome == "ok" or write.outcome == "fail"):
             write.outcome = outcome
             write.acknowledged = self.history.now()
@@ -208,7 +252,8 @@ class Scene:
         except InterruptError:
             pass
         except (KafkaLogError, OSError) as error:
-            if not self.has_broker:
+            # replicas.md, "What happens to a node": batches continue; a command may be run again.
+            if not (self.has_broker or self.may_find):
                 self.failed(actor, None, error)
 
     @contextlib.contextmanager
@@ -232,7 +277,11 @@ class Scene:
         text = f"{type(error).__name__}: {error}"
         if write is not None:
             write.tries.append(text[:300])
-        if not self.may_fail:
+        # operations.md: a topic that was deleted by hand after a commit to it was cut off.
+        is_refused = self.deletes_by_hand and "gives that commit up" in text
+        # replicas.md, rule 3: a reader that cannot know fails until the next write.
+        is_refused |= self.disks is not None and "holds it prepared" in text
+        if not self.may_fail and not is_refused:
             self.history.errors.append(f"{actor} fails, and nothing was in its way: {text[:600]}")
 
     def reborn(self, actor: str) -> None:
@@ -243,6 +292,15 @@ class Scene:
     def rest(self, chance: random.Random) -> None:
         """Do nothing for a while."""
         self.machine.scheduler.sleep(chance.random() * 0.05)
+
+    def think(self, chance: random.Random) -> None:
+        """Take some time for what was read; some programs stand still meanwhile."""
+        drawn = chance.random()
+        if drawn < 0.15:
+            self.rest(chance)
+        elif drawn < 0.25 and self.may_fail:
+            self.machine.scheduler.pause(chance.choice((1.0, 4.0, 30.0)))
+            self.rest(chance)
 
     def rest_here(self, actor: str, chance: random.Random) -> None:
         """Do nothing for a while, and go on as a new process if that is not survived."""

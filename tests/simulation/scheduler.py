@@ -277,6 +277,14 @@ class Scheduler:
         me.wakes_at = 0
         self._resume(me)
 
+    def take_time(self, seconds: float) -> None:
+        """Let a call of the running process take so long; others go on meanwhile."""
+        me = self.running
+        me.wakes_at = self.now + int(seconds * 1e9)
+        self.yield_turn()
+        me.wakes_at = 0
+        self._resume(me)
+
     def wait(self, lock: Lock, until: int) -> None:
         """Wait until a lock is free, or a time has come."""
         me = self.running

@@ -13,16 +13,22 @@ from typing import TYPE_CHECKING, Any
 from tests.simulation.actors import ACTORS, DELETING
 from tests.simulation.auditor import Audit, Cut, History
 from tests.simulation.group_audit import audit_group
-from tests.simulation.machine import BROKERS, ROOT, Machine, installed
+from tests.simulation.machine import BROKERS, Machine, installed
 from tests.simulation.members import copy_all
 from tests.simulation.moves import finish_moves
+from tests.simulation.node_actors import settle
+from tests.simulation.node_audit import audit_nodes
+from tests.simulation.node_facts import Disks
+from tests.simulation.node_faults import NodeFaults
+from tests.simulation.node_plans import ALL_REPLICAS_FAULTS, NODE_FAULTS, NODES, draw_nodes
+from tests.simulation.plans import Plan
 from tests.simulation.readers import look
 from tests.simulation.scene import Scene
 from tests.simulation.scheduler import Rates, Scheduler
 from tests.simulation.writers import write_first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.simulation.scheduler import Decision
 
@@ -42,40 +48,26 @@ _OTHERS = {
     "archivist": 2,
     "mover": 2,
 }
+_LEAST = 24
+"""How many operations are meant at least: who is refused again and again ends sooner."""
 _OWNED = 0.15
 """How many histories have a topic that is deleted and created again."""
 _GROUPS = 0.15
 """In which part of all histories members of a group copy the topic."""
-_COPYING = frozenset({"copier", "member"})
+_COPYING = frozenset({"copier", "joined", "member"})
+_SHARING = ("member", "joined")
 _AROUND_GROUPS = ("watcher", "watcher", "setter", "giver", "reader", "operator")
 EXTRAS = {
     "empty batches": "queries have micro-batches without rows",
     "few keys": "keys come again, for a cleaner",
     "late hosts": "who has lost his locks to a server changes names all the same",
+    "one bad node": "what happens to nodes happens to one, so that all others are as they should",
     "named losses": "what flush=os left is lost only if a person is told which offsets are",
     "posix locks": "locks are a process's, and fall when any of its threads closes the file",
     "slow listings": "others act while a folder is listed: what they rename is seen or not",
 }
 _HARMLESS = frozenset({"kill", "torn", "interrupt", "power"})
 """Faults that are in nobody's way but of who is struck."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is to happen: actors by name with their kind and operations, and how much goes wrong.
-
-    ``script`` has the decisions; None to draw them from the seed.
-    """
-
-    seed: str
-    actors: Mapping[str, tuple[str, int]]
-    directories: int
-    partitions: int
-    options: Mapping[str, str]
-    rates: Rates
-    extras: frozenset[str] = frozenset()
-    """What else is so: see :data:`EXTRAS`."""
-    script: tuple[Decision, ...] | None = None
 
 
 @dataclass
@@ -98,10 +90,15 @@ class Result:
 
 def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     """Draw a plan."""
-    kinds = kinds or _group(seed)
+    return draw_nodes(seed) if NODES in seed else _draw_one(seed, kinds or _group(seed))
+
+
+def _draw_one(seed: str, kinds: tuple[str, ...]) -> Plan:
     chance = random.Random(seed)
     names, least = (list(kinds), 3) if kinds else (_kinds(chance), 5)
-    actors = {f"{k}{n}": (k, chance.randrange(least, least + 7)) for n, k in enumerate(names)}
+    numbers = [chance.randrange(least, least + 7) for _ in names]
+    numbers[0] += 0 if kinds else max(_LEAST - _expected(names, numbers), 0)
+    actors = {f"{k}{n}": (k, numbers[n]) for n, k in enumerate(names)}
     options = {"flush": chance.choice(("commit", "commit", "os", "mixed")), "max.block.ms": "60000"}
     if chance.random() < 0.5:
         options["segment.bytes"] = str(chance.choice((200, 600, 2000)))
@@ -139,6 +136,12 @@ def draw(seed: str, kinds: tuple[str, ...] = ()) -> Plan:
     )
 
 
+def _expected(names: Sequence[str], numbers: Sequence[int]) -> int:
+    """Return how many operations there will be at least: some actors do a third of theirs."""
+    whole = {*_WRITERS, "reader", "follower"}
+    return sum(n if name in whole else n // 3 for name, n in zip(names, numbers, strict=True))
+
+
 def _kinds(chance: random.Random) -> list[str]:
     """Draw who acts: at least three, and one owner of the other topic at most."""
     names = chance.choices(_WRITERS, k=chance.choice((1, 2, 2, 3)))
@@ -154,7 +157,8 @@ def _group(seed: str) -> tuple[str, ...]:
         return ()
     writers = chance.choices(_WRITERS, k=chance.choice((1, 1, 2)))
     others = chance.choices(_AROUND_GROUPS, k=chance.choice((1, 2)))
-    return (*writers, *["member"] * chance.choice((1, 2, 2, 3)), *others)
+    sharing = chance.choices(_SHARING, k=chance.choice((1, 2, 2, 3)))
+    return (*writers, *sharing, *others)
 
 
 def _of_group(
@@ -163,12 +167,13 @@ def _of_group(
     """Leave out what takes rows of a topic away that is copied: nobody could judge the copy."""
     if "mover" in names:  # a replica that moves to or from what is not mounted is another matter
         faults = {what: n for what, n in faults.items() if what not in {"vanish", "empty", "old"}}
-    if "member" not in names:
+    if not _COPYING.intersection(names):
         return options, faults
     kept = {name: text for name, text in options.items() if not name.startswith("retention.")}
     left_to_system = options["flush"] != "commit"
     gone = {"empty", "old", *(("power",) if left_to_system else ())}
-    return kept, {what: every for what, every in faults.items() if what not in gone}
+    rarer = 5 if "joined" in names else 1  # a query that joins needs more calls than others
+    return kept, {what: every * rarer for what, every in faults.items() if what not in gone}
 
 
 def _extras(chance: random.Random, names: list[str], faults: Mapping[str, int]) -> frozenset[str]:
@@ -192,9 +197,11 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     scheduler = Scheduler(plan.seed, plan.rates, script, start_ns=_START_NS)
     machine, history = _machine(plan, scheduler, happening), History()
     history.losses_are_named = "named losses" in plan.extras
-    history.parts_may_be_away = bool(happening & {"vanish", "empty", "old"})
-    history.parts_may_be_older = "old" in happening
-    history.replicas_move = any(kind == "mover" for kind, _ in plan.actors.values())
+    if plan.nodes is None:  # else others have what is there
+        history.parts_may_be_away = bool(happening & {"vanish", "empty", "old"})
+        history.parts_may_be_older = "old" in happening
+    else:
+        history.parts_may_be_away = bool(happening & ALL_REPLICAS_FAULTS)
     if "retention.bytes" in plan.options:
         history.cuts.append(Cut("retention", 0, keeps_bytes=int(plan.options["retention.bytes"])))
     scene = Scene(
@@ -213,25 +220,30 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
             or "power" in happening,
         },
     )
+    if plan.nodes is not None:
+        _set_up_nodes(scene, plan, happening)
     gc.collect()
     gc.disable()
     try:
         with installed(machine), scene.listening():
             _begin(scene)
-            harmless = _HARMLESS if plan.options["flush"] == "commit" else _HARMLESS - {"power"}
-            scene.may_fail = bool(happening - harmless) or "posix locks" in plan.extras
+            scene.may_fail = _may_fail(plan, happening)
             actors = {
                 name: _actor(scene, plan, name, kind, operations)
                 for name, (kind, operations) in plan.actors.items()
             }
             scheduler.run(actors)
             machine.calm()
-            if history.replicas_move:
+            if history.moves:
                 folders = [Path(path) for path in scene.paths]
                 scheduler.run({"person": lambda: finish_moves(folders)}, calm=True)
             # Whoever was told of records that an older copy has taken is left with them.
             scene.may_fail = machine.images.have_parted or machine.wrote_late
+            if plan.nodes is not None:
+                scheduler.run({"settle": lambda: settle(scene)}, calm=True)
+                scheduler.run({"after": lambda: _append_after(scene)}, calm=True)
             scheduler.run({"end": lambda: _end(scene)}, calm=True)
+            scene.show_replicas()
             if any(kind in _COPYING for kind, _ in plan.actors.values()):
                 scheduler.run({"group": lambda: copy_all(scene)}, calm=True)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
@@ -243,7 +255,9 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     told += repr(scene.group.looks).encode()
     return Result(
         plan,
-        [found for each in both for found in Audit(each).found] + audit_group(scene.group),
+        [found for each in both for found in Audit(each).found]
+        + audit_group(scene.group)
+        + audit_nodes(scene.nodes, history),
         tuple(scheduler.taken),
         operations=history.operations,
         amid=history.amid,
@@ -255,10 +269,35 @@ def run(plan: Plan, guard: Callable[[], Any] | None = None) -> Result:
     )
 
 
+def _may_fail(plan: Plan, happening: set[str]) -> bool:
+    """Whether something that is to happen may be in the way of those whom it does not strike.
+
+    replicas.md: a node on which a call fails leaves the in-sync sets, and the batch continues.
+    """
+    harmless = _HARMLESS if plan.options["flush"] == "commit" else _HARMLESS - {"power"}
+    if "one bad node" in plan.extras:
+        harmless |= NODE_FAULTS - {"lost", "old"}  # what is swapped amid a commit fails that one
+    return bool(happening - harmless) or "posix locks" in plan.extras
+
+
+def _set_up_nodes(scene: Scene, plan: Plan, happening: set[str]) -> None:
+    assert plan.nodes is not None
+    machine, history = scene.machine, scene.history
+    disks = Disks(machine, plan.nodes, history.now)
+    scene.has_nodes(plan.nodes, disks)
+    scene.may_find = bool(happening & NODE_FAULTS)
+    only = len(plan.seed) % len(plan.nodes.directories) if "one bad node" in plan.extras else None
+
+    def older(node: int) -> None:
+        scene.nodes.older.setdefault(node, []).append(history.now())
+
+    NodeFaults(machine, plan.nodes, disks, older, only)
+
+
 def _machine(plan: Plan, scheduler: Scheduler, happening: set[str]) -> Machine:
     return Machine(
         scheduler,
-        knows_power="power" in happening,
+        knows_power=bool(happening & {"power", "node power"}),
         is_shared="lost" in happening,
         has_posix_locks="posix locks" in plan.extras,
         lets_late_hosts_act="late hosts" in plan.extras,
@@ -271,8 +310,7 @@ def _begin(scene: Scene) -> None:
 
 
 def _make(scene: Scene) -> None:
-    scene.machine.mkdir(ROOT + "/d0")
-    for path in scene.paths[1:]:
+    for path in scene.paths:
         scene.machine.mkdir(path)
     if scene.machine.unsynced is not None:
         scene.machine.unsynced.settle()
@@ -282,6 +320,13 @@ def _make(scene: Scene) -> None:
 def _actor(scene: Scene, plan: Plan, name: str, kind: str, operations: int) -> Callable[[], None]:
     chance = random.Random(f"{plan.seed}/{name}/plan")
     return lambda: ACTORS[kind](scene, name, operations, chance)
+
+
+def _append_after(scene: Scene) -> None:
+    """Append what may fail (replicas.md, "Limits"): a first batch may leave replicas out."""
+    before, scene.may_fail = scene.may_fail, True
+    ACTORS["appender"](scene, "after", 4 * scene.partitions, random.Random(1))
+    scene.may_fail = before
 
 
 def _end(scene: Scene) -> None:

@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from tests.simulation import archivists, brokers
+from tests.simulation import archivists, brokers, topic_owners
 from tests.simulation.actors import ACTORS
-from tests.simulation.auditor import Acceptance, Audit, History, Read, Write
+from tests.simulation.auditor import Acceptance, Audit, History, Moved, Read, Write
 from tests.simulation.images import Images
 from tests.simulation.moves import Move
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
 from tests.simulation.power import Node
-from tests.simulation.scene import TOPIC, Scene
+from tests.simulation.scene import OTHER, TOPIC, Scene
 from tests.simulation.scheduler import Rates
-from tests.simulation.simulation import Plan, draw, run, shrink
+from tests.simulation.simulation import _COPYING, Plan, _expected, draw, run, shrink
 from tests.simulation.taken_out import is_missed
 
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over
+from kafkalog.streaming.operate.topics import delete
 from kafkalog.streaming.store.publishing import _suffix
 
 SECONDS = os.environ.get("KAFKALOG_SIMULATION_SECONDS", "60")
@@ -56,8 +57,16 @@ def test_the_same_seed_and_the_same_decisions_give_the_same_history() -> None:
     assert (again.digest, again.decisions) == (first.digest, first.decisions)
 
 
+def test_a_history_has_at_least_twenty_operations() -> None:
+    drawn = [replace(draw(f"long/{number}"), script=()) for number in range(300)]
+    drawn = [each for each in drawn if _COPYING.isdisjoint(k for k, _ in each.actors.values())]
+    drawn.sort(key=lambda plan: _expected(*zip(*plan.actors.values(), strict=True)))
+    assert all(run(plan).operations >= 20 for plan in drawn[:3])
+
+
 def test_at_least_three_act_and_all_kinds_do_in_some_history() -> None:
-    drawn = [[kind for kind, _ in draw(f"all/{n}").actors.values()] for n in range(500)]
+    seeds = [f"all/{n}" for n in range(500)] + [f"all/nodes/{n}" for n in range(100)]
+    drawn = [[kind for kind, _ in draw(seed).actors.values()] for seed in seeds]
     of_a_model = {"copier"}  # of groups: it draws nothing
     assert {kind for kinds in drawn for kind in kinds} == ACTORS.keys() - of_a_model
     assert all(len(kinds) >= 3 and kinds.count("owner") <= 1 for kinds in drawn)
@@ -152,6 +161,22 @@ def test_a_copy_that_is_written_commits_what_a_broker_had_not(
     assert run(plan).found == []
 
 
+def _founder(scene: Scene, _name: str, _operations: int, chance: random.Random) -> None:
+    """A broker that makes a topic, which a takeover has to find."""
+    life = topic_owners._Life(scene, "founder", 0, chance)
+    life._create_by_broker()
+    delete(scene.paths, OTHER)
+
+
+def test_a_topic_that_a_broker_makes_is_known_after_the_takeover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(cast("dict[str, object]", ACTORS), "owner", _founder)
+    options = {"flush": "commit", "max.block.ms": "60000"}
+    plan = Plan("founder", {"founder": ("owner", 1)}, 2, 1, options, Rates(10, {}), script=())
+    assert run(plan).found == []
+
+
 def test_a_broker_moves_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     swaps = []
     swap = Move.swap
@@ -171,13 +196,23 @@ SEEN = [(0, 0, "a0"), (1, 0, "a1")]
 NAMED = {"a0": 1, "b0": 3}
 
 
-@pytest.mark.parametrize(("moves", "is_brokers", "is_sound"), [(1, 1, 1), (0, 1, 0), (1, 0, 0)])
-def test_only_a_brokers_record_may_wait_after_its_replica_has_moved(
-    moves: int, is_brokers: int, is_sound: int
+@pytest.mark.parametrize(
+    ("moves", "is_brokers", "is_sound"),
+    [
+        ([Moved(0, 5)], True, True),
+        ([Moved(0, 5)], False, False),
+        ([Moved(1, 5)], True, False),
+        ([Moved(0, 5, 6)], True, False),
+        ([Moved(0, 9)], True, False),
+        ([], True, False),
+    ],
+)
+def test_only_a_brokers_record_may_wait_and_until_its_replica_has_moved(
+    moves: list[Moved], is_brokers: bool, is_sound: bool
 ) -> None:
-    write = Write({"b0": 0}, 1, "ok", 2, is_durable=True, is_brokers=bool(is_brokers))
-    looks = [Read("reader", 3, 4, [(0, 0, "b0")]), Read("reader", 5, 6, [])]
-    assert (not Audit(History([write], looks, replicas_move=bool(moves))).found) == is_sound
+    write = Write({"b0": 0}, 1, "ok", 2, is_durable=True, is_brokers=is_brokers)
+    looks = [Read("reader", 3, 4, [(0, 0, "b0")]), Read("reader", 7, 8, [])]
+    assert (not Audit(History([write], looks, moves=moves)).found) == is_sound
 
 
 def audit(outcome: str, *rows: list[tuple[int, int, str]], life: str | None = None) -> str:

@@ -17,8 +17,6 @@ from tests.simulation.scene import EACH, OTHER, Scene
 
 import kafkalog
 from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
-from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
-from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import (
     KafkaLogError,
     LogDirectoryError,
@@ -37,7 +35,7 @@ from kafkalog.streaming.store.session import ensure_set
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 __all__ = ["owner"]
 
@@ -110,6 +108,9 @@ class _Life:
                 was_unknown, is_unknown = is_unknown, True
                 try:
                     act()
+                except RefusedError:  # a broker does not start: somebody is at work, or was cut off
+                    is_unknown = was_unknown
+                    continue
                 except is_done:
                     is_unknown = was_unknown
                     if not was_unknown:
@@ -125,7 +126,7 @@ class _Life:
         paths = self._scene.paths
         hand_over(paths)
         topic_id = new_topic_id()
-        with _as_broker(self._scene):
+        with locked(self._scene):
             for number in range(self._partitions):
                 folder = Path(paths[number % len(paths)], f"{OTHER}-{number}")
                 folder.mkdir(exist_ok=True)
@@ -136,7 +137,7 @@ class _Life:
     def _delete_by_broker(self) -> None:
         """Let a broker rename the topic's folders, and delete them, perhaps not all of them."""
         hand_over(self._scene.paths)
-        with _as_broker(self._scene):
+        with locked(self._scene):
             for folder in self._folders():
                 life = f"{system.random_id()}".replace("-", "")
                 folder.replace(folder.with_name(f"{folder.name}.{life}-delete"))
@@ -152,18 +153,21 @@ class _Life:
 
     def _delete_by_hand(self) -> None:
         """Remove the topic's folders, and let the set be taken over without them."""
+        self._scene.deletes_by_hand = True
         for folder in self._folders():
             remove(folder)
         self._take_over()
+        self._scene.deletes_by_hand = False
 
     def _take_over(self) -> None:
         try:
             done = take_over(self._scene.paths)
         except LogDirectoryError as error:
-            if "to give it up" in str(error):  # as it says
-                for path in self._scene.paths:
-                    remove(Path(path, INTENT_FILE))
-                    remove(Path(path, UNFINISHED_FOLDER))
+            if "gives that commit up" in str(error):  # as it says
+                with contextlib.suppress(UnknownTopicOrPartitionError):  # nothing committed
+                    delete(self._scene.paths, OTHER, allows_broker=True)
+                self._take_over()
+                return
             raise
         if done.problems:
             raise KafkaLogError("the takeover found something")
@@ -202,17 +206,3 @@ class _Life:
             output = TaskWriter(plan, identity, number=0).write([scene.rows(self._values())])
             return partial(Committer(plan.commit_plan, identity).commit, output.runs)
         return None
-
-
-@contextlib.contextmanager
-def _as_broker(scene: Scene) -> Iterator[None]:
-    """Hold the locks of a broker that runs.
-
-    Raises:
-        KafkaLogError: it does not start.
-    """
-    try:
-        with locked(scene):
-            yield
-    except RefusedError as error:
-        raise KafkaLogError("the broker does not start") from error

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql import SparkSession
 from tests.support.recipes import blocks_of, follow
-from tests.support.spark import delta_session, end_jvm
+from tests.support.spark import end_jvm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,8 @@ def test_each_block_does_what_the_page_shows(
     assert len(blocks) >= 9
     end_jvm()  # a new one starts in this folder, so the page's relative paths are its own
     try:
-        with delta_session() as spark:
-            follow(blocks, tmp_path, {"spark": spark})
+        follow(blocks, tmp_path, {}, in_one_python=True)
     finally:
+        if (session := SparkSession.getActiveSession()) is not None:
+            session.stop()
         end_jvm()

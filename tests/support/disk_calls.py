@@ -235,6 +235,11 @@ class Machine:
         inode = self.disk.new_folder()
         self.change(lambda: self._taken(path, inode))
 
+    def utime(self, path: Any, *_: Any, **__: Any) -> None:
+        """Leave times as they are; what is not there has none."""
+        if not isinstance(path, int):
+            self._existing(path)
+
     def rmdir(self, path: Any) -> None:
         def due() -> Change:
             folder, name, inode = self._existing(path)
@@ -403,7 +408,7 @@ _SIMULATED: Final = (
     "link",
 )
 _ALIASES: Final = {"remove": "unlink", "rename": "replace"}
-_WITHOUT_EFFECT: Final = ("fchmod", "fchown", "chmod", "chown", "utime", "posix_fadvise")
+_WITHOUT_EFFECT: Final = ("fchmod", "fchown", "chmod", "chown", "posix_fadvise")
 _UNSUPPORTED: Final = ("sendfile", "posix_fallocate", "pwritev", "writev", "symlink", "mkfifo")
 
 
@@ -434,6 +439,7 @@ def simulated(machine: Machine) -> Iterator[Machine]:
             divert(os, name, getattr(machine, known))
         for name in _WITHOUT_EFFECT:
             divert(os, name, lambda *_, **__: None)
+        divert(os, "utime", machine.utime)
         for name in _UNSUPPORTED:
             divert(os, name, _refuse)
         divert(fcntl, "lockf", machine.lockf)

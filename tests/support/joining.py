@@ -101,13 +101,27 @@ class Query:
         end = reader.latestOffset(self.at, limit)
         if end == self.at:
             return False
+        self._write_down(end)
+        return True
+
+    def plan_without(self) -> None:
+        """Plan a batch for which the query has rows of another source alone: no tasks are asked."""
+        assert self.plan() is False
+        self._write_down(self.at)
+
+    def bring(self, values: list[str]) -> None:
+        """Run that batch with rows of another source."""
+        writer, messages = self.stage(pa.table({"value": values}))
+        writer.commit([*messages], len(self.planned) - 1)
+        self.done = len(self.planned)
+
+    def _write_down(self, end: OffsetJson) -> None:
         self.planned.append(end)
         offsets = self.checkpoint / "offsets"
         offsets.mkdir(parents=True, exist_ok=True)
         (self.checkpoint / "metadata").write_text(json.dumps({"id": f"id-{self.name}"}))
         text = "\n".join(["v1", "{}", json.dumps(end)])
         (offsets / str(len(self.planned) - 1)).write_text(text)
-        return True
 
     def read(self) -> pa.RecordBatch:
         """Plan the tasks of the batch, and read their rows."""

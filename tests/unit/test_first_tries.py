@@ -45,6 +45,15 @@ def values(log: Path, topic: str | None = "t", **options: Any) -> list[bytes]:
     return found
 
 
+@pytest.mark.parametrize("name", ["read", "tail", "append", "get"])
+def test_an_option_that_is_given_as_an_argument_is_told_apart(log: Path, name: str) -> None:
+    given = [pa.table({"value": ["a"]})] if name == "append" else ["k"] if name == "get" else []
+    with pytest.raises(OptionError, match=r"'startingOffsets'.* options=.'startingOffsets': …."):
+        list(getattr(kafkalog, name)(log, "t", *given, startingOffsets="latest") or ())
+    with pytest.raises(OptionError, match="Arguments: path, topic, "):
+        list(getattr(kafkalog, name)(log, "t", *given, limit=1) or ())
+
+
 @pytest.mark.parametrize(
     "third",
     [

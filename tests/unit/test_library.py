@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -206,6 +207,33 @@ def test_what_is_no_arrow_is_refused_by_its_kind(tmp_path: Path, data: Any) -> N
     with pytest.raises(RowError, match="rows come as a table, a record batch"):
         kafkalog.append(tmp_path, "t", data)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".kafkalog")]
+
+
+def test_a_frame_of_pandas_is_appended_as_it_is(tmp_path: Path) -> None:
+    moment = pd.Timestamp("2026-11-22T10:15:00Z")
+    frame = pd.DataFrame({"key": ["a", None], "value": ["x", "y"], "timestamp": [moment] * 2})
+    frame["key"] = frame["key"].astype("category")
+    kafkalog.append(tmp_path, "t", frame[frame["value"] != "z"])
+    rows = kafkalog.read(tmp_path, "t", strings=["key", "value"]).read_all().to_pylist()
+    assert [(row["key"], row["value"]) for row in rows] == [("a", "x"), (None, "y")]
+    assert {row["timestamp"] for row in rows} == {moment.to_pydatetime()}
+
+
+def test_what_hands_out_arrow_is_appended_batch_by_batch(tmp_path: Path) -> None:
+    class Frame:
+        def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+            views = pa.array(["x", "a value of more than twelve bytes"], pa.string_view())
+            columns = {"value": views, "key": pa.array(["k", None], pa.large_string())}
+            return pa.table(columns).__arrow_c_stream__(requested_schema)
+
+    kafkalog.append(tmp_path, "t", Frame())
+    rows = kafkalog.read(tmp_path, "t", strings=["key", "value"]).read_all().to_pylist()
+    assert [row["value"] for row in rows] == ["x", "a value of more than twelve bytes"]
+
+
+def test_how_dicts_become_rows_is_said(tmp_path: Path) -> None:
+    with pytest.raises(RowError, match=r"not as dict\. pyarrow\.Table\.from_pylist makes a table"):
+        kafkalog.append(tmp_path, "t", [{"value": "a"}])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("name", ["value", "key", "timestamp"])

@@ -5,10 +5,13 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.support.consuming import keep_groups_small
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.replicated import append, values
 from tests.support.sinking import Writer, rows
 from tests.support.transactions import BrokerLog
 
@@ -20,13 +23,24 @@ from kafkalog.checkpoints.broker import (
     PARTITION_METADATA,
     write_topic_id,
 )
+from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.member_name import MEMBER_NAME_FILE, kept_name
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.errors import CheckpointError, FencedMemberError, LogDirectoryError
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.group_commits import GroupCommits, Move
+from kafkalog.streaming.groups.group_record import MemberSettings
+from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.plan_files import Plan, load_plan, save_plan
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.retain import delete_records
+from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 
@@ -120,3 +134,110 @@ def test_errors_about_the_files_of_a_partition_say_what_to_do(tmp_path: Path) ->
         with pytest.raises(CheckpointError, match=rf"{name}: .*\. Restore it"):
             Writer(tmp_path, topic="t").write(1, rows(["b"]))
         path.write_bytes(before)
+
+
+# Nodes
+
+
+def _damage(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    path.unlink()
+    if how == "older":
+        shutil.copy(path.with_name("older"), path)
+    elif how != "gone":
+        middle = len(data) // 2
+        flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+        path.write_bytes({"empty": b"", "cut": data[:middle], "flipped": flipped}[how])
+
+
+def _values_or_error(nodes: Sequence[Path]) -> str:
+    try:
+        return " ".join(values(nodes))
+    except LogDirectoryError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped", "gone", "older"])
+@pytest.mark.parametrize("name", [STATE_FILE, PREPARED_FILE, LOCK_FILE])
+@pytest.mark.parametrize("node", [0, 2])
+def test_a_file_of_one_node_of_three_takes_and_doubles_nothing(
+    tmp_path: Path, node: int, name: str, how: str
+) -> None:
+    nodes = [tmp_path / each for each in "abc"]
+    append(nodes, 0, ["a"])
+    for each in nodes:
+        shutil.copy(each / STATE_FILE, each / "older")
+    append(nodes, 1, ["b"])
+    for each in nodes:  # as a writer leaves it that is killed when all have prepared a state
+        (each / STATE_FILE).rename(each / PREPARED_FILE)
+        shutil.copy(each / "older", each / STATE_FILE)
+    _damage(nodes[node] / name, how)
+    told = _values_or_error(nodes)
+    is_open = name == STATE_FILE and "was made is not known" in told and "next write tells" in told
+    assert is_open or told in {"a", "a b"}
+    append(nodes, 2, ["c"])
+    assert values(nodes) == ["a", "b", "c"]
+    append(nodes, 1, ["b"])
+    assert values(nodes) == ["a", "b", "c"]
+
+
+# Groups
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped"])
+def test_a_plan_that_is_damaged_is_told_with_what_to_do(tmp_path: Path, how: str) -> None:
+    moves = {TopicPartition("t", 0): Move(0, 1, 1)}
+    save_plan(tmp_path, "g", "a", Plan.new("m", {"t": {"0": 0}}, {"t": {"0": 1}}, moves))
+    (path,) = tmp_path.iterdir()
+    _damage(path, how)
+    with pytest.raises(CheckpointError, match=f"{path}.*Remove it while the query is stopped"):
+        load_plan(tmp_path, "g", "a")
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped"])
+def test_a_members_name_that_is_damaged_is_told_with_what_to_do(tmp_path: Path, how: str) -> None:
+    name = kept_name(tmp_path)
+    assert kept_name(tmp_path) == name
+    path = tmp_path / MEMBER_NAME_FILE
+    _damage(path, how)
+    with pytest.raises(CheckpointError, match=f"{path}.*Move it away while the query is stopped"):
+        kept_name(tmp_path)
+
+
+@pytest.mark.parametrize("how", ["empty", "cut", "flipped", "gone"])
+def test_a_group_goes_on_without_a_member_whose_file_is_odd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(system, "monotonic", lambda: now[0])
+    keep_groups_small(monkeypatch)
+    Writer(tmp_path, topic="t").write(0, rows(["x"]))
+
+    def joined(name: str) -> Membership:
+        settings = MemberSettings(frozenset({"t"}), None, name, "h", 10_000, 60_000)
+        member = Membership(
+            GroupCommits([tmp_path], "g", SetPolicy()),
+            settings,
+            "range",
+            beginnings_of=lambda first, late: dict.fromkeys([*first, *late], 0),
+            heartbeat_interval_ms=3000,
+        )
+        member.join()
+        return member
+
+    first = joined("first")
+    for _ in range(3):
+        first.round()
+    key = TopicPartition("t", 0)
+    first.commit({key: Move(0, 1, first.since(key))})
+    (path,) = tmp_path.glob(f"{MEMBER_PREFIX}*")
+    _damage(path, how)
+    second = joined("second")
+    for _ in range(20):
+        now[0] += 2
+        second.round()
+    assert second.assigned == {key}
+    second.commit({key: Move(1, 2, second.since(key))})
+    assert GroupCommits([tmp_path], "g", SetPolicy()).look().positions == {key: 2}
+    with pytest.raises(FencedMemberError):
+        first.commit({key: Move(1, 2, first.since(key))})

@@ -33,6 +33,7 @@ ASKS = {
 NAMES = set().union(*ASKS.values())
 
 KEPT = {
+    "streaming/records/crc_library.py": "whether crc32c has its own loop to call",
     "streaming/records/compression/codec.py": "which modules of codecs are installed",
     "streaming/records/compression/lz4_library.py": "whether lz4 exports its functions",
     "streaming/records/compression/zlib_library.py": "whether zlib exports its functions",

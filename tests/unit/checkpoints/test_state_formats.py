@@ -97,11 +97,11 @@ def test_a_line_that_is_neither_of_a_topic_nor_of_a_writer_is_refused(tmp_path: 
 
 
 @pytest.mark.parametrize(("name", "content", "load"), FILES)
-def test_format_3_is_refused(
+def test_format_4_is_refused(
     name: str, content: bytes, load: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    (tmp_path / name).write_bytes(seal(name, 3, lines_of(content)))
-    told = r"version 3, this release of kafkalog knows versions up to 2: use the release"
+    (tmp_path / name).write_bytes(seal(name, 4, lines_of(content)))
+    told = r"version 4, this release of kafkalog knows versions up to 3: use the release"
     with pytest.raises(CheckpointError, match=told):
         load(tmp_path)
     with pytest.raises(CheckpointError, match=told):

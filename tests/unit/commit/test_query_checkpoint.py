@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ def test_the_digest_is_that_of_the_planned_offsets(folder: Path, scheme: str) ->
 @pytest.mark.parametrize("location", [None, "s3://bucket/checkpoint", "hdfs:/c", "/nowhere"])
 def test_a_checkpoint_that_is_not_local_is_not_read(location: str | None) -> None:
     assert QueryCheckpoint.of_query(location, "4711") is None
+
+
+def test_before_the_first_batch_nothing_was_planned(folder: Path) -> None:
+    checkpoint = QueryCheckpoint.of_query(str(folder), "4711")
+    assert checkpoint is not None
+    assert checkpoint.ends(3) == {TopicPartition("flights", 0): 7}
+    assert checkpoint.ends(-1) == {}
 
 
 def test_another_querys_checkpoint_is_not_taken_for_this_ones(folder: Path) -> None:

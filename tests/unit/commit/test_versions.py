@@ -11,7 +11,7 @@ import pytest
 from tests.support.sinking import values_of
 
 import kafkalog
-from kafkalog.checkpoints.broker import new_topic_id
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, WriterState
 from kafkalog.checkpoints.state_file import load_state, state_bytes
@@ -130,6 +130,15 @@ def test_a_topic_that_was_deleted_begins_anew_and_nobody_is_said_to_be_forgotten
     shutil.rmtree(tmp_path / "a-0")
     write(tmp_path, 1, "w", topic="a", name="other")
     assert caplog.messages == []
+
+
+def test_a_topic_that_others_have_made_again_begins_anew(tmp_path: Path) -> None:
+    write(tmp_path, 5, "x", topic="a")
+    shutil.rmtree(tmp_path / "a-0")
+    (tmp_path / HIGH_WATERMARK).unlink()
+    (tmp_path / "a-0").mkdir()
+    write_topic_id(tmp_path / "a-0", new_topic_id())
+    assert write(tmp_path, 5, "z", topic="a").appended
 
 
 def test_a_topic_keeps_its_versions_under_another_id(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import suppress
@@ -23,6 +24,7 @@ from kafkalog.errors import (
     CommitError,
     FencedMemberError,
     KafkaLogError,
+    LogDirectoryError,
     OffsetOutOfRangeError,
     OptionError,
     RowError,
@@ -30,13 +32,15 @@ from kafkalog.errors import (
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.groups.member_files import MemberFolder
+from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder
 from kafkalog.streaming.library import append
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
-from kafkalog.streaming.store.open_set import look_at_set
+from kafkalog.streaming.store.session import look_at
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.groups.rebalance import Presence
 
 IN = [TopicPartition("in", number) for number in range(4)]
 
@@ -264,7 +268,13 @@ def test_a_forked_child_is_refused(folder: Path) -> None:
         if child == 0:
             code = 1
             try:
-                calls = (reader.poll, reader.commit, lambda: reader.assignment)
+                calls = (
+                    reader.poll,
+                    reader.commit,
+                    lambda: reader.assignment,
+                    lambda: reader.pause([]),
+                    lambda: reader.resume([]),
+                )
                 refused = 0
                 for call in calls:
                     try:
@@ -276,7 +286,7 @@ def test_a_forked_child_is_refused(folder: Path) -> None:
                 except KafkaLogError as error:
                     refused += "forked" in str(error)
                 reader.close()
-                code = 0 if refused == 4 else 2
+                code = 0 if refused == 6 else 2
             finally:
                 os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -293,7 +303,11 @@ def test_a_forked_child_is_refused(folder: Path) -> None:
         ({"kafka.group.id": "x"}, "use its arguments"),
         ({"kafka.partition.assignment.strategy": "best"}, "range"),
         ({"failOnDataLos": "true"}, "failOnDataLoss"),
+        ({"kafka.client.id": "x" * 250}, "of 1 to 249 bytes"),
+        ({"kafka.group.instance.id": "x" * 250}, "of 1 to 249 bytes"),
+        ({"kafka.group.instance.id": "\ud800"}, "of 1 to 249 bytes"),
     ],
+    ids=lambda given: ascii(given)[:60],
 )
 def test_options_are_checked_when_it_is_made(
     folder: Path, options: dict[str, Any], said: str
@@ -307,6 +321,15 @@ def test_a_list_without_topics_is_refused_by_what_it_is(folder: Path) -> None:
         kafkalog.Consumer(folder, "g", [])
     with pytest.raises(OptionError, match="an empty list of topics"):
         kafkalog.read(folder, [])
+    with pytest.raises(OptionError, match="the name of a topic is empty"):
+        kafkalog.Consumer(folder, "g", "")
+
+
+def test_a_file_in_place_of_a_log_directory_is_called_so(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.touch()
+    with pytest.raises(LogDirectoryError, match=r"notes\.txt is a file: a log directory is"):
+        kafkalog.Consumer(file, "g", "in")
 
 
 def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -320,12 +343,52 @@ def test_what_cannot_be_is_refused(folder: Path, tmp_path: Path) -> None:
     reader.poll()
     other = consumer(folder, options={"kafka.partition.assignment.strategy": "sticky"})
     with pytest.raises(OptionError, match="the members of the group use range"):
-        other.poll()
+        other.poll(60)
     other.close()
     reader.close()
     reader.close()
     with pytest.raises(KafkaLogError, match="is closed"):
         reader.poll()
+
+
+def test_members_that_were_killed_keep_nobody_out_who_assigns_otherwise(folder: Path) -> None:
+    short = {"kafka.session.timeout.ms": 1000}
+    first = consumer(folder, options=short)
+    first.poll(5)
+    assert first._joined is not None
+    first._joined._heartbeat.stop()  # as if it was killed
+    other = {**short, "kafka.partition.assignment.strategy": "sticky"}
+    with consumer(folder, options=other) as reader:
+        assert reader.poll(60) is not None
+        assert len(reader.assignment) == 4
+
+
+def test_what_could_not_be_said_for_want_of_space_is_said_later(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = consumer(folder), consumer(folder)
+    first.poll(5)
+    second.poll()
+    says = MemberFile.say
+    fails = True
+
+    def say(file: MemberFile, presence: Presence) -> None:
+        if fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        says(file, presence)
+
+    monkeypatch.setattr(MemberFile, "say", say)
+    refused = 0
+    for each in (first, second, first, second):
+        try:
+            each.poll(0.15)
+        except KafkaLogError:
+            refused += 1
+    assert refused
+    fails = False
+    settle(first, second)
+    first.close()
+    second.close()
 
 
 def test_an_error_ends_it_without_asking_for_a_commit(folder: Path) -> None:
@@ -345,9 +408,9 @@ def test_an_idle_member_looks_at_files_that_have_not_changed_and_reads_none(
 
     def counted(*given: Any) -> Any:
         looks.append(given)
-        return look_at_set(*given)
+        return look_at(*given)
 
-    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.look_at_set", counted)
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.look_at", counted)
     slow_beat = {"kafka.heartbeat.interval.ms": 50_000}
     with consumer(folder, options=slow_beat) as reader:
         rest(reader)

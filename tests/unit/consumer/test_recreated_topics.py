@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,8 +12,10 @@ from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import CommitError, FencedMemberError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.library import append
 from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +69,20 @@ def test_a_group_that_comes_back_reads_a_recreated_topic_from_its_start(
     recreate_topic(folder, count)
     with consumer(folder, options={"startingOffsets": "latest"}) as reader:
         assert sorted(rest(reader)) == [*range(200, 200 + count)]
+
+
+def test_positions_in_partitions_that_a_recreated_topic_does_not_have_are_taken_away(
+    folder: Path,
+) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+        recreate_topic(folder, 4)
+        for key in IN[2:]:
+            shutil.rmtree(folder / str(key))
+        assert sorted(rest(reader)) == [200, 201]
+        found = GroupCommits([folder], "g", SetPolicy()).look()
+        assert (set(found.positions), found.outdated) == (set(IN[:2]), set())
 
 
 def test_positions_of_others_clients_count_whatever_topic_has_the_name(folder: Path) -> None:

@@ -245,3 +245,18 @@ def test_two_members_share_a_topic_from_join_to_leave(commits: GroupCommits) -> 
         commits.commit("A", {T1: Move(6, 7, 1)})
     commits.commit("B", {T1: Move(6, 8, 3)})
     assert commits.look().positions == {T0: 0, T1: 8}
+
+
+def test_a_group_is_as_its_log_says_after_an_older_copy_was_written_over_it(
+    commits: GroupCommits, tmp_path: Path
+) -> None:
+    """In place, as ``rsync --inplace`` does: the files stay the same."""
+    first, second = record(1, a=member()), record(2, b=member())
+    assert commits.decide(GroupRecord(), first, {T0: 1})
+    older = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert commits.decide(first, second, {T1: 2})
+    assert commits.look().record == second
+    for path, data in older.items():
+        path.write_bytes(data)
+    assert commits.look() == commits.another().look()
+    assert (commits.look().record, commits.look().positions) == (first, {T0: 1})

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import errno
+import json
 import os
 import struct
 from typing import TYPE_CHECKING
 
 import pytest
+from crc32c import crc32c
 
 from kafkalog.errors import FencedMemberError
 from kafkalog.model import TopicPartition
@@ -74,6 +77,18 @@ def test_a_member_id_is_taken_once(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == [sign_name("g", "A")]
 
 
+def test_a_member_that_finds_no_space_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write_all(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("kafkalog.files.atomic.write_all", write_all)
+    with pytest.raises(OSError, match="No space"):
+        MemberFile(tmp_path, "g", "A").create(WISH)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_a_killed_member_left_without_a_name_is_no_member(tmp_path: Path) -> None:
     MemberFile(tmp_path, "g", "A").create(WISH)
     file = tmp_path / sign_name("g", "A")
@@ -112,6 +127,30 @@ def test_a_text_that_is_half_written_says_nothing(tmp_path: Path, cut: int) -> N
     assert MemberFolder(tmp_path, "g").read() == {path.name: Sign(0)}
     file.say(LATER)
     assert signs(tmp_path) == {"A": Sign(1, "A", LATER, os.getpid())}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"sessionTimeoutMs": 1 << 40},
+        {"rebalanceTimeoutMs": -1},
+        {"generation": 1 << 31},
+        {"owned": [["t", -1]]},
+        {"strategy": "nearest"},
+        {"client": "x" * 40_000},
+        {"host": "\ud800"},
+        {"instance": "y" * 40_000},
+        {"topics": ["\ud800"]},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_what_no_record_can_hold_says_nothing(tmp_path: Path, said: dict[str, object]) -> None:
+    MemberFile(tmp_path, "g", "A").create(WISH)
+    path = tmp_path / sign_name("g", "A")
+    whole = json.loads(path.read_bytes()[16:])
+    text = json.dumps({**whole, **said}).encode()
+    path.write_bytes(struct.pack(">qII", 5, len(text), crc32c(text)) + text)
+    assert MemberFolder(tmp_path, "g").read() == {path.name: Sign(5)}
 
 
 def test_files_that_only_look_like_a_members_say_nothing(tmp_path: Path) -> None:

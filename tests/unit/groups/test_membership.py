@@ -14,13 +14,18 @@ from kafkalog.errors import FencedMemberError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits, Move
+from kafkalog.streaming.groups.group_lock import GroupLock
 from kafkalog.streaming.groups.group_record import MemberSettings
+from kafkalog.streaming.groups.member_files import MemberFile
 from kafkalog.streaming.groups.membership import Membership
+from kafkalog.streaming.groups.watch import LOOK_S
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.groups.rebalance import Presence
 
 T = [TopicPartition("t", number) for number in range(3)]
 
@@ -117,6 +122,29 @@ def test_a_static_member_that_starts_again_has_its_partitions_at_once(group: Gro
     with pytest.raises(FencedMemberError):
         a.round()
     again.commit({each: Move(0, 1, again.since(each)) for each in had})
+
+
+def test_who_stands_still_with_the_groups_lock_is_not_waited_for(group: Group) -> None:
+    a = group.member("a")
+    with GroupLock(group.folder, "g") as lock:
+        assert lock.is_held
+        group.rounds(a, seconds=7)
+        assert not a.assigned
+        group.rounds(a, seconds=4)
+        assert a.assigned == {*T}
+
+
+def test_a_member_that_leaves_looks_again_where_somebody_else_has_the_lock(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = group.member("a")
+    group.rounds(a)
+    lock = GroupLock(group.folder, "g")
+    assert lock.try_to_take()
+    # looks at the group sleep, too, and less
+    monkeypatch.setattr(system, "sleep", lambda rest_s: lock.close() if rest_s >= LOOK_S else None)
+    a.leave()
+    assert not GroupCommits([group.folder], "g", SetPolicy()).look().record.members
 
 
 def test_whoever_is_left_decides_what_a_dead_decider_did_not(group: Group) -> None:
@@ -223,3 +251,27 @@ def test_whoever_comes_sleeps_dies_and_wakes_up_each_row_is_committed_once(
     assert GroupCommits([group.folder], "g", SetPolicy()).look().positions == programs.ends
     assert programs.fenced, "somebody woke up late"
     assert all(programs.ends.values())
+
+
+def test_what_was_given_to_a_member_and_taken_back_before_it_said_so_has_no_other_owner(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = group.member("a"), group.member("b")
+    group.rounds(a, b)
+    assert b.assigned == {T[2]}
+    b.leave()
+    say, late = MemberFile.say, list[Membership]()
+
+    def later(self: MemberFile, presence: Presence) -> None:
+        if not late:  # a has seen that it gets the partition, and not said so yet
+            late.append(group.member("c"))
+            group.rounds(*late)
+        say(self, presence)
+
+    monkeypatch.setattr(MemberFile, "say", later)
+    a.round()
+    (c,) = late
+    assert T[2] in a.assigned
+    assert not c.assigned
+    group.rounds(a, c)
+    assert (a.assigned, c.assigned) == ({T[0], T[1]}, {T[2]})

@@ -13,7 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 import kafkalog
+from kafkalog.errors import RowError
 from kafkalog.jobs.cli.app import app
+from kafkalog.jobs.records import line_input
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,12 +66,57 @@ def test_a_closed_standard_input_is_told(log: Path, words: str) -> None:
     assert shell(f"kafkalog {words} <&-", log) == (2, "", said)
 
 
+@pytest.mark.parametrize(
+    "words", ["topics $LOG", "stats $LOG", "sql $LOG 'select 1'", "find $LOG --text a"]
+)
+def test_a_closed_standard_output_is_told(log: Path, words: str) -> None:
+    said = "standard output is closed: nothing can be shown\n"
+    assert shell(f"kafkalog {words} >&-", log) == (2, "", said)
+
+
 @pytest.mark.parametrize("words", ["--help", "dump --help", "dump $LOG --topic t --records"])
 def test_letters_that_a_terminal_lacks_are_escaped(log: Path, words: str) -> None:
     ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     code, out, err = shell(f"kafkalog {words}", log, **ascii_only)
     assert (code, err) == (0, "")
     assert "help" in words or "\\u0151" in out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--version",
+        "topics $LOG",
+        "plot $LOG",
+        "verify $LOG",
+        "report $LOG --json",
+        "sql $LOG 'select 1'",
+    ],
+)
+def test_output_that_cannot_be_written_is_told(log: Path, words: str) -> None:
+    code, _, err = shell(f"kafkalog {words} > /dev/full", log)
+    assert code != 0
+    assert err == "what this prints cannot be written: No space left on device\n"
+
+
+def test_a_line_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device gives zeros for ever, and memory would end before them."""
+    monkeypatch.setattr(line_input, "_MOST_BYTES", 1 << 20)
+    with pytest.raises(RowError, match="a line has more than 1 MiB, and no end of line"):
+        next(line_input.line_batches(lambda _: bytes(1 << 16), 10, None))
+    lines = [b"x" * 1000 + b"\n"] * 5000 + [b""]
+    batches = line_input.line_batches(lambda _: lines.pop(0), 5000, None)
+    assert [len(batch) for batch in batches] == [5000]
+
+
+def test_a_folder_that_is_in_the_way_of_a_new_topic_is_named(log: Path) -> None:
+    (log / "n-0").mkdir()
+    code, text = call("create", log, "--topic", "n")
+    assert code == 2
+    assert f"'n' is not created: {log / 'n-0'} is there already, without a .log file in it" in text
+    (log / "n-0").rmdir()
+    assert call("create", log, "--topic", "n")[0] == 0
+    assert "topic 'n' exists" in call("create", log, "--topic", "n")[1]
 
 
 def call(*words: object, data: str = "") -> tuple[int, str]:

@@ -130,6 +130,7 @@ def test_a_group_goes_where_it_is_told(log: Path) -> None:
         (("--to", "latest", "--topic", "no"), "no is not in"),
         (("--offsets", '{"in":{"0":11}}'), "expected one from 0, the log start, to 10"),
         (("--offsets", '{"in":{"4":1}}'), "in-4 is not in"),
+        (("--offsets", '{"in":{}}'), "no partition is named"),
     ],
 )
 def test_what_cannot_be_is_refused(log: Path, words: tuple[str, ...], said: str) -> None:

@@ -129,6 +129,23 @@ def test_json_has_what_the_other_commands_find(log: Path) -> None:
     assert {row["kind"] for row in plotted} == {"time", "segment", "batchSize", "codec"}
 
 
+def test_one_topic_is_looked_at_alone(log: Path, tmp_path: Path) -> None:
+    segment = next((log / "flights-0").glob("*.log"))
+    segment.write_bytes(segment.read_bytes()[:-1] + b"?")  # none of its business
+    found = page(tmp_path / "r.html", log, "--topic", "t")
+    assert "Nothing is wrong." in texts(found)
+    assert "topic t alone" in texts(found)
+    assert [each[:3] for each in cells(found, "Topic")] == [["t", "1", "3"]] * 1
+    (group,) = cells(found, "Reader")
+    assert group[3:6] == ["t", "1", "2"]
+    rows = call_json("report", log, "--topic", "t")
+    assert {row["topic"] for row in rows if row["kind"] in SAME or "topic" in row} == {"t"}
+    code, said = call("report", log, "--topic", "T")
+    assert code == 2
+    assert "no partition of topic T is in" in said
+    assert call("report", log)[0] == 1
+
+
 def test_text_says_the_same_in_short(log: Path, tmp_path: Path) -> None:
     code, text = call("report", log)
     assert code == 0
@@ -276,7 +293,7 @@ def test_what_is_missing_and_what_cannot_be_trusted_is_told(log: Path, tmp_path:
 
 
 def test_names_of_strangers_are_text(tmp_path: Path) -> None:
-    log = tmp_path / "<b>\"&amp;' log"
+    log = tmp_path / "<b>\"&amp' log"
     kafkalog.append(log, "t", pa.table({"value": ["v"]}))
     name = "<script>alert('1')</script>\x1b[31m\u202e\x00&"
     GroupWriter([str(log)], name).commit({TopicPartition("t", 0): 5})

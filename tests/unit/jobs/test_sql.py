@@ -189,6 +189,36 @@ def test_the_prompt_takes_statements_up_to_their_semicolons_and_keeps_a_history(
     assert history_file().exists()
 
 
+@pytest.mark.parametrize("word", ["exit", "quit;", "EXIT", r"\q", ".quit"])
+def test_the_prompt_ends_by_the_words_of_other_prompts(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run: list[str] = []
+    prompt = SqlPrompt(run.append, ["t"])
+    prompt.use_rawinput = False
+    prompt.stdin = io.StringIO(f"{word}\nselect 1;\n")
+    prompt.cmdloop()
+    assert run == []
+
+
+@pytest.mark.parametrize("word", ["help", "?", r"\d", ".tables", "help;"])
+def test_the_prompt_says_what_it_takes(
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run: list[str] = []
+    prompt = SqlPrompt(run.append, ["t", "u"])
+    prompt.use_rawinput = False
+    prompt.stdin = io.StringIO(f"{word}\nselect\n{word};\n")
+    prompt.cmdloop()
+    assert capsys.readouterr().out.count("'describe t;' lists the columns of t.\n") == 1
+    assert [each.rstrip(";") for each in run] == [f"select\n{word.rstrip(';')}"]
+
+
 def test_a_column_has_the_same_bounds_as_the_filter() -> None:
     schema = pa.schema({"offset": pa.int64()})
 

@@ -13,6 +13,7 @@ from tests.support.joining import ROWS
 
 from kafkalog.errors import FencedMemberError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.membership import Membership
 from kafkalog.streaming.groups.plan_files import load_plan
@@ -21,9 +22,13 @@ from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.support.joining import Queries, Query
+
+    from kafkalog.streaming.coordinator.group_positions import ReplayRecord
+    from kafkalog.streaming.log.partition_log import PartitionLog
 
 ALL = list(range(40))
 NO_LIMIT = ReadMaxRows(1 << 60)
@@ -236,6 +241,26 @@ def test_a_batch_that_was_published_and_comes_again_is_skipped(
     assert written(folder) == [*ALL, 40]
 
 
+@pytest.mark.parametrize("dies_again", [False, True])
+def test_what_a_published_batch_was_set_back_to_is_read_after_it(
+    folder: Path, queries: Queries, dies_again: bool
+) -> None:
+    query = queries.new()
+    query.batch()
+    query.plan()
+    writer, messages = query.stage(query.read())
+    writer.commit([*messages], 1)
+    query.kill()
+    back = TopicPartition("in", 2)
+    GroupWriter([str(folder)], "g").commit({back: 6})
+    assert query.batch() == [26, 30, 34, 38]  # the same batch again: the sink skips it
+    if dies_again:
+        query.kill()
+    assert query.batches() == [26, 30, 34, 38]
+    assert set(positions(folder).values()) == {10}
+    assert written(folder) == sorted([*ALL, 26, 30, 34, 38])
+
+
 def test_rows_of_a_plan_that_was_replaced_are_refused(folder: Path, queries: Queries) -> None:
     query = queries.new()
     query.batch()
@@ -271,6 +296,53 @@ def test_a_batch_that_is_planned_twice_has_one_plan(folder: Path, queries: Queri
     plan = load_plan(folder, "g", "a")
     assert query.read() == rows
     assert load_plan(folder, "g", "a") == plan
+
+
+def test_the_sink_reads_what_is_new_of_its_group_and_not_all_of_it_again(
+    folder: Path, queries: Queries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = queries.new()
+    query.batches()
+    begins: list[int] = []
+
+    def replay(log: PartitionLog, start: int, end: int) -> Iterator[ReplayRecord]:
+        begins.append(start)
+        return replay_records(log, start, end)
+
+    monkeypatch.setattr("kafkalog.streaming.groups.group_log.replay_records", replay)
+    append(folder, "in", table([40]))
+    assert query.batches() == [40]
+    assert min(begins) > 4, "it began with a generation and four positions"
+
+
+@pytest.mark.parametrize("shows_checkpoint", [True, False])
+def test_a_batch_of_another_source_alone_is_published_and_moves_nothing(
+    folder: Path, queries: Queries, shows_checkpoint: bool
+) -> None:
+    query = queries.new(shows_checkpoint=shows_checkpoint)
+    query.batches()
+    query.plan_without()
+    query.bring(["900"])
+    query.plan_without()
+    lose(query)
+    queries.new("b").plan()
+    query.kill()
+    query.bring(["901"])  # nothing of it is the group's, which the query is in no more
+    query.bring(["901"])  # again, before Spark writes down that it is done
+    assert set(positions(folder).values()) == {10}
+    assert written(folder) == [*ALL, 900, 901]
+    append(folder, "in", table([40]))
+    assert queries.new("b").batches() == [40] or query.batches() == [40]
+
+
+def test_a_query_without_partitions_publishes_what_another_source_brings(
+    folder: Path, queries: Queries
+) -> None:
+    first, second = queries.new("a"), queries.new("b")
+    first.batches()
+    second.plan_without()
+    second.bring(["900"])
+    assert written(folder) == [*ALL, 900]
 
 
 def test_a_query_with_state_is_refused(queries: Queries) -> None:

@@ -353,9 +353,12 @@ def test_a_copy_whose_last_pass_was_without_the_locks_is_none(
     assert [load_state(folder) for folder in copies_in(tmp_path / "copy")] == [None, None]
 
 
-def test_the_command_says_where_the_copies_are(writer: Writer, tmp_path: Path) -> None:
+def test_the_command_says_where_the_copies_are(
+    writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["backup", *paths_of(writer), str(tmp_path / "copy")])
     assert done.exit_code == 0, done.output
-    assert str(tmp_path / "copy" / "2") in done.output
+    assert f" {Path('copy', '2')} " in done.output
     assert CliRunner().invoke(app, ["backup", str(tmp_path / "a")]).exit_code == 2
     assert values_of(copies_in(tmp_path / "copy"), "t") == values(8)

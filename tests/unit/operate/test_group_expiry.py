@@ -92,8 +92,9 @@ def test_a_clock_that_went_back_or_a_group_that_was_used_begins_anew(
     assert look(log) == []
     clock.moved_s += 2 * DAY
     assert look(log) == []
-    (log / EXPIRY_NOTE).write_bytes(b"[torn")
-    assert look(log) == []
+    for odd in (b"[torn", b'{"g":[1e999,0]}', b"[" * 100_000, b'{"g":5}', b"\xff"):
+        (log / EXPIRY_NOTE).write_bytes(odd)
+        assert look(log) == [], odd
     clock.moved_s += 11 * MINUTE
     assert look(log) == GONE
 
@@ -142,12 +143,12 @@ def test_a_member_that_joins_while_positions_expire_reads_all_partitions(
     decide = GroupCommits.decide
     others = [GroupCommits([log], "g", SetPolicy())]
 
-    def late(self: GroupCommits, *given: Any) -> bool:
+    def late(self: GroupCommits, *given: Any, **named: Any) -> bool:
         if others:
             others.pop().change(
                 GroupRecord(), {TopicPartition("in", number): None for number in range(4)}
             )
-        return decide(self, *given)
+        return decide(self, *given, **named)
 
     monkeypatch.setattr(GroupCommits, "decide", late)
     with consumer(log) as reader:

@@ -11,6 +11,7 @@ from tests.support.logs import write_checkpoint
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, RECOVERY_POINT, read_offset_checkpoint
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.model import TopicPartition
@@ -243,6 +244,19 @@ def test_no_checkpoint_of_a_finished_commit_is_written_once_the_locks_are_lost(
     with pytest.raises(KafkaLogError, match=LOST):
         Writer(log, name="other", topic="t").write(0, rows(["more"]))
     assert [(log / name).read_bytes() for name in names] == before
+
+
+def test_no_state_is_made_durable_once_the_locks_are_lost(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_finish", lambda *_: None)
+        Writer(log, topic="t").write(4, rows(["new"]))
+    before = (log / STATE_FILE).stat().st_ino
+    losing(monkeypatch, take_back, "sync_up_to", log, after=True)
+    with pytest.raises(KafkaLogError, match=LOST):
+        Writer(log, name="other", topic="t").write(0, rows(["more"]))
+    assert (log / STATE_FILE).stat().st_ino == before
 
 
 def test_no_line_of_a_topic_that_was_made_goes_once_the_locks_are_lost(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.disk import Disk, Renamed, Resized, Written, failure
@@ -13,12 +13,14 @@ from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import delete_records, retain
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
+from kafkalog.streaming.store import log_starts
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
@@ -161,3 +163,31 @@ def test_without_room_or_indexes_nothing_changes() -> None:
         assert not (MOUNT / UNFINISHED_FOLDER).exists()
         assert bases() == [0, 4, 8, 12, 16, 20]
         assert len(seen()) == 24
+
+
+@pytest.mark.parametrize(("number", "says"), [(errno.ENOSPC, ""), (errno.EIO, "do not say yet")])
+def test_what_is_published_is_ended_once_and_at_once_if_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, number: int, says: str
+) -> None:
+    write, failed = log_starts.write_offset_checkpoint, list[OSError]()
+
+    def failing_once(*arguments: Any) -> None:
+        if not failed:
+            failed.append(failure(number))
+            raise failed[0]
+        write(*arguments)
+
+    with simulated(Machine(filled(retention__bytes="8200"))):
+        before = load_state(MOUNT)
+        monkeypatch.setattr(log_starts, "write_offset_checkpoint", failing_once)
+        problems = retain([str(MOUNT)]).problems
+        assert says in "".join(problems)
+        assert (bases(), seen()) == ([16, 20], [*"iijjkkll"])
+        after = load_state(MOUNT)
+        assert before is not None
+        assert after is not None
+        assert after.sequence == before.sequence + 1
+        if not says:
+            assert problems == []
+            assert read_offset_checkpoint(MOUNT, LOG_START_OFFSET)[T0] == 16
+            assert not (MOUNT / UNFINISHED_FOLDER).exists()

@@ -376,7 +376,7 @@ def test_a_topic_that_a_broker_has_made_again_under_its_id_is_kept(
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(folder))
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.store.deletion._remove", refuse)
+        patch.setattr("kafkalog.streaming.store.deletion.remove_folder", refuse)
         delete([str(log)], "t")
         shutil.copytree(tmp_path / "t-0", log / "t-0")
         assert "t-0" in seen(log)

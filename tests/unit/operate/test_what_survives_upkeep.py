@@ -26,7 +26,9 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.member_name import kept_name
+from kafkalog.checkpoints.topic_ids import save_topic_ids
 from kafkalog.files.regular import create_exclusive, write_all
+from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
@@ -305,6 +307,12 @@ def test_a_log_directory_that_is_made_has_its_name_on_the_disk() -> None:
     assert f"a/b/{STATE_FILE}" in left
 
 
+def test_a_log_directory_that_a_killed_process_made_has_its_name_on_the_disk() -> None:
+    write_there = partial(Writer(MOUNT / "a", topic="t").write, 0, rows(["a"]))
+    machine = acted(made(), (MOUNT / "a").mkdir, write_there)
+    assert f"a/{STATE_FILE}" in least(made(), machine)
+
+
 def test_a_batch_is_known_to_the_querys_checkpoint_before_it_is_published() -> None:
     folder = MOUNT / "checkpoint"
     before = written(1)
@@ -334,8 +342,21 @@ def test_what_is_staged_is_on_the_disk_before_the_log_gets_it() -> None:
     assert b"b" * 20 in (staged or b"")
 
 
-def test_a_members_name_is_on_the_disk() -> None:
-    before = made((MOUNT / "state").mkdir)
-    machine = acted(before, lambda: kept_name(MOUNT / "state"))
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_members_name_is_on_the_disk(is_made: bool) -> None:
+    state = MOUNT / "a" / "state"
+    before = made(partial(state.mkdir, parents=True)) if is_made else made()
+    machine = acted(before, lambda: kept_name(state))
     assert least(before, machine) == machine.disk.tree()
     assert len(machine.disk.tree()) > len(before.tree())
+
+
+def test_the_topic_ids_of_a_query_are_on_the_disk_with_their_folder() -> None:
+    machine = acted(made(), lambda: save_topic_ids(MOUNT / "a" / "state", {T0: "i" * 22}))
+    assert least(made(), machine) == machine.disk.tree() != {}
+
+
+def test_how_far_a_replay_has_come_is_on_the_disk_with_its_folder() -> None:
+    replay = ReplayCheckpoint(MOUNT / "a" / "replay", {}, "id")
+    machine = acted(made(), lambda: replay.note_begin({T0: 0}, {T0: 1}))
+    assert least(made(), machine) == machine.disk.tree() != {}

@@ -11,8 +11,9 @@ import pytest
 from tests.support.record_batches import Row, array, batch_of, encode, joined, patched, table_of
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
-from kafkalog.streaming.records import batch_layout
+from kafkalog.streaming.records import batch_layout, crc_library
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums, scan_batches
+from kafkalog.streaming.records.jit.inline import INTERPRETED
 
 _V2 = joined(encode([Row(b"k", b"v", 5)])).tobytes()
 _V0 = bytes.fromhex("0000000000000005000000101fecd70a0000000000016b0000000176")
@@ -137,12 +138,24 @@ def test_no_bytes_are_no_entries() -> None:
     assert (len(scan.table), scan.consumed, scan.needed, scan.invalid) == (0, 0, 0, None)
 
 
+@pytest.fixture(params=[True, False])
+def is_exported(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Run a test both ways: with the library's function exported, and as on builds without."""
+    if request.param:
+        assert crc_library.is_exported()
+    else:
+        monkeypatch.setattr(crc_library, "is_exported", lambda: False)
+    return bool(request.param)
+
+
+@pytest.mark.usefixtures("is_exported")
 @pytest.mark.parametrize("body", [1, 500, 5_000])
 def test_a_flipped_bit_under_the_checksum_is_found(body: int) -> None:
     one = joined(encode([Row(None, bytes(body))]))
     data = np.concatenate([one, one, array(_V0), array(_V1)])
     table = table_of(data)
     assert not invalid_checksums(data, table).any()
+    assert not invalid_checksums(data, table[:2]).any()
     for flipped, expected in [
         (21, [True, False, False, False]),
         (len(one) - 1, [True, False, False, False]),
@@ -154,8 +167,32 @@ def test_a_flipped_bit_under_the_checksum_is_found(body: int) -> None:
         broken = data.copy()
         broken[flipped] ^= 0x10
         assert invalid_checksums(broken, table).tolist() == expected
+        assert invalid_checksums(broken, table[:2]).tolist() == expected[:2]
 
 
+@pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("_FUNCTION", "crc_not_there"),
+        ("_FUNCTION", "crc32c_init_hw_adler"),
+        ("_ANSWER", 0),
+    ],
+)
+def test_a_build_with_another_function_is_noticed(
+    name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crc_library, name, value)
+    assert not crc_library.is_exported.__wrapped__()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="kernels run as Python")
+def test_a_processor_without_the_instruction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crc32c.hardware_based", False)
+    assert not crc_library.is_exported.__wrapped__()
+
+
+@pytest.mark.usefixtures("is_exported")
 def test_a_batch_that_does_not_lie_in_the_data_matches_no_checksum() -> None:
     table = table_of(array(_V2 + _V2))
     assert invalid_checksums(array(_V2), table).tolist() == [False, True]

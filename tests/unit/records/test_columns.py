@@ -417,9 +417,37 @@ def test_the_rows_before_a_damaged_batch_come_first_and_one_can_skip_to_known_it
     assert [one.offset for one in behind] == [16, 17, 18, 19]
 
 
-def test_a_batch_that_is_broken_in_the_middle_gives_no_rows_if_it_fits_an_output_batch() -> None:
+@pytest.mark.parametrize(
+    ("columns", "max_rows"),
+    [
+        (STORED_COLUMNS, 8192),
+        (STORED_COLUMNS ^ Columns.HEADERS, 8192),
+        (STORED_COLUMNS ^ Columns.HEADERS, 3),
+    ],
+)
+def test_a_batch_that_is_broken_in_the_middle_gives_no_rows_if_it_fits_an_output_batch(
+    columns: Columns, max_rows: int
+) -> None:
     body = record_of() + record_of(offset_delta=1) + b"\xff"
     data = np.concatenate([_log(2), array(batch_of(body, 3, base_offset=2))])
-    offsets, error = _rows_until_error(RecordDecoder(STORED_COLUMNS), data)
+    offsets, error = _rows_until_error(RecordDecoder(columns, max_rows=max_rows), data)
     assert offsets == [0, 1]
     assert "record 2 of it" in str(error)
+
+
+def test_nulls_of_rows_that_are_taken_back_leave_no_trace() -> None:
+    broken = record_of() + b"\xff"
+    data = array(batch_of(broken, 2))
+    decoder = RecordDecoder(STORED_COLUMNS ^ Columns.HEADERS)
+    with pytest.raises(CorruptRecordError):
+        list(decoder.feed(data, table_of(data)))
+    sound = joined(encode([Row(b"k", b"v"), Row(None, None)]))
+    found = records_of([*decoder.feed(sound, table_of(sound)), *decoder.flush()])
+    assert [(one.key, one.value) for one in found] == [(b"k", b"v"), (None, None)]
+
+
+@pytest.mark.parametrize("size", [0, 15, 16, 17, 70_000, 200_000])
+def test_columns_grow_with_keys_and_values_of_any_size(size: int) -> None:
+    rows = [Row(bytes([65 + n]) * size, bytes([97 + n]) * (size + n)) for n in range(7)]
+    found = decode(joined(encode(rows)))
+    assert [(one.key, one.value) for one in found] == [(row.key, row.value) for row in rows]

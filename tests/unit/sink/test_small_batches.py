@@ -24,13 +24,24 @@ CALLS = [
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the calls of the system that go through ``os``."""
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Counter[str]:
+    """Count the calls of the system that go through ``os``, on the test's folder and above it.
+
+    Threads that other tests have left may make calls elsewhere.
+    """
     counted: Counter[str] = Counter()
+    name_of = os.readlink
+
+    def concerns(what: Any) -> bool:
+        try:
+            text = name_of(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
+        except (OSError, TypeError):
+            return False
+        return str(text).startswith(str(tmp_path)) or str(tmp_path).startswith(str(text))
 
     def counting(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
-            counted[name] += 1
+            counted[name] += concerns(arguments[0]) if arguments else 0
             return original(*arguments, **named)
 
         return call

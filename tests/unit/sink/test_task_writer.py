@@ -61,6 +61,7 @@ def test_a_file_that_grows_large_is_continued_in_another(
     monkeypatch.setattr(
         "kafkalog.streaming.commit.staging.staged_files.LARGEST_FILE_BYTES", 3_000_000
     )
+    monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.FIRST_OWN_BYTES", 1 << 30)
     writer = Writer(tmp_path, topic="t")
     batches = [rows(["x" * 1000] * 1000)] * 8
     runs = TaskWriter(writer.plan(), writer.identity(0)).write(batches).runs
@@ -70,11 +71,27 @@ def test_a_file_that_grows_large_is_continued_in_another(
     assert len(values_of([tmp_path], "t")[0]) == 8000
 
 
+@pytest.mark.parametrize("values", [1100, 900])
+def test_a_new_partition_with_much_to_write_begins_with_a_file_of_its_own(
+    tmp_path: Path, values: int
+) -> None:
+    writer = Writer(tmp_path, topic="t", numPartitions="2")
+    batch = rows(["x" * 1000] * values + ["y"], partitions=[0] * values + [1])
+    runs = TaskWriter(writer.plan(), writer.identity(0)).write([batch]).runs
+    assert [run.whole_file for run in runs] == ([True, True] if values > 1050 else [False, False])
+    writer.commit(0, runs)
+    runs = TaskWriter(writer.plan(), writer.identity(1)).write([batch]).runs
+    assert not any(run.whole_file for run in runs)  # the partitions are there by now
+    writer.commit(1, runs)
+    assert values_of([tmp_path], "t") == {0: ["x" * 1000] * 2 * values, 1: ["y"] * 2}
+
+
 @pytest.fixture
 def grows_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let partitions go on in files of their own after 100 kB."""
     monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.OWN_FILE_BYTES", 100_000)
     monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.SMALLEST_OWN_FILE_BYTES", 0)
+    monkeypatch.setattr("kafkalog.streaming.commit.staging.staged_files.FIRST_OWN_BYTES", 1 << 30)
 
 
 @pytest.mark.usefixtures("grows_early")

@@ -125,6 +125,16 @@ def test_a_commit_of_files_that_become_segments_copies_nothing(
     assert counted["wchar"] <= 0.02 * staging.size + (64 << 10)
 
 
+def test_what_a_new_partition_begins_with_is_not_copied(
+    tmp_path: Path, batch: pa.RecordBatch
+) -> None:
+    staging = Staging(tmp_path, batch, numPartitions="1", compression__type="lz4")
+    staging.stage(2 * BATCHES)
+    counted = io_of(lambda: staging.writer.commit(0, staging.runs))
+    assert staging.size > 1 << 20
+    assert counted["wchar"] <= 0.02 * staging.size + (64 << 10)
+
+
 def committing(staging: Staging) -> Callable[[], object]:
     """Give what commits staged batches to a topic that has some already."""
     staging.writer.commit(0, staging.runs)

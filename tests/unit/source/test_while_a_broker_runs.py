@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.sinking import Writer, rows
 from tests.support.states import up_to
 from tests.support.transactions import ABORT, COMMIT, marker, producer_batch
 
@@ -339,6 +340,24 @@ def test_what_seems_lost_to_a_batch_is_looked_at_as_often_as_is_asked_for(
     (log / "t-0").rename(away)
     with pytest.raises(DataLossError, match="t-0"):
         control(log, **{"fetchOffset.numRetries": "1"}).plan({T0: 5, T1: 4}, end)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_what_seems_lost_to_a_stream_is_looked_at_as_often_as_is_asked_for(
+    tmp_path: Path, start: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
+    segment = tmp_path / "t-0" / f"{0:020d}.log"
+    whole = segment.read_bytes()
+    segment.write_bytes(b"")
+    on_sleep(monkeypatch, lambda: segment.write_bytes(whole) and None)
+    stream = control(tmp_path, **{"fetchOffset.numRetries": "2"})
+    assert stream.next_end({T0: start}, take_all=False) == {T0: 2}
+    segment.write_bytes(b"")
+    stream = control(tmp_path, **{"fetchOffset.numRetries": "1", "failOnDataLoss": "false"})
+    for _ in range(3):
+        stream.next_end({T0: start}, take_all=False)
+    assert caplog.text.count("are no longer in the log") == 1
 
 
 # Topics that are made again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,20 @@ from tests.support.sinking import rows
 from tests.support.states import version_of
 
 import kafkalog
-from kafkalog.checkpoints.broker import LOG_START_OFFSET, LeaderEpoch, read_leader_epochs
+from kafkalog.checkpoints.broker import (
+    LOG_START_OFFSET,
+    LeaderEpoch,
+    new_topic_id,
+    read_leader_epochs,
+    write_offset_checkpoint,
+    write_topic_id,
+)
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER, UNKNOWN_EPOCH, PartitionState
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import BatchIdentityError
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.source.followed_logs import FollowedLogs
@@ -206,3 +215,21 @@ def test_a_reader_that_has_begun_before_a_set_is_upgraded_sees_what_is_written_a
     ends = {key: stands.high_watermark for key, stands in partitions_of(found).items()}
     assert {(*key,): end for key, end in after.items()} == ends
     assert sum(after.values()) > sum(before.values())
+
+
+def test_a_log_start_of_another_topic_of_its_name_is_none_of_a_topic_of_format_1(
+    tmp_path: Path,
+) -> None:
+    found = EarlierSet.unpacked("plain", tmp_path / "set")
+    (folder,) = found.directories
+    away, name = tmp_path / "away", "flights-0"
+    (folder / name).rename(away)
+    (folder / name).mkdir()
+    write_topic_id(folder / name, new_topic_id())
+    starts = {TopicPartition("flights", 0): 1}
+    write_offset_checkpoint(folder, LOG_START_OFFSET, starts)
+    found.writer(topic="other", numPartitions="1").write(found.next_batch, rows(["x"]))
+    shutil.rmtree(folder / name)
+    away.rename(folder / name)
+    (folder / LOG_START_OFFSET).unlink()
+    assert found.read() == found.rows

@@ -198,7 +198,7 @@ def test_whatever_files_say_ends_are_in_order() -> None:
         assert end.offset >= end.start
         assert end.reach <= log.end
         assert end.missing is None or end.missing[0] == log.end < end.missing[1]
-        assert end.lost is None or (end.missing and end.lost[1] <= end.missing[1])
+        assert end.lost is None or (end.missing and log.end < end.lost[1] <= end.missing[1])
         assert end.unread is None or (end.offset, log.end) == end.unread
         if begun is not None and committed is not None and committed <= begun:
             assert committed <= (end.committed or 0) <= begun

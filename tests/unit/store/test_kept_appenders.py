@@ -12,9 +12,13 @@ from tests.support.sinking import Writer, adopt_small_files, rows, values_of
 from kafkalog.checkpoints.broker import (
     META_PROPERTIES,
     LeaderEpoch,
+    new_topic_id,
     read_leader_epochs,
+    read_topic_id,
     write_leader_epochs,
+    write_topic_id,
 )
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.streaming.commit.foreign_log import ForeignLog
 from kafkalog.streaming.store import kept_appenders
 from kafkalog.streaming.store.kept_appenders import KeptAppenders
@@ -176,3 +180,15 @@ def test_few_sets_are_kept(tmp_path: Path, opened: list[str]) -> None:
         writer.write(0, rows(["a"]))
     assert len(appenders._sets) == 8
     assert len(opened) == 10
+
+
+def test_an_id_that_others_have_changed_is_read_again(tmp_path: Path) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+    state = load_state(tmp_path)
+    assert state is not None
+    known = writer.appenders.begin(state)
+    folder, other = tmp_path / "t-0", new_topic_id()
+    assert known.topic_id(folder) == read_topic_id(folder)
+    write_topic_id(folder, other)
+    assert known.topic_id(folder) == other

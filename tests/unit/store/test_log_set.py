@@ -15,6 +15,7 @@ from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import CheckpointError, CommitError, LogDirectoryError
+from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.operate.handover import take_over
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.open_set import check_given
@@ -110,6 +111,11 @@ def test_all_directories_of_a_set_hold_its_state(tmp_path: Path) -> None:
     assert len({state.set_id for state in states if state}) == 1
     assert len({state.member_id for state in states if state}) == 2
     assert sequences(*folders) == [1, 1]
+
+
+def test_a_set_that_has_begun_stays_the_same(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "1", tmp_path / "2", topic="t")
+    assert writer.ensure() == writer.ensure()
 
 
 def test_a_missing_member_is_refused(tmp_path: Path) -> None:
@@ -209,6 +215,14 @@ def test_a_member_of_another_set_is_refused(tmp_path: Path) -> None:
         Writer(*folders, topic="t").write(1, rows(["b"]))
 
 
+def test_an_empty_member_of_another_set_is_refused(tmp_path: Path) -> None:
+    one, two = tmp_path / "1", tmp_path / "2"
+    Writer(one, topic="t").write(0, rows(["a"]))
+    Writer(two, topic="t").ensure()
+    with pytest.raises(LogDirectoryError, match="belongs to another set"):
+        Writer(one, two, topic="t").write(1, rows(["b"]))
+
+
 def test_a_copy_of_a_member_is_refused(tmp_path: Path) -> None:
     Writer(tmp_path / "1", topic="t").write(0, rows(["a"]))
     shutil.copytree(tmp_path / "1", tmp_path / "2")
@@ -267,6 +281,40 @@ def test_a_directory_that_began_a_commit_which_was_made_without_it_is_not_writte
         pytest.raises(LogDirectoryError, match="has begun or made another commit than the others"),
     ):
         session.open()
+
+
+def test_directories_that_made_two_commits_of_one_number_are_not_written_to(
+    tmp_path: Path,
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    Writer(*folders, topic="t", numPartitions="2").write(0, rows(["a", "b"], partitions=[0, 1]))
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / f"{folder.name}-older")
+    Writer(*folders, topic="t").write(1, rows(["c", "d"], partitions=[0, 1]))
+    shutil.rmtree(folders[0])
+    folders[1].rename(tmp_path / "other")
+    for folder in folders:
+        (tmp_path / f"{folder.name}-older").rename(folder)
+    Writer(*folders, topic="t").write(1, rows(["e", "f"], partitions=[0, 1]))
+    shutil.rmtree(folders[1])
+    (tmp_path / "other").rename(folders[1])
+    with pytest.raises(LogDirectoryError, match="has begun or made another commit than the others"):
+        Writer(*folders, topic="t").write(2, rows(["g"]))
+
+
+def test_a_commit_that_was_killed_between_two_directories_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    writer = Writer(*folders, topic="t")
+    writer.write(0, rows(["a"]))
+    old = (folders[1] / STATE_FILE).read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_finish", lambda *_: None)
+        writer.write(1, rows(["b"]))
+    (folders[1] / STATE_FILE).write_bytes(old)
+    Writer(*folders, topic="t").write(2, rows(["c"]))
+    assert values_of(folders, "t") == {0: ["a", "b", "c"]}
 
 
 def test_a_lost_state_is_refused_and_says_what_to_do(tmp_path: Path) -> None:

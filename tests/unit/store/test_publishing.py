@@ -176,6 +176,23 @@ def test_a_directory_that_is_replaced_by_one_of_another_history_is_noticed(tmp_p
             log_set.check_current()
 
 
+def test_a_rename_that_failed_says_why_and_can_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(tmp_path, topic="t")
+    writer.write(0, rows(["a"]))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publishing, "publish", fail)
+        with pytest.raises((KafkaLogError, OSError), match="the disk is full"):
+            writer.write(1, rows(["b"]))
+    writer.write(1, rows(["c"]))
+    assert values_of([tmp_path], "t") == {0: ["a", "c"]}
+
+
 def test_a_rename_that_put_anothers_state_in_place_is_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

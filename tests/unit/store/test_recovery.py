@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.append import PartitionAppend
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.operate.handover import take_over
+from kafkalog.streaming.operate.topics import delete
 from kafkalog.streaming.sink.task_writer import TaskWriter
 from kafkalog.streaming.store.clearing import write_ends
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -25,6 +27,8 @@ from kafkalog.streaming.store.log_set import LogSet
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pyarrow as pa
 
 
 class PowerCutError(BaseException):
@@ -130,7 +134,7 @@ def test_what_was_acknowledged_is_not_taken_back_with_an_older_state(
         raise PowerCutError
 
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.committer.write_ends", write_and_cut_off)
+        patch.setattr("kafkalog.streaming.commit.applying.write_ends", write_and_cut_off)
         with pytest.raises(PowerCutError):
             writer.write(1, rows(["b"]))
     (tmp_path / STATE_FILE).write_bytes(older)
@@ -231,12 +235,39 @@ def test_a_partition_that_is_gone_is_told(cut_off: Path) -> None:
         go_on(cut_off)
 
 
+def test_a_topic_deleted_by_hand_amid_a_commit_is_given_up_and_other_topics_get_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batch(name: str) -> pa.RecordBatch:
+        return rows([name, name], topics=["t", "u"])
+
+    writer = Writer(tmp_path)
+    writer.write(0, batch("a"))
+    runs = writer.stage(1, batch("b"))
+    with monkeypatch.context() as patch:
+        patch.setattr(LogSet, "publish", lambda *_, **__: 1 / 0)
+        patch.setattr(Committer, "_try_to_take_back", lambda *_: None)
+        with pytest.raises(ZeroDivisionError):
+            writer.commit(1, runs)
+    shutil.rmtree(tmp_path / "t-0")
+    for act in (
+        lambda: Writer(tmp_path).write(1, batch("b")),
+        lambda: delete([str(tmp_path)], "u"),
+    ):
+        with pytest.raises(LogDirectoryError, match=r"t-0 is gone.*kafkalog delete --topic t"):
+            act()
+    delete([str(tmp_path)], "t")
+    assert values_of([tmp_path], "u") == {0: ["a"]}
+    Writer(tmp_path).write(1, batch("b"))
+    assert (values_of([tmp_path], "t"), values_of([tmp_path], "u")) == ({0: ["b"]}, {0: ["a", "b"]})
+
+
 def test_an_intent_that_a_state_has_published_is_only_cleared_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = Writer(tmp_path, topic="t")
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.committer.write_ends", lambda *_, **__: 1 / 0)
+        patch.setattr("kafkalog.streaming.commit.applying.write_ends", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             writer.write(0, rows(["a"]))
     assert (tmp_path / INTENT_FILE).exists()
@@ -256,7 +287,7 @@ def test_what_a_job_without_an_id_had_staged_goes_though_it_was_cut_off_behind_i
     identity = BatchIdentity("job:1", 0)
     output = TaskWriter(writer.plan(), identity).write([rows(["a"])])
     with monkeypatch.context() as patch:
-        patch.setattr("kafkalog.streaming.commit.committer.write_ends", lambda *_, **__: 1 / 0)
+        patch.setattr("kafkalog.streaming.commit.applying.write_ends", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             Committer(writer.plan().commit_plan, identity).commit(output.runs)
     assert list(tmp_path.glob(".kafkalog.staged.*"))
@@ -309,3 +340,26 @@ def test_a_set_that_grows_over_an_unfinished_commit_takes_it_back_first(
     Writer(first, second, topic="t").write(before, rows(["b", "c"]))
     assert values_of([first, second], "t") == {0: ["a", "b", "c"][1 - before :]}
     assert load_intent(first) is None
+
+
+def test_a_batch_of_another_writer_in_a_file_that_was_adopted_is_no_proof_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The staged file is the segment: both names show what was written over it."""
+    adopt_small_files(monkeypatch)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    writer = Writer(ours, topic="t", compression__type="none", segment__bytes="600")
+    writer.write(0, rows(["a"]))
+    cut_off_in_publish(writer, monkeypatch)
+    path = log_file(ours)
+    assert path.stat().st_nlink == 2
+    values = ["x" * 100] * 4
+    other = Writer(theirs, topic="t", compression__type="none")
+    other.write(0, rows(values, keys=["k"] * 4))
+    foreign = (theirs / "t-0" / f"{0:020d}.log").read_bytes()
+    with path.open("r+b") as file:
+        assert len(foreign) == path.stat().st_size
+        file.write(foreign)
+    with pytest.raises(LogDirectoryError, match="did not write"):
+        go_on(ours)
+    assert path.read_bytes() == foreign

@@ -10,6 +10,7 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
+import kafkalog
 from kafkalog.checkpoints.broker import (
     CLEANER_OFFSET,
     HIGH_WATERMARK,
@@ -24,8 +25,11 @@ from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.retain import delete_records
 from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.store import recovery_points
 from kafkalog.streaming.store.log_set import LogSet
+from kafkalog.streaming.store.recovery_points import LogReach
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +49,18 @@ def lines(directories: tuple[Path, ...]) -> dict[str, dict[TopicPartition, int]]
         for name in NAMES:
             found[name] |= read_offset_checkpoint(folder, name)
     return found
+
+
+def test_a_recovery_point_above_the_end_of_a_log_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Writer(tmp_path, topic="t", flush="os").write(0, rows(["a"]))
+    synced: list[str] = []
+    monkeypatch.setattr(recovery_points, "fsync_file", lambda path, **_: synced.append(path.suffix))
+    for point, expected in ((1, False), (500, True)):
+        write_offset_checkpoint(tmp_path, RECOVERY_POINT, {T0: point})
+        recovery_points.sync_up_to([LogReach(tmp_path / "t-0", T0, 1, 4096)])
+        assert (".log" in synced) is expected
 
 
 @pytest.mark.parametrize("flush", ["commit", "os"])
@@ -171,6 +187,13 @@ def test_verification_reports_a_start_above_the_end(tmp_path: Path) -> None:
     assert "starts at offset 500 there, but its log ends at offset 2" in problem
 
 
+def test_recovery_resets_no_start_below_the_end(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a", "b"]))
+    write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {T0: 1})
+    assert recover([str(tmp_path)], reset_log_start=True).reset == []
+    assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {T0: 1}
+
+
 def test_recovery_resets_a_start_above_the_end_if_it_is_told_to(tmp_path: Path) -> None:
     writer = with_a_stale_start(tmp_path)
     write_offset_checkpoint(tmp_path, LOG_START_OFFSET, {U0: 1})
@@ -196,3 +219,19 @@ def test_handover_and_takeover_keep_no_line_of_a_partition_that_is_gone(
     shutil.rmtree(tmp_path / "t-0")
     assert act([str(tmp_path)]).problems == []
     assert T0 not in set().union(*lines((tmp_path,)).values())
+
+
+def test_a_log_start_that_was_not_written_yet_is_not_that_of_another_topic_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    Writer(ours, topic="t").write(0, rows(["old 0", "old 1"]))
+    with monkeypatch.context() as patch:
+        patch.setattr("kafkalog.streaming.store.log_starts.repeat_log_starts", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            delete_records([str(ours)], {T0: 2})
+    shutil.rmtree(ours / "t-0")
+    Writer(theirs, topic="t").write(0, rows(["a", "b", "c"]))
+    (theirs / "t-0").rename(ours / "t-0")
+    assert take_over([str(ours)]).problems == []
+    assert kafkalog.read(ours, "t").read_all().num_rows == 3

@@ -12,6 +12,7 @@ from tests.support.messages import offset_commit_key, offset_commit_value
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
+from kafkalog.streaming.source.bounds import group_start
 from kafkalog.streaming.source.bounds.group_start import read_positions
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -83,6 +84,14 @@ def test_partitions_without_a_position_start_as_without_the_option(
     assert "t-1" in caplog.text
     spans = [(s.slices[0].start_offset, s.slices[-1].end_offset) for s in plan_batch(given(log))]
     assert spans == [(5, 10), (0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("there", "count"), [([], 50), ([0, 1, 2], 3), ([1, 2], 50), ([0, 2], 50), ([0, 60], 61)]
+)
+def test_of_several_brokers_each_has_only_some_partitions(there: list[int], count: int) -> None:
+    ends = {TopicPartition("__consumer_offsets", number): 1 for number in there}
+    assert group_start._count(ends) == count
 
 
 def test_a_group_that_has_committed_nothing_is_refused(log: Path) -> None:

@@ -171,3 +171,20 @@ def test_what_may_mean_other_offsets_later_is_known() -> None:
 def test_bounds_of_a_batch_that_contradict_are_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         batch_bounds(options(**given))
+
+
+def test_times_are_not_compared_with_offsets() -> None:
+    times = {"startingOffsetsByTimestamp": '{"t": {"0": 1700000000000}}'}
+    given = {"path": "/log", "subscribe": "t", "endingOffsets": '{"t": {"0": 4}}', **times}
+    start, end = batch_bounds(ReadOptions.parse(given))
+    assert (start.timestamps, end.timestamps) == (True, False)
+
+
+def test_a_record_that_is_not_committed_has_no_timestamp_yet(
+    logs: FollowedLogs, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path, "replication-offset-checkpoint", {"t-0": 5, "t-1": 3})
+    ending = batch_bounds(options(endingTimestamp="1070"))[1]
+    assert resolve_end(ending, logs.look(), logs) == {T0: 5, T1: 3}
+    later = started(logs, startingTimestamp="1070", startingOffsetsByTimestampStrategy="latest")
+    assert later == {T0: 5, T1: 3}

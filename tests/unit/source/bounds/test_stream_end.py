@@ -5,9 +5,9 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.logs import Row, append_batch, batch_bytes, write_segment
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 
-from kafkalog.checkpoints.broker import new_topic_id, write_topic_id
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_topic_id
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
@@ -137,3 +137,30 @@ def test_an_end_for_what_is_not_read_is_refused_when_the_query_starts(
     options = ReadOptions.parse({name: value for name, value in given.items() if value})
     with pytest.raises(OptionError, match=f"stopAtOffsets.* does not read: {named}$"):
         StreamControl(options)
+
+
+def cut(log: Path, timestamps: range) -> None:
+    """Let t-0 lose all but its first five records, and get others."""
+    path = log / "t-0" / f"{0:020d}.log"
+    write_segment(path.parent, 0, batch_bytes(0, [Row(timestamp=1000 + n) for n in range(5)]))
+    if timestamps:
+        put(log, 0, timestamps, offset=5)
+
+
+def test_a_log_that_was_cut_and_has_other_records_is_searched_anew(log: Path) -> None:
+    control = stream(log, endingTimestamp="1007", failOnDataLoss="false")
+    assert control.next_end({T0: 3}, take_all=False)[T0] == 7
+    cut(log, range(0))
+    assert control.next_end({T0: 3}, take_all=False)[T0] == 5
+    cut(log, range(900, 910))
+    assert control.next_end({T0: 3}, take_all=False)[T0] == 15
+
+
+def test_a_record_that_is_not_committed_ends_no_stream(log: Path) -> None:
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 5, "t-1": 4})
+    control = stream(log, endingTimestamp="1007")
+    start = control.initial()
+    assert control.next_end(start, take_all=False)[T0] == 5
+    cut(log, range(900, 910))
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 15, "t-1": 4})
+    assert control.next_end(start, take_all=False)[T0] == 15

@@ -1,0 +1,153 @@
+"""SIGKILL at each call of a handover of three nodes, or of a takeover: it is done again, or undone.
+
+A broker must not get a node that is ready while another node is not: it would lead with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from tests.support.killing import run_and_kill
+from tests.support.lent import (
+    IDS,
+    append_as_broker,
+    commit_without,
+    epochs_in,
+    format_nodes,
+    give,
+    know,
+    take,
+)
+from tests.support.replicated import (
+    append,
+    check_clean,
+    check_equal,
+    check_in_sync,
+    newest_state,
+    values,
+)
+
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
+from kafkalog.errors import LogDirectoryError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.crash
+
+STRIDE: Final = int(os.environ.get("KAFKALOG_KILL_STRIDE", "23"))
+ALLOWED: Final = {"allowBrokerDirectory": "true"}
+BEFORE: Final = [f"a{n}" for n in range(12)] + ["b0", "b1", "b2"]
+LATER: Final = ["c0", "c1", "c2"]
+FROM_BROKERS: Final = ["from brokers", "acknowledged"]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Give a folder in memory where there is one: a killed process loses nothing there either."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None, prefix="nodes-") as name:
+        yield Path(name)
+
+
+def nodes_in(folder: Path) -> list[Path]:
+    return [folder / name for name in "abc"]
+
+
+@pytest.fixture
+def template(folder: Path) -> Path:
+    """Give three nodes that have elected leaders once, with their metadata beside them."""
+    nodes = nodes_in(folder / "template")
+    append(nodes, 0, BEFORE[:12])
+    commit_without(nodes, nodes[0], 1, BEFORE[12:])
+    format_nodes(nodes)
+    know(folder / "template" / "metadata", nodes)
+    return folder / "template"
+
+
+def is_ready(node: Path) -> bool:
+    folders = [node / "t-0", node / "t-1"]
+    return {*map(read_topic_id, folders)} == {IDS["t"]} and epochs_in(folders[0]) == {0}
+
+
+def check_given(nodes: list[Path]) -> None:
+    assert all(map(is_ready, nodes))
+    check_clean(nodes)
+    check_equal(nodes)
+    assert newest_state(nodes).lent_to == "c"
+    assert values(nodes) == sorted(BEFORE)
+
+
+def continues(nodes: list[Path]) -> bool:
+    """Whether the sink does: not while a cluster has the set."""
+    try:
+        append(nodes, 2, LATER, **ALLOWED)
+    except LogDirectoryError as error:
+        if "was handed over" in str(error) or "was cut off: run it again" in str(error):
+            return False
+        raise
+    return True
+
+
+def test_a_handover_that_was_killed_is_ours_or_done_again(template: Path, folder: Path) -> None:
+    call, died, seen = 0, True, set()
+    while died:
+        copy = folder / str(call)
+        shutil.copytree(template, copy)
+        nodes, metadata = nodes_in(copy), copy / "metadata"
+        died = run_and_kill(lambda n=nodes, m=metadata: give(n, m), call, half=True)  # type: ignore[misc]
+        is_lent = newest_state(nodes).lent_to != ""
+        is_open = [not (node / UNFINISHED_FOLDER).exists() for node in nodes]
+        assert not (is_lent and any(is_open)) or all(map(is_ready, nodes)), call
+        seen.add((is_lent, any(is_open)))
+        assert values(nodes) == sorted(BEFORE)
+        # What lies prepared may be decided by whoever comes next: then it is lent from now on.
+        is_ours = not is_lent and call % 2 == 1 and continues(nodes)
+        if not is_ours:
+            if call % 3:
+                assert give(nodes, metadata).problems == []
+                check_given(nodes)
+            elif not is_lent:
+                assert give(nodes, metadata).problems == []
+            assert not continues(nodes)
+            assert take(nodes, metadata).problems == []
+            assert continues(nodes)
+            check_clean(nodes)
+        assert values(nodes) == sorted(BEFORE + LATER)
+        check_in_sync(nodes)
+        check_equal(nodes)
+        shutil.rmtree(copy)
+        call += STRIDE
+    assert call > 60
+    assert seen == {(False, True), (False, False), (True, False), (True, True)}
+
+
+def test_a_takeover_that_was_killed_is_done_again(template: Path, folder: Path) -> None:
+    """The node that has most was led by the broker that died last, another one is behind."""
+    nodes, metadata = nodes_in(template), template / "metadata"
+    assert give(nodes, metadata).problems == []
+    for node in nodes[1:]:
+        append_as_broker(node / "t-0", 3, FROM_BROKERS[:1])
+    append_as_broker(nodes[2] / "t-0", 3, FROM_BROKERS[1:])
+    append_as_broker(nodes[0] / "t-0", 2, ["never acknowledged"] * 7)
+    call, died = 0, True
+    while died:
+        copy = folder / str(call)
+        shutil.copytree(template, copy)
+        nodes, metadata = nodes_in(copy), copy / "metadata"
+        died = run_and_kill(lambda n=nodes, m=metadata: take(n, m), call, half=True)  # type: ignore[misc]
+        if not continues(nodes):
+            assert take(nodes, metadata).problems == []
+            assert continues(nodes)
+        assert values(nodes) == sorted(BEFORE + FROM_BROKERS + LATER)
+        check_in_sync(nodes)
+        check_equal(nodes)
+        shutil.rmtree(copy)
+        call += STRIDE
+    assert call > 60

@@ -1,0 +1,232 @@
+"""Guards of a set of several nodes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.simulation.patches import Instead, Mutation
+
+__all__ = ["GUARDS"]
+
+_STALLING: Final = "unit/files/test_stalling.py::"
+_DAMAGED: Final = "unit/store/replicas/test_damaged_replicas.py::"
+_SURVIVES: Final = "unit/store/replicas/test_what_survives.py::"
+_COMPACT: Final = "unit/operate/test_compact_replicas.py::"
+_MOVES: Final = "unit/operate/test_reassign.py::"
+_BACK: Final = "unit/store/replicas/test_nodes_that_come_back.py::"
+_SHORTENED: Final = "unit/operate/test_retain_replicas.py::"
+_FOLDERS: Final = "unit/operate/test_move_folders.py::"
+_VOTERS: Final = "unit/operate/test_voters.py::"
+
+GUARDS: Final = {
+    "a replica that has caught up is not synced": Mutation(
+        "after a loss of power a replica in sync lacks records",
+        {"store.replicas.catching_up._copy_log": Instead("sync(writing)")},
+        test=f"{_SURVIVES}test_a_replica_that_has_caught_up_is_on_the_disk_before_it_counts",
+    ),
+    "names of a replica that has caught up are not synced": Mutation(
+        "after a loss of power a replica in sync lacks segments",
+        {"store.replicas.catching_up._copy_rest": Instead("fsync_directory(target)")},
+        test=f"{_SURVIVES}test_a_replica_that_has_caught_up_is_on_the_disk_before_it_counts",
+    ),
+    "a commit that was published before a node stalled is made again": Mutation(
+        "rows of a write without an id are there twice",
+        {
+            "commit.outcome.Begun.published": Instead(
+                "stamp is not None and stamp == log_set.state.stamp", "False"
+            )
+        },
+        test="unit/store/replicas/test_nodes_that_stall.py::test_a_write_that_nobody_remembers_is_there_once",
+    ),
+    "a thread that was left behind continues after its call": Mutation(
+        "two threads write the same logs",
+        {"kafkalog.files.stalling._Going.go": Instead("self._check_awaited()")},
+        test=f"{_STALLING}test_what_was_left_behind_ends_with_the_call_that_stalled",
+    ),
+    "a thread that was left behind begins something else": Mutation(
+        "two threads write the same logs",
+        {"kafkalog.files.stalling._Going.come": Instead("self._check_awaited()")},
+        test=f"{_STALLING}test_what_was_left_behind_comes_to_no_other_folder",
+    ),
+    "locks pass on from the folder that stalls, too": Mutation(
+        "a late call changes what another controller has cut",
+        {"kafkalog.files.stalling._Going._leave": Instead(" if folder not in folders", "")},
+        test=f"{_STALLING}test_what_is_held_elsewhere_passes_on_and_in_the_folder_is_kept",
+    ),
+    "a leader that ends too early is taken for whole": Mutation(
+        "what it has lost is copied from nobody",
+        {"operate.node_order._wrong": Instead("(log_end_of(leader) or 0) >= end", "True")},
+        test=f"{_DAMAGED}test_a_leader_that_ends_too_early_is_not_what_others_are_cut_to",
+    ),
+    "a replica that ends too early is as good as others": Mutation(
+        "replicas that have all records are cut to it",
+        {
+            "operate.node_order._reaches": Instead(
+                "find_valid_end(segment, 0).next_offset >= end", "True"
+            )
+        },
+        test=f"{_DAMAGED}test_a_leader_that_ends_too_early_is_not_what_others_are_cut_to",
+    ),
+    "what is damaged is copied": Mutation(
+        "records are damaged on all nodes that were right on one",
+        {
+            "store.replicas.catching_up._check_sound": Instead(
+                "end.problem is not None and end.next_offset < log_end", "False"
+            )
+        },
+        test=f"{_DAMAGED}test_a_commit_copies_no_damage_to_a_node_that_is_back",
+    ),
+    "a decided state is not synced": Mutation(
+        "a loss of power takes an acknowledged batch on all nodes",
+        {"store.replicas.several_nodes.SeveralNodes._decide": Instead("fsync_directory(folder)")},
+        test=f"{_SURVIVES}test_a_commit_is_in_place_before_a_broker_is_told",
+    ),
+    "new voters are enough to change them": Mutation(
+        "two halves of a set continue without each other",
+        {
+            "kafkalog.checkpoints.commit_state.CommitState.voters": Instead(
+                "(self.nodes, self.former) if self.former", "(self.nodes,) if self.former"
+            )
+        },
+        test=f"{_VOTERS}test_without_a_majority_of_the_old_voters_nothing_changes",
+    ),
+    "a change of voters counts before a majority of the old ones has it": Mutation(
+        "the old voters continue without the new ones",
+        {
+            "store.replicas.deciding.decide": Instead(
+                "if newest.former and newest.voters != nodes.voters:", "if False:"
+            )
+        },
+        test=f"{_VOTERS}test_what_a_change_is_decided_by_is_a_majority_of_old_and_new_ones",
+    ),
+    "a new voter has no state before it is named": Mutation(
+        "a set whose new voter was cut off from the change lacks it for ever",
+        {"store.replicas.voter_changes.change_voters": Instead("_invite(_in_place(log_set), new)")},
+        test=f"{_VOTERS}test_a_new_voter_that_missed_the_change_is_one_all_the_same",
+    ),
+    "what an older node has counts as equal though segments were replaced": Mutation(
+        "replicas in sync differ below the high watermark",
+        {
+            "store.replicas.rewriting._knows": Instead(
+                "own.sequence >= each.rewritten.sequence", "True"
+            )
+        },
+        test=f"{_COMPACT}test_sizes_tell_nothing_of_a_node_that_was_away_while_files_were_replaced",
+    ),
+    "what a node has that was lost amid a replacement counts as equal": Mutation(
+        "replicas in sync differ below the high watermark",
+        {"store.replicas.rewriting._knows": Instead(" or known.rewritten.is_under_way", "")},
+        test=f"{_COMPACT}test_sizes_tell_nothing_of_a_leader_that_was_lost_while_it_replaced_files",
+    ),
+    "a replacement that was cut off is not ended": Mutation(
+        "replicas in sync differ below the high watermark",
+        {
+            "store.replicas.in_sync.bring_in_sync": Instead(
+                "end_rewriting(shrunk(log_set.state, nodes.live), nodes)",
+                "shrunk(log_set.state, nodes.live)",
+            )
+        },
+        test=f"{_COMPACT}test_what_was_cut_off_is_ended_before_retention_looks",
+    ),
+    "copies of replaced segments are not synced": Mutation(
+        "after a loss of power a replica in sync lacks records",
+        {"store.replicas.equal_segments._copy_as_cleaned": Instead("sync(writing)")},
+        test=f"{_SURVIVES}test_all_files_of_a_replaced_segment_are_there_before_one_of_them_counts",
+    ),
+    "names of copies of replaced segments are not synced": Mutation(
+        "after a loss of power a part of the cleaned segments counts",
+        {"store.replicas.equal_segments.make_equal": Instead("fsync_directory(target)")},
+        test=f"{_SURVIVES}test_all_files_of_a_replaced_segment_are_there_before_one_of_them_counts",
+    ),
+    "a part of a replica that is equal is not synced": Mutation(
+        "after a loss of power what a replica lacks counts as equal",
+        {"store.replicas.catching_up._copy_small": Instead("fsync=durable", "fsync=False")},
+        test=f"{_SURVIVES}test_what_a_replica_was_compared_up_to_is_on_its_disk",
+    ),
+    "a copy of several nodes is not synced": Mutation(
+        "a loss of power takes records of a copy whose state is there",
+        {"operate.backup._back_up_nodes": Instead("each.sync()", "pass")},
+        test=f"{_SURVIVES}test_a_copy_of_several_nodes_has_its_files_before_it_has_a_state",
+    ),
+    "a copy of several nodes does not prove its locks": Mutation(
+        "a copy has half of a commit",
+        {"operate.replica_backup.NodesCopy.end": Instead("log_set.check_current()")},
+        test="unit/operate/test_backup_replicas.py::"
+        "test_a_copy_whose_last_pass_was_without_the_locks_is_none",
+    ),
+    "replicas go before those that are to come are in sync": Mutation(
+        "a partition has fewer replicas in sync while it moves",
+        {
+            "store.replicas.election.moved": Instead(
+                "or not {*each.target} <= {*each.isr}", "or False"
+            )
+        },
+        test=f"{_MOVES}test_before_all_are_in_sync_nobody_goes",
+    ),
+    "commits copy what is to be copied slowly": Mutation(
+        "a throttle does not hold",
+        {
+            "store.replicas.in_sync.lagging_replicas": Instead(
+                "each.adding if each.rate and not moves_slowly else ()", "()"
+            )
+        },
+        test=f"{_MOVES}test_with_a_rate_only_the_command_copies",
+    ),
+    "the folder that is left of a partition stays": Mutation(
+        "a node keeps records of a partition that has moved away",
+        {
+            "store.replicas.open_nodes.NodesSession._bring_in_sync": Instead(
+                "remove_moved(log_set, nodes)"
+            )
+        },
+        test=f"{_MOVES}test_a_partition_moves_with_all_of_its_rows",
+    ),
+    "what is left on a node that is away is forgotten": Mutation(
+        "a node that was away keeps records of a partition that has moved away",
+        {"store.replicas.moved_away._without": Instead("(node, name) not in gone", "False")},
+        test=f"{_MOVES}test_a_node_that_was_away_removes_what_it_has_left_when_it_is_back",
+    ),
+    "an intent to finish a state outdates it": Mutation(
+        "a batch that was seen is taken back when whoever finishes it is killed",
+        {
+            "kafkalog.checkpoints.intent.counts_no_more": Instead(
+                " if (each.sequence, each.commit_id) != prepared.stamp", ""
+            )
+        },
+        test=f"{_BACK}test_what_was_seen_stays_though_whoever_finishes_it_is_killed",
+    ),
+    "a folder that has moved is not synced": Mutation(
+        "a loss of power takes both folders of a partition",
+        {"store.directory_moves.put_in_place": Instead("fsync_directory(each.copy.parent)")},
+        test=f"{_FOLDERS}test_the_new_folder_is_on_the_disk_before_the_old_one_goes",
+    ),
+    "the name of a folder that goes is not synced": Mutation(
+        "after a loss of power a partition has two folders, and one lacks files",
+        {"store.directory_moves._retire_or_keep": Instead("fsync_directory(folder.parent)")},
+        test=f"{_FOLDERS}test_the_new_folder_is_on_the_disk_before_the_old_one_goes",
+    ),
+    "an older copy is shortened as its leader": Mutation(
+        "a replica that lacks records is in sync, and starts after its end",
+        {"operate.shortening._ready_replicas": Instead("log.check_end()")},
+        test=f"{_SHORTENED}test_an_older_copy_leaves_the_in_sync_set_and_is_not_shortened",
+    ),
+    "a replica loses segments that its leader keeps": Mutation(
+        "replicas in sync differ, and a node that leads next lacks what was acknowledged",
+        {"operate.old_segments.KnownLog.shared": Instead("end <= first", "True")},
+        test=f"{_SHORTENED}test_all_replicas_keep_the_same_segments",
+    ),
+    "whatever is about to be deleted goes with a folder that has moved": Mutation(
+        "folders of others are removed",
+        {
+            "store.directory_moves._is_known": Instead(
+                "any(state.key_of(name, topic_id) in state.topics for name in named)", "True"
+            )
+        },
+        test=f"{_FOLDERS}test_what_others_are_about_to_delete_is_left_to_them",
+    ),
+    "a move of folders that was cut off is not finished": Mutation(
+        "a partition has two folders, and nobody can read or write it",
+        {"store.take_back.take_back": Instead("finish_moves(log_set)")},
+        test=f"{_FOLDERS}test_a_move_that_was_cut_off_between_two_names_is_finished",
+    ),
+}

@@ -1,0 +1,163 @@
+"""Consumer groups of a replicated set: their positions lie on all nodes, as records do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.support.consuming import keep_groups_small
+from tests.support.replicated import (
+    append,
+    check_clean,
+    check_equal,
+    check_in_sync,
+    path_of,
+    values,
+)
+
+import kafkalog
+from kafkalog.errors import FencedMemberError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.administration import delete_group, reset_group
+from kafkalog.streaming.operate.group_expiry import expire_positions
+from kafkalog.streaming.sink.group_writer import GroupWriter
+from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.session import look_at
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = [f"a{n}" for n in range(6)]
+EARLIEST = {"startingOffsets": "earliest"}
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    keep_groups_small(monkeypatch, partitions=2)
+    found = [tmp_path / name for name in "abc"]
+    append(found, 0, ROWS)
+    return found
+
+
+def consumer(nodes: list[Path]) -> kafkalog.Consumer:
+    return kafkalog.Consumer(path_of(nodes), "g", "t", options=EARLIEST)
+
+
+def polled(member: kafkalog.Consumer, count: int) -> list[str]:
+    """Poll until so many rows have come."""
+    found: list[str] = []
+    while len(found) < count:
+        batch = member.poll(1.0)
+        if batch is not None:
+            found += [value.decode() for value in batch.column("value").to_pylist()]
+    return sorted(found)
+
+
+def positions(nodes: list[Path]) -> int:
+    """Return how many rows the group has read, by its positions."""
+    done = reset_group([path_of(nodes)], "g", "earliest", dry_run=True)
+    return sum(each.before or 0 for each in done)
+
+
+def check_whole(nodes: list[Path]) -> None:
+    check_in_sync(nodes)
+    check_equal(nodes)
+    check_clean(nodes)
+
+
+def test_a_member_reads_and_commits_and_the_next_one_goes_on(nodes: list[Path]) -> None:
+    with consumer(nodes) as member:
+        assert polled(member, 6) == ROWS
+        member.commit()
+    append(nodes, 1, ["b"])
+    with consumer(nodes) as member:
+        assert polled(member, 1) == ["b"]
+        member.commit()
+    assert positions(nodes) == 7
+    check_whole(nodes)
+
+
+def test_rows_and_positions_are_one_commit(nodes: list[Path]) -> None:
+    with consumer(nodes) as member:
+        done = 0
+        while done < 6:
+            batch = member.poll(1.0)
+            if batch is not None:
+                rows = pa.table({"value": batch.column("value")})
+                kafkalog.append(path_of(nodes), "u", rows, consumer=member)
+                done += batch.num_rows
+    assert values(nodes, "u") == ROWS
+    assert positions(nodes) == 6
+    check_whole(nodes)
+
+
+@pytest.mark.parametrize("away", range(3))
+def test_a_node_goes_away_and_the_group_continues(nodes: list[Path], away: int) -> None:
+    with consumer(nodes) as member:
+        assert polled(member, 6) == ROWS
+        member.commit()
+    nodes[away].rename(nodes[away].with_suffix(".away"))
+    append(nodes, 1, ["b"])
+    with consumer(nodes) as member:
+        assert polled(member, 1) == ["b"]
+        member.commit()
+    assert positions(nodes) == 7
+    nodes[away].with_suffix(".away").rename(nodes[away])
+    append(nodes, 2, ["c"])
+    append(nodes, 3, ["d"])
+    with consumer(nodes) as member:
+        assert polled(member, 2) == ["c", "d"]
+    check_whole(nodes)
+
+
+def test_a_member_whose_file_went_with_a_node_is_fenced_and_another_one_goes_on(
+    nodes: list[Path],
+) -> None:
+    member = consumer(nodes)
+    assert polled(member, 6) == ROWS
+    member.commit()
+    log_set = look_at(nodes, SetPolicy())
+    folder = min(log_set.members.items())[1]
+    folder.rename(folder.with_suffix(".away"))
+    append(nodes, 1, ["b"])
+    with pytest.raises(FencedMemberError):
+        polled(member, 2)
+    with consumer(nodes) as other:
+        assert polled(other, 1) == ["b"]
+        other.commit()
+        folder.with_suffix(".away").rename(folder)
+        with pytest.raises(FencedMemberError, match="is back"):
+            polled(other, 1)
+    assert positions(nodes) == 7
+
+
+def test_a_group_is_moved_and_forgotten(nodes: list[Path]) -> None:
+    with consumer(nodes) as member:
+        assert polled(member, 6) == ROWS
+        member.commit()
+    reset_group([path_of(nodes)], "g", "earliest")
+    assert positions(nodes) == 0
+    assert kafkalog.read(
+        path_of(nodes), "t", options={"startingOffsets": "group:g"}
+    ).read_all().num_rows == len(ROWS)
+    assert len(delete_group([path_of(nodes)], "g")) == 2
+    check_whole(nodes)
+
+
+def test_positions_expire(nodes: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with consumer(nodes) as member:
+        polled(member, 6)
+        member.commit()
+    monkeypatch.setattr("kafkalog.streaming.operate.group_expiry._BETWEEN_LOOKS_MS", 0)
+    assert expire_positions([path_of(nodes)], 1) == ["group g: 2 positions have expired"]
+    check_whole(nodes)
+
+
+def test_a_query_commits_positions(nodes: list[Path]) -> None:
+    writer = GroupWriter([path_of(nodes)], "g")
+    key = TopicPartition("t", 0)
+    assert writer.commit({key: 2})
+    assert not writer.commit({key: 2})
+    assert positions(nodes) == 2
+    check_whole(nodes)

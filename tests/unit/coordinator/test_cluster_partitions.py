@@ -1,0 +1,79 @@
+"""What a cluster's metadata says of partitions and brokers, from records as a controller writes."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING
+
+from tests.support.cluster_records import (
+    change,
+    ids,
+    partition,
+    registered,
+    removed,
+    topic,
+    uuid,
+    write_metadata,
+)
+
+from kafkalog.streaming.coordinator.cluster_partitions import (
+    ClusterPartition,
+    ViewReplay,
+    read_cluster_view,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ID = "AAECAwQFBgcICQoLDA0ODw"
+ONE, OTHER = "AQIDBAUGBwgJCgsMDQ4PEA", "AgMEBQYHCAkKCwwNDg8QEQ"
+
+
+def after(*values: bytes) -> ViewReplay:
+    replay = ViewReplay()
+    for value in values:
+        replay.feed(value)
+    return replay
+
+
+def test_a_partition_has_replicas_an_epoch_and_directories() -> None:
+    one, other = partition(ID, 0, [1, 2], [ONE, OTHER]), partition(ID, 1, [2], version=0, epoch=7)
+    found = after(topic("t", ID), one, other)
+    assert found.names == {ID: "t"}
+    assert found.partitions[ID] == {
+        0: ClusterPartition((1, 2), 0, (ONE, OTHER)),
+        1: ClusterPartition((2,), 7),
+    }
+
+
+def test_the_leader_epoch_rises_with_each_record_that_names_a_leader() -> None:
+    """Also where there is none any more, or the same one again."""
+    one, none = struct.pack(">i", 1), struct.pack(">i", -1)
+    made = [topic("t", ID), partition(ID, 0, [1, 2], epoch=4)]
+    records = [*made, change(ID, 0, isr=ids(1), elr=ids(2))]
+    assert after(*records).partitions[ID][0].leader_epoch == 4
+    changes = [change(ID, 0, leader=one), change(ID, 0, isr=ids(), leader=none)]
+    assert after(*records, *changes).partitions[ID][0].leader_epoch == 6
+
+
+def test_replicas_and_directories_move() -> None:
+    moved = change(ID, 0, replicas=ids(2, 3), directories=b"\x03" + uuid(OTHER) + uuid(ONE))
+    found = after(topic("t", ID), partition(ID, 0, [1, 2], [ONE, ONE]), moved)
+    assert found.partitions[ID][0] == ClusterPartition((2, 3), 0, (OTHER, ONE))
+
+
+def test_a_topic_that_was_removed_has_no_partitions() -> None:
+    found = after(topic("t", ID), partition(ID, 0, [1]), removed(ID))
+    assert (found.names, found.partitions) == ({}, {})
+
+
+def test_a_broker_has_the_epoch_of_its_last_registration() -> None:
+    found = after(registered(1, 10), registered(2, 11, version=1), registered(1, 12))
+    assert found.broker_epochs == {1: 12, 2: 11}
+
+
+def test_a_view_is_read_from_the_log_and_there_is_none_without(tmp_path: Path) -> None:
+    assert read_cluster_view(tmp_path) is None
+    found = read_cluster_view(write_metadata(tmp_path, topic("t", ID), registered(1, 3)))
+    assert found is not None
+    assert (found.names, found.broker_epochs, found.end) == ({ID: "t"}, {1: 3}, 2)

@@ -1,0 +1,165 @@
+"""Commits on three nodes that were cut off, and what is left of them on a node that was away."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from tests.support.replicated import (
+    append,
+    check_clean,
+    check_equal,
+    check_in_sync,
+    path_of,
+    values,
+)
+from tests.support.sinking import Writer, rows
+
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX
+from kafkalog.checkpoints.intent import INTENT_FILE
+from kafkalog.checkpoints.state_file import load_state
+from kafkalog.errors import CommitError
+from kafkalog.streaming.commit import applying
+from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.operate.reassign import known_state
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.store.replicas import open_nodes
+from kafkalog.streaming.store.replicas.open_nodes import NodesSession
+from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from kafkalog.streaming.commit.staging.staged_run import StagedRun
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Path]:
+    found = [tmp_path / name for name in "abc"]
+    append(found, 0, ["first", "second"])
+    return found
+
+
+@pytest.fixture
+def writer(nodes: list[Path]) -> Writer:
+    return Writer(*nodes, path=path_of(nodes), topic="t")
+
+
+def staged(node: Path) -> list[Path]:
+    return list(node.glob(f"{STAGED_PREFIX}*"))
+
+
+def check_whole(nodes: list[Path]) -> None:
+    append(nodes, 90, ["later"])
+    append(nodes, 91, ["last"])
+    assert values(nodes) == sorted(["first", "second", "later", "last"])
+    check_in_sync(nodes)
+    check_equal(nodes)
+    check_clean(nodes)
+    assert recover([path_of(nodes)]).problems == []
+
+
+def cut_off(writer: Writer, patch: pytest.MonkeyPatch) -> list[StagedRun]:
+    """Leave a commit where all records are in the logs, and nothing is published."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise CommitError("cut off")
+
+    runs = writer.stage(0, rows(["lost"]))
+    with patch.context() as within:
+        within.setattr(SeveralNodes, "publish", fails)
+        within.setattr(Committer, "_try_to_take_back", lambda *_: None)
+        with pytest.raises(CommitError, match="cut off"):
+            writer.commit(0, runs)
+    return runs
+
+
+def test_what_a_node_needs_is_not_dropped_though_it_comes_back_meanwhile(
+    nodes: list[Path], writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = cut_off(writer, monkeypatch)
+    gone = nodes[2].rename(nodes[2].with_suffix(".away"))
+    needed = staged(gone)
+    opened = NodesSession.open
+
+    def comes_back(self: NodesSession, *conditions: Any, **named: Any) -> Any:
+        log_set = opened(self, *conditions, **named)
+        gone.rename(nodes[2])
+        return log_set
+
+    committer = Committer(writer.plan().commit_plan, writer.identity(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(NodesSession, "open", comes_back)
+        committer.abort(runs)
+    assert [path.name for path in staged(nodes[2])] == [path.name for path in needed]
+    check_whole(nodes)
+
+
+def test_a_replica_that_lags_is_compared_though_nothing_proves_what_is_to_go(
+    nodes: list[Path], writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(writer, monkeypatch)
+    for path in staged(nodes[2]):
+        path.unlink()
+    recover([path_of(nodes)])  # the node leaves the in-sync sets
+    assert (nodes[2] / INTENT_FILE).exists()
+    assert recover([path_of(nodes)]).problems == []
+    check_in_sync(nodes)
+    check_equal(nodes)
+    check_whole(nodes)
+
+
+def test_what_a_node_was_left_with_is_compared_though_the_commit_is_published(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append_all = applying._apply
+
+    def loses_power(files: Any, appends: Any) -> None:
+        append_all(files, appends)
+        logs = sorted(nodes[2].glob("t-0/*.log"))
+        if appends[0].plan.directory == logs[0].parent:
+            data = bytearray(logs[-2].read_bytes())
+            data[-1] ^= 1
+            logs[-2].write_bytes(data)
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    small = {"segment.bytes": "200"}
+    with monkeypatch.context() as patch:
+        patch.setattr(applying, "_apply", loses_power)
+        append(nodes, 1, [f"{n:020d}" for n in range(20)], **small)
+    append(nodes, 2, ["more"], **small)
+    append(nodes, 3, ["more"], **small)
+    check_in_sync(nodes)
+    check_equal(nodes)
+
+
+def test_a_state_that_is_repeated_with_other_leaders_counts_more_than_before(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    def away(node: Path) -> Path:
+        return node.rename(node.with_suffix(".away"))
+
+    lagging = away(nodes[2])
+    append(nodes, 1, ["more"])
+    lagging.rename(nodes[2])
+    leader = away(nodes[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(open_nodes, "remove_moved", dies)
+        with pytest.raises(RuntimeError):  # one of two had the newest state: it is there again
+            recover([path_of(nodes)])
+    leader.rename(nodes[0])
+    there = load_state(nodes[1])
+    assert there is not None
+    for node in nodes[1:]:
+        gone = away(node)
+        assert known_state([path_of(nodes)]).topics == there.topics
+        gone.rename(node)
+    append(nodes, 2, ["later"])
+    append(nodes, 3, ["last"])
+    check_in_sync(nodes)
+    check_equal(nodes)
