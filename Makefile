@@ -11,7 +11,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit assignors differential stress kills groups model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
+.PHONY: help env demo test unit assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -34,7 +34,7 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_retention_killed.py tests/crash/test_compaction_killed.py \
 	    tests/crash/test_compaction_rounds_killed.py tests/crash/test_topics_killed.py \
 	    tests/crash/test_upgrade_walk.py tests/crash/test_salvage_walk.py \
-	    tests/crash/test_copied_bounds_killed.py \
+	    tests/crash/test_copied_bounds_killed.py tests/crash/test_replicas_walk.py \
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
@@ -43,20 +43,26 @@ groups: env ## Kill, stop and replace members of a consumer group at random: SEC
 	    $(if $(SEED),KAFKALOG_GROUPS_SEED=$(SEED)) \
 	    python -m pytest -q -s --timeout 14400 tests/crash/test_group_churn.py
 
+replicas: env ## Take away, fill up and age nodes, and kill writers, at random: SECONDS=600 SEED=...
+	$(RUN) env KAFKALOG_REPLICAS_SECONDS=$(or $(SECONDS),600) \
+	    $(if $(SEED),KAFKALOG_REPLICAS_SEED=$(SEED)) \
+	    python -m pytest -q -s --timeout 14400 tests/crash/test_replicas_chaos.py
+
 model: env ## Search all that may happen to a few small batches, within large bounds
 	$(RUN) env KAFKALOG_MODEL_LARGE=1 python -m pytest -q --timeout 14400 \
 	    tests/crash/test_commit_model.py tests/crash/test_lost_locks.py \
 	    tests/crash/test_missing_members.py tests/crash/test_mixed_flush_model.py \
-	    tests/crash/test_group_model.py
+	    tests/crash/test_group_model.py tests/crash/test_replicas_model.py
 
 powerloss: env ## Cut the power at each step of a commit, and try what may be left: STATES=400 a case
 	$(RUN) env KAFKALOG_POWER_LOSS_STATES=$(or $(STATES),400) python -m pytest -q --timeout 7200 \
 	    tests/crash/test_power_loss.py tests/crash/test_os_power_loss.py tests/crash/test_retention_power_loss.py \
 	    tests/crash/test_compaction_power_loss.py tests/unit/log/test_swap.py
 
-simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>
+simulate: env ## Let many act and fail in one process: SECONDS=60 SEED=... or HISTORY=<seed>/<n>, NODES=1
 	$(RUN) env PYTHONHASHSEED=0 python -m tests.simulation --seconds $(or $(SECONDS),60) \
-	    $(if $(SEED),--seed $(SEED)) $(if $(HISTORY),--history $(HISTORY))
+	    $(if $(SEED),--seed $(SEED)) $(if $(HISTORY),--history $(HISTORY)) \
+	    $(if $(NODES),--nodes)
 
 mutations: env ## Take each guard out of the code, and see that the simulation finds it
 	$(RUN) env PYTHONHASHSEED=0 python -m tests.simulation.mutation_table
@@ -96,6 +102,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.latest --docs docs
 	$(RUN) python -m benchmarks.look_ups --docs docs
 	$(RUN) python -m benchmarks.groups --docs docs
+	$(RUN) python -m benchmarks.replicas --docs docs
 	$(RUN) python -m benchmarks.sql --docs docs
 
 lint: env ## Check style, import layers and spelling

@@ -22,6 +22,7 @@ __all__ = [
     "LATEST",
     "LOOK_UPS",
     "PIPELINES",
+    "REPLICAS",
     "section_table",
     "table",
     "write",
@@ -34,6 +35,7 @@ DEFAULTS: Final = "With Spark's default settings"
 GROUPS: Final = "Consumer groups"
 LATEST: Final = "The newest row of each key"
 LOOK_UPS: Final = "Look-ups"
+REPLICAS: Final = "Replicas"
 PIPELINES: Final = "Pipelines"
 """Sections of the page that other benchmarks write."""
 
@@ -104,7 +106,7 @@ def write(
     if _plot_ratios(directory / _RATIOS, measured):
         plots.insert(0, _RATIOS)
     path = directory / "benchmarks.md"
-    kept = (DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES)
+    kept = (DEFAULTS, CLIENTS, COMPACTION, GROUPS, LATEST, LOOK_UPS, PIPELINES, REPLICAS)
     others = "".join(_section_of(path, title) for title in kept)
     path.write_text(_page(measured, facts, summary, plots) + others, encoding="utf-8")
 
