@@ -15,6 +15,7 @@ import os
 import stat
 import struct
 import sys
+import threading
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from uuid import UUID
@@ -691,6 +692,30 @@ def _free_cached_properties() -> None:
                         found.lock = contextlib.nullcontext()  # type: ignore[attr-defined]
 
 
+def _diverted(original: Callable[..., Any], simulation: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any, **named: Any) -> Any:
+        if arguments and _is_simulated(arguments[0]):
+            return simulation(*arguments, **named)
+        return original(*arguments, **named)
+
+    return call
+
+
+def _answered(
+    original: Callable[..., Any],
+    simulation: Callable[..., Any],
+    scheduler: Scheduler,
+    has_ended: threading.Event,
+) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        if scheduler.is_known():
+            return simulation(*arguments)
+        has_ended.wait()  # such as a member's thread that an earlier test left
+        return original(*arguments)
+
+    return call
+
+
 @contextlib.contextmanager
 def installed(machine: Machine) -> Iterator[Machine]:
     """Let files below :data:`ROOT`, and all that ``system`` asks, be the machine's."""
@@ -703,14 +728,7 @@ def installed(machine: Machine) -> Iterator[Machine]:
             setattr(module, name, replacement)
 
         def divert(module: object, name: str, simulation: Callable[..., Any]) -> None:
-            original = getattr(module, name)
-
-            def call(*arguments: Any, **named: Any) -> Any:
-                if arguments and _is_simulated(arguments[0]):
-                    return simulation(*arguments, **named)
-                return original(*arguments, **named)
-
-            patch(module, name, call)
+            patch(module, name, _diverted(getattr(module, name), simulation))
 
         for name in _CALLS:
             divert(os, name, getattr(machine, name))
@@ -721,22 +739,28 @@ def installed(machine: Machine) -> Iterator[Machine]:
         divert(os, "utime", machine.utime)
         divert(fcntl, "lockf", machine.lockf)
         divert(fcntl, "fcntl", machine.fcntl)
-        patch(system, "time_ns", machine.time_ns)
-        patch(system, "monotonic", lambda: scheduler.now / 1e9)
-        patch(system, "sleep", scheduler.sleep)
-        patch(system, "process_id", lambda: scheduler.running.process.number)
-        patch(system, "host_name", lambda: "host")
-        patch(system, "boot_id", lambda: f"boot {machine.losses_of_power}")
+        has_ended = threading.Event()
+        undo.callback(has_ended.set)
+
+        def answer(name: str, simulation: Callable[..., Any]) -> None:
+            patch(system, name, _answered(getattr(system, name), simulation, scheduler, has_ended))
+
+        answer("time_ns", machine.time_ns)
+        answer("monotonic", lambda: scheduler.now / 1e9)
+        answer("sleep", scheduler.sleep)
+        answer("process_id", lambda: scheduler.running.process.number)
+        answer("host_name", lambda: "host")
+        answer("boot_id", lambda: f"boot {machine.losses_of_power}")
         kind = "nfs4" if machine.is_shared else "ext4"
-        patch(system, "mounts", lambda: f"1 0 0:1 / / rw - {kind} disk rw\n")
+        answer("mounts", lambda: f"1 0 0:1 / / rw - {kind} disk rw\n")
         # What asks a second process is none of these processes.
         patch(file_systems, "_check_locks", lambda _: None)
         if machine.has_posix_locks:
             patch(locks, "_OFD_SETLK", None)
-        patch(system, "random_id", machine.random_id)
-        patch(system, "lock", lambda: Lock(scheduler))
-        patch(system, "start_thread", scheduler.start_thread)
-        patch(system, "pool", lambda *_: Pool(scheduler))
+        answer("random_id", machine.random_id)
+        answer("lock", lambda: Lock(scheduler))
+        answer("start_thread", scheduler.start_thread)
+        answer("pool", lambda *_: Pool(scheduler))
         patch(system, "memory", {})
         one = dataclasses.replace(group_commits.OFFSETS_POLICY, partitions=1)
         patch(group_commits, "OFFSETS_POLICY", one)

@@ -119,6 +119,7 @@ class Scheduler:
         self._strands: list[Strand] = []
         self._processes = 0
         self._is_calm = False
+        self._threads = {_thread.get_ident()}
         self._main = _thread.allocate_lock()
         self._main.acquire()
 
@@ -143,6 +144,10 @@ class Scheduler:
         if self.fault is not None:
             raise self.fault
 
+    def is_known(self) -> bool:
+        """Return whether the calling thread is a strand, or the one that runs them all."""
+        return _thread.get_ident() in self._threads
+
     def start_thread(self, action: Callable[..., object], arguments: tuple[Any, ...]) -> int:
         """Start a strand of the running process."""
         self.step("thread")
@@ -154,6 +159,7 @@ class Scheduler:
         self._strands.append(strand)
 
         def run() -> None:
+            self._threads.add(_thread.get_ident())
             strand.gate.acquire()
             try:
                 action()
@@ -162,6 +168,7 @@ class Scheduler:
             except BaseException as error:  # noqa: BLE001 - told by the one who runs all
                 self.fault = self.fault or error
             strand.has_ended = True
+            self._threads.discard(_thread.get_ident())
             self._strands.remove(strand)
             strand.process.strands.remove(strand)
             if self._strands:

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,15 +16,17 @@ from tests.simulation import archivists, brokers, topic_owners
 from tests.simulation.actors import ACTORS
 from tests.simulation.auditor import Acceptance, Audit, History, Moved, Read, Write
 from tests.simulation.images import Images
+from tests.simulation.machine import Machine, installed
 from tests.simulation.moves import Move
 from tests.simulation.mutations import MUTATIONS, find, mutated
 from tests.simulation.patches import Instead, applied
 from tests.simulation.power import Node
 from tests.simulation.scene import OTHER, TOPIC, Scene
-from tests.simulation.scheduler import Rates
+from tests.simulation.scheduler import Rates, Scheduler
 from tests.simulation.simulation import _COPYING, Plan, _expected, draw, run, shrink
 from tests.simulation.taken_out import is_missed
 
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over
 from kafkalog.streaming.operate.topics import delete
@@ -55,6 +58,25 @@ def test_the_same_seed_and_the_same_decisions_give_the_same_history() -> None:
     assert run(draw("again/1")).digest == first.digest
     again = run(replace(first.plan, script=first.decisions))
     assert (again.digest, again.decisions) == (first.digest, first.decisions)
+
+
+def test_a_thread_that_an_earlier_test_left_waits_until_the_simulation_has_ended() -> None:
+    begun, given = threading.Event(), []
+
+    def left() -> None:
+        begun.set()
+        given.append(system.monotonic())
+
+    scheduler = Scheduler("left", Rates(0), [], start_ns=0)
+    with installed(Machine(scheduler)):
+        thread = threading.Thread(target=left)
+        thread.start()
+        begun.wait()
+        scheduler.run({"actor": lambda: scheduler.sleep(1)})
+        thread.join(0.05)
+        assert not given
+    thread.join()
+    assert given[0] != scheduler.now / 1e9
 
 
 def test_a_history_has_at_least_twenty_operations() -> None:
