@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
@@ -53,7 +54,10 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
     watch = ends_of(paths, None)
     ends = watch.look().offsets
     there = partitions_of(paths, None)
-    groups = _groups(watch, {key: end for key, end in ends.items() if key in there}, there)
+    # A broker's groups may be in a directory that was not named; the sink knows all of its own.
+    is_ours = load_committed(log_dirs.paths).state is not None
+    known = {key: end for key, end in ends.items() if key in there}
+    groups = _groups(watch, known, there, is_ours=is_ours)
     for name in names:
         if name not in groups:
             raise UnknownTopicOrPartitionError(
@@ -69,10 +73,14 @@ def list_groups(paths: Sequence[str], names: Sequence[str] = ()) -> list[Row]:
 
 
 def _groups(
-    watch: EndsWatch, ends: PartitionOffsets, there: Mapping[TopicPartition, object]
+    watch: EndsWatch,
+    ends: PartitionOffsets,
+    there: Mapping[TopicPartition, object],
+    *,
+    is_ours: bool,
 ) -> dict[str, KnownGroup]:
     known = {key: end for key, end in ends.items() if key.topic == OFFSETS_TOPIC}
-    if there and not known:
+    if there and not known and not is_ours:
         _LOGGER.warning("there is no topic %s here, which has the positions", OFFSETS_TOPIC)
     groups: dict[str, KnownGroup] = {}
     for key, end in known.items():
