@@ -21,7 +21,8 @@ from kafkalog.streaming.operate.reassign import rest
 from kafkalog.streaming.store.directory_moves import MovedFolder, put_in_place
 from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.replicas.catching_up import Room, catch_up
+from kafkalog.streaming.store.replicas.catching_up import catch_up
+from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 

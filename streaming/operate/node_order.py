@@ -18,7 +18,7 @@ from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
 from kafkalog.streaming.operate.replica_check import differences
 from kafkalog.streaming.operate.replicas import log_end_of, replicas_of
-from kafkalog.streaming.store.replicas.catching_up import Room
+from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.deciding import prepared_state
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, bring_in_sync

@@ -43,7 +43,8 @@ from kafkalog.streaming.store.deleted import without_deleted
 from kafkalog.streaming.store.guard import handover_is_over, is_being_handed_over
 from kafkalog.streaming.store.log_set import LogSet
 from kafkalog.streaming.store.nodes import Node
-from kafkalog.streaming.store.replicas.catching_up import Room, catch_up
+from kafkalog.streaming.store.replicas.catching_up import catch_up
+from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES
 
 if TYPE_CHECKING:

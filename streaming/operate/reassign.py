@@ -24,7 +24,7 @@ from kafkalog.streaming.operate.replica_upkeep import progress_of
 from kafkalog.streaming.operate.replicas import replicas_of
 from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.replicas.catching_up import Room
+from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.election import changed_topics, led
 from kafkalog.streaming.store.replicas.in_sync import COPIED_BYTES, lagging_replicas
 from kafkalog.streaming.store.replicas.open_nodes import NodesSession, look_at_nodes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.log.log_dir import partitions_by_node
-from kafkalog.streaming.store.replicas.catching_up import copy_cleaner_offset
+from kafkalog.streaming.store.replicas.copying import copy_cleaner_offset
 from kafkalog.streaming.store.replicas.rewriting import distrust, end_rewriting, marked
 from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
 

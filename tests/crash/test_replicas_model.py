@@ -22,7 +22,7 @@ from tests.support.replica_model import (
 
 from kafkalog.checkpoints import replica_state, voters
 from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
-from kafkalog.streaming.store.replicas import catching_up, deciding, several_nodes
+from kafkalog.streaming.store.replicas import copying, deciding, several_nodes
 from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def without_verification(patch: pytest.MonkeyPatch) -> None:
 
 def without_comparison(patch: pytest.MonkeyPatch) -> None:
     """Take bytes of a node that comes back for those of its leader."""
-    patch.setattr(catching_up, "equal_bytes", lambda *arguments: arguments[-1])
+    patch.setattr(copying, "equal_bytes", lambda *arguments: arguments[-1])
 
 
 MISTAKES: Final[dict[str, tuple[Any, Callable[[], Fault]]]] = {

@@ -15,19 +15,61 @@ _COMPACT: Final = "unit/operate/test_compact_replicas.py::"
 _MOVES: Final = "unit/operate/test_reassign.py::"
 _BACK: Final = "unit/store/replicas/test_nodes_that_come_back.py::"
 _SHORTENED: Final = "unit/operate/test_retain_replicas.py::"
+_CATCHING_UP: Final = "unit/store/replicas/test_catching_up.py::"
+_CUT_OFF: Final = "unit/store/replicas/test_cut_off_commits.py::"
 _FOLDERS: Final = "unit/operate/test_move_folders.py::"
 _VOTERS: Final = "unit/operate/test_voters.py::"
 
 GUARDS: Final = {
     "a replica that has caught up is not synced": Mutation(
         "after a loss of power a replica in sync lacks records",
-        {"store.replicas.catching_up._copy_log": Instead("sync(writing)")},
+        {"store.replicas.copying.Copying.copy_log": Instead("sync(writing)")},
         test=f"{_SURVIVES}test_a_replica_that_has_caught_up_is_on_the_disk_before_it_counts",
     ),
     "names of a replica that has caught up are not synced": Mutation(
         "after a loss of power a replica in sync lacks segments",
-        {"store.replicas.catching_up._copy_rest": Instead("fsync_directory(target)")},
+        {"store.replicas.copying.Copying.copy_rest": Instead("fsync_directory(self.target)")},
         test=f"{_SURVIVES}test_a_replica_that_has_caught_up_is_on_the_disk_before_it_counts",
+    ),
+    "what a replica gets may lie in two places": Mutation(
+        "a replica in sync has a hole, after its directory was away for milliseconds",
+        {"store.replicas.copying.Copying.check_place": Instead("self.seen.check()")},
+        test=f"{_CATCHING_UP}test_a_directory_that_was_away_amid_it_is_noticed",
+    ),
+    "what was to go from a replica may still be there": Mutation(
+        "a replica in sync has another topic's id, or segments of no commit",
+        {
+            "store.replicas.copying.Copying.check_place": Instead(
+                "list_base_offsets(self.target) != bases or own_topic_id(self.target) != topic_id",
+                "False",
+            )
+        },
+        test=f"{_CATCHING_UP}test_what_was_to_go_from_a_directory_that_was_away_then_is_noticed",
+    ),
+    "what a replica has got so far may lie in two places": Mutation(
+        "a hole below its recovery point is never compared again",
+        {"store.replicas.catching_up._note_progress": Instead("copying.seen.check()")},
+        test=f"{_CATCHING_UP}test_no_progress_is_noted_of_what_lies_elsewhere",
+    ),
+    "of too few nodes one that is out already says nothing": Mutation(
+        "one node of three decides by itself",
+        {
+            "store.replicas.several_nodes.SeveralNodes.fail": Instead(
+                "self.check_majority()", "node in self.failed or self.check_majority()"
+            ),
+            "store.replicas.open_nodes.NodesSession.verify": Instead("nodes.check_majority()"),
+        },
+        test=f"{_CUT_OFF}test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_first",
+    ),
+    "locks hold though too few nodes are left": Mutation(
+        "one node of three decides by itself, where an error was passed over",
+        {"store.replicas.open_nodes.NodesSession.verify": Instead("nodes.check_majority()")},
+        test=f"{_CUT_OFF}test_who_asks_for_the_locks_learns_that_too_few_nodes_are_left",
+    ),
+    "too few nodes publish": Mutation(
+        "one node of three decides by itself, where an error was passed over",
+        {"store.replicas.several_nodes.SeveralNodes.publish": Instead("self.check_majority()")},
+        test=f"{_CUT_OFF}test_too_few_nodes_publish_nothing",
     ),
     "a commit that was published before a node stalled is made again": Mutation(
         "rows of a write without an id are there twice",
@@ -70,7 +112,7 @@ GUARDS: Final = {
     "what is damaged is copied": Mutation(
         "records are damaged on all nodes that were right on one",
         {
-            "store.replicas.catching_up._check_sound": Instead(
+            "store.replicas.copying._check_sound": Instead(
                 "end.problem is not None and end.next_offset < log_end", "False"
             )
         },
@@ -140,7 +182,7 @@ GUARDS: Final = {
     ),
     "a part of a replica that is equal is not synced": Mutation(
         "after a loss of power what a replica lacks counts as equal",
-        {"store.replicas.catching_up._copy_small": Instead("fsync=durable", "fsync=False")},
+        {"store.replicas.copying.Copying.copy_small": Instead("fsync=durable", "fsync=False")},
         test=f"{_SURVIVES}test_what_a_replica_was_compared_up_to_is_on_its_disk",
     ),
     "a copy of several nodes is not synced": Mutation(

@@ -24,6 +24,7 @@ READERS: Final = {
     "streaming/store/log_starts.py": "moves log starts up in them",
     "streaming/store/recovery_points.py": "makes durable what lies below a new recovery point",
     "streaming/store/replicas/catching_up.py": "what of a replica was made durable",
+    "streaming/store/replicas/copying.py": "how far a log is compacted",
     "streaming/store/stale_lines.py": "takes lines away",
     "streaming/store/unsynced.py": "asks what was compacted, and for no ends",
     "streaming/operate/cleaning.py": "how far a log is compacted",

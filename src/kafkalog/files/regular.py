@@ -31,6 +31,7 @@ __all__ = [
     "naming",
     "open_regular",
     "read_regular",
+    "read_whole",
     "replace_end",
     "sync",
     "write_all",
@@ -102,16 +103,25 @@ def read_regular(path: Path, *, limit: int) -> bytes:
 def _read_small(path: Path, limit: int) -> bytes:
     descriptor = open_regular(path)
     try:
-        size = os.fstat(descriptor).st_size
-        if size > limit:
-            raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
-        parts = []
-        with naming(descriptor):
-            while part := os.read(descriptor, 1 << 20):
-                parts.append(part)
-        return b"".join(parts)
+        return read_whole(descriptor, path, limit=limit)
     finally:
         os.close(descriptor)
+
+
+def read_whole(descriptor: int, path: Path, *, limit: int) -> bytes:
+    """Read a small file that was just opened under this path.
+
+    Raises:
+        LogDirectoryError: it is not readable, or longer than ``limit`` bytes.
+    """
+    size = os.fstat(descriptor).st_size
+    if size > limit:
+        raise LogDirectoryError(f"{path}: has {size} bytes, expected at most {limit}")
+    parts = []
+    with naming(descriptor):
+        while part := os.read(descriptor, 1 << 20):
+            parts.append(part)
+    return b"".join(parts)
 
 
 def create_exclusive(path: Path) -> int:

@@ -16,7 +16,7 @@ from kafkalog.files.shield import check_interrupt
 from kafkalog.streaming.log.files import CLEANED, LOG, file_name
 from kafkalog.streaming.log.segment_files import CLEANED_KINDS, list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap, replace_segments
-from kafkalog.streaming.store.replicas.catching_up import copy_bytes, equal_bytes, of_leader
+from kafkalog.streaming.store.replicas.copying import copy_bytes, equal_bytes, of_leader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

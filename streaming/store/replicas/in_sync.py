@@ -10,7 +10,8 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.log_starts import raise_log_start
-from kafkalog.streaming.store.replicas.catching_up import LeaderUnreadableError, Room, catch_up
+from kafkalog.streaming.store.replicas.catching_up import catch_up
+from kafkalog.streaming.store.replicas.copying import LeaderUnreadableError, Room
 from kafkalog.streaming.store.replicas.election import joined, moved, shrunk
 from kafkalog.streaming.store.replicas.rewriting import end_rewriting
 

@@ -24,7 +24,7 @@ from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.streaming.store.dead_segments import remove_dead
 from kafkalog.streaming.store.locks import DirectoryLocks, check_unused
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.replicas.catching_up import Room
+from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.deciding import decide, own_states
 from kafkalog.streaming.store.replicas.election import preferred
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, COPIED_BYTES, bring_in_sync
@@ -207,13 +207,18 @@ class NodesSession(Closing):
         self._lock(node, folders, self._policy.wait_ms)
 
     def verify(self, nodes: SeveralNodes) -> None:
-        """See that the locks of a majority hold; a node whose locks are lost is out."""
+        """See that the locks of a majority hold; a node whose locks are lost is out.
+
+        Raises:
+            NotEnoughReplicasError: fewer than a majority are left.
+        """
         for node in nodes.live:
             try:
                 with at(self._locks[node].given[0]):
                     self._locks[node].verify()
             except (LogDirectoryError, OSError) as error:
                 nodes.fail(node, error)
+        nodes.check_majority()
 
 
 @contextmanager

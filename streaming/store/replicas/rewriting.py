@@ -27,7 +27,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.swap import finish_swap
-from kafkalog.streaming.store.replicas.catching_up import LeaderUnreadableError
+from kafkalog.streaming.store.replicas.copying import LeaderUnreadableError
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.equal_segments import make_equal
 

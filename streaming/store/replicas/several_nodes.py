@@ -141,12 +141,12 @@ class SeveralNodes(Node):
         """Take a node out, for what happened on it.
 
         Raises:
-            NotEnoughReplicasError: fewer than a majority are left.
+            NotEnoughReplicasError: fewer than a majority are left, now or before.
         """
-        if node in self.failed:
-            return
-        self.failed[node] = str(error)
-        _LOGGER.warning("node %d is out of sync from now on: %s", node, error)
+        if node not in self.failed:
+            self.failed[node] = str(error)
+            _LOGGER.warning("node %d is out of sync from now on: %s", node, error)
+        # Another thread may have been told so, and its error may not be the one that is raised.
         self.check_majority()
 
     def check_majority(self) -> None:
@@ -207,6 +207,7 @@ class SeveralNodes(Node):
         try:
             prepared = [node for node in self.live if self._prepare(node, state)]
             check()
+            self.check_majority()
             failed = self._decide(state, [node for node in prepared if node in self.live])
         except BaseException as error:
             remembered(Controller).begin()

@@ -16,7 +16,7 @@ from kafkalog.streaming.operate import reassign as module
 from kafkalog.streaming.operate.move_plan import Move
 from kafkalog.streaming.operate.reassign import reassign
 from kafkalog.streaming.operate.replica_upkeep import catch_up_replicas
-from kafkalog.streaming.store.replicas import catching_up, in_sync
+from kafkalog.streaming.store.replicas import copying, in_sync
 
 TOPIC = {"replication.factor": "2", "segment.bytes": "200"}
 ROWS = [f"{n:050d}" for n in range(12)]
@@ -37,7 +37,7 @@ def nodes(tmp_path: Path) -> list[Path]:
 def test_a_full_disk_ends_it_and_a_later_call_continues(
     nodes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write, tried = catching_up.write_all, []
+    write, tried = copying.write_all, []
 
     def on_a_full_disk(file: int, data: Any, position: int) -> None:
         if Path(f"/proc/self/fd/{file}").readlink().is_relative_to(nodes[2]):
@@ -46,7 +46,7 @@ def test_a_full_disk_ends_it_and_a_later_call_continues(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(file, data, position)
 
-    monkeypatch.setattr(catching_up, "write_all", on_a_full_disk)
+    monkeypatch.setattr(copying, "write_all", on_a_full_disk)
     (moving,) = reassign([path_of(nodes)], MOVE)
     assert not moving.is_done
     assert tried

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,11 @@ from kafkalog.checkpoints.broker import (
     write_offset_checkpoint,
 )
 from kafkalog.errors import LogDirectoryError
+from kafkalog.files.regular import sync
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.store.replicas import catching_up
-from kafkalog.streaming.store.replicas.catching_up import (
-    LeaderUnreadableError,
-    Room,
-    catch_up,
-)
+from kafkalog.streaming.store.replicas import catching_up, copying
+from kafkalog.streaming.store.replicas.catching_up import catch_up
+from kafkalog.streaming.store.replicas.copying import LeaderUnreadableError, Room
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +115,7 @@ def test_a_sealed_segment_that_differs_is_made_anew(source: Path, target: Path) 
 
 def test_what_differs_is_cut(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     followed(source, target)
-    monkeypatch.setattr(catching_up, "_PIECE_BYTES", 64)
+    monkeypatch.setattr(copying, "_PIECE_BYTES", 64)
     changed = last_log(target)
     data = bytearray(changed.read_bytes())
     data[-1] ^= 1
@@ -198,4 +197,94 @@ def test_an_index_of_the_leader_that_cannot_be_used_is_in_nobodys_way(
     while not followed(source, target, 90):  # a step ends within a batch
         steps += 1
     assert steps > 2
+    assert contents(target) == contents(source)
+
+
+def away_until_the_first_log_is_synced(
+    folder: Path, image: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put an image in a log directory's place; the directory is back amid what follows."""
+    aside = folder.with_name("aside")
+    folder.rename(aside)
+    image.rename(folder)
+
+    def sync_and_bring_back(descriptor: int) -> None:
+        sync(descriptor)
+        if aside.exists():
+            folder.rename(image)
+            aside.rename(folder)
+
+    monkeypatch.setattr(copying, "sync", sync_and_bring_back)
+
+
+@pytest.mark.parametrize("which", ["the replica's", "the leader's"])
+def test_a_directory_that_was_away_amid_it_is_noticed(
+    source: Path, target: Path, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = tmp_path / "image"
+    if which == "the leader's":
+        shutil.copytree(source.parent, image)
+        os.truncate(min((image / source.name).glob("*.log")), 0)
+        away_until_the_first_log_is_synced(source.parent, image, monkeypatch)
+    else:
+        followed(source, target)
+        os.truncate(min(target.glob("*.log")), 10)
+        image.mkdir()
+        away_until_the_first_log_is_synced(target.parent, image, monkeypatch)
+    with pytest.raises(LogDirectoryError, match="another file than a moment ago"):
+        followed(source, target)
+    assert followed(source, target)
+    assert contents(target) == contents(source)
+
+
+def test_no_progress_is_noted_of_what_lies_elsewhere(
+    source: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = min(source.glob("*.log")).stat().st_size
+    target.mkdir()
+    (tmp_path / "image").mkdir()
+    away_until_the_first_log_is_synced(target.parent, tmp_path / "image", monkeypatch)
+    with pytest.raises(LogDirectoryError, match="another file than a moment ago"):
+        followed(source, target, size + 1)
+    assert read_offset_checkpoint(target.parent, RECOVERY_POINT) == {}
+
+
+def test_files_of_another_topic_that_are_back_amid_it_are_noticed(
+    source: Path, target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append([target.parent], 0, ["other"] * 50, numPartitions="1")
+    (tmp_path / "image").mkdir()
+    away_until_the_first_log_is_synced(target.parent, tmp_path / "image", monkeypatch)
+    with pytest.raises(LogDirectoryError, match="another file than a moment ago"):
+        followed(source, target)
+    assert followed(source, target)
+    assert contents(target) == contents(source)
+
+
+@pytest.mark.parametrize("step", ["_make", "_drop_others"])
+def test_what_was_to_go_from_a_directory_that_was_away_then_is_noticed(
+    source: Path, target: Path, tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if step == "_make":
+        append([target.parent], 0, ["other"] * 50, numPartitions="1")
+        for log in target.glob("0*"):
+            log.unlink()
+    else:
+        followed(source, target)
+        (target / f"{END + 7:020}.log").write_bytes(b"of a commit that was cut off")
+    aside, original = tmp_path / "aside", getattr(catching_up, step)
+
+    def while_away(*arguments: object) -> object:
+        target.parent.rename(aside)
+        target.mkdir(parents=True)
+        done = original(*arguments)
+        shutil.rmtree(target.parent)
+        aside.rename(target.parent)
+        return done
+
+    with monkeypatch.context() as within:
+        within.setattr(catching_up, step, while_away)
+        with pytest.raises(LogDirectoryError, match="another file than a moment ago"):
+            followed(source, target)
+    assert followed(source, target)
     assert contents(target) == contents(source)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,22 +18,29 @@ from tests.support.replicated import (
 )
 from tests.support.sinking import Writer, rows
 
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import CommitError
+from kafkalog.errors import CommitError, NotEnoughReplicasError
 from kafkalog.streaming.commit import applying
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.operate.reassign import known_state
 from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.store import take_back
+from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.replicas import open_nodes
 from kafkalog.streaming.store.replicas.open_nodes import NodesSession
 from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
+from kafkalog.streaming.store.session import opened_set
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from kafkalog.checkpoints.intent import IntendedPartition
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
+    from kafkalog.streaming.store.log_set import LogSet
 
 
 @pytest.fixture
@@ -74,6 +82,56 @@ def cut_off(writer: Writer, patch: pytest.MonkeyPatch) -> list[StagedRun]:
         with pytest.raises(CommitError, match="cut off"):
             writer.commit(0, runs)
     return runs
+
+
+def test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_first(
+    nodes: list[Path], writer: Writer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut_off(writer, monkeypatch)
+    before = []
+    away = [node.with_suffix(".away") for node in nodes]
+    nodes[2].rename(away[2])
+    original = take_back._take_back_partition
+
+    def vanishes(log_set: LogSet, each: IntendedPartition, **named: bool) -> None:
+        if log_set.node.node_of(each.member_id) == 1:
+            before.append((nodes[0] / STATE_FILE).read_bytes())
+            nodes[1].rename(away[1])
+            with suppress(NotEnoughReplicasError):
+                log_set.check_current()  # as another thread does, whose error is not raised
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(nodes[1]))
+        original(log_set, each, **named)
+
+    monkeypatch.setattr(take_back, "_take_back_partition", vanishes)
+    with pytest.raises(NotEnoughReplicasError, match="1 of 3 nodes are left"):
+        append(nodes, 1, ["by one node"])
+    monkeypatch.undo()
+    assert [(nodes[0] / STATE_FILE).read_bytes()] == before
+    for node in (1, 2):
+        away[node].rename(nodes[node])
+    check_whole(nodes)
+
+
+@pytest.fixture
+def opened(nodes: list[Path]) -> Iterator[LogSet]:
+    """Give a set whose nodes 0 and 1 are out, though nobody was told."""
+    with opened_set(nodes, SetPolicy(), holder="a test", knows_nodes=True) as log_set:
+        assert isinstance(log_set.node, SeveralNodes)
+        log_set.node.failed.update({0: "gone", 1: "gone"})
+        yield log_set
+
+
+def test_who_asks_for_the_locks_learns_that_too_few_nodes_are_left(opened: LogSet) -> None:
+    with pytest.raises(NotEnoughReplicasError, match="1 of 3 nodes are left"):
+        opened.check_current()
+
+
+def test_too_few_nodes_publish_nothing(opened: LogSet, nodes: list[Path]) -> None:
+    assert isinstance(opened.node, SeveralNodes)
+    before = (nodes[2] / STATE_FILE).read_bytes()
+    with pytest.raises(CommitError, match="1 of 3 nodes are left"):
+        opened.node.publish(opened.state.following(), lambda: None)
+    assert (nodes[2] / STATE_FILE).read_bytes() == before
 
 
 def test_what_a_node_needs_is_not_dropped_though_it_comes_back_meanwhile(

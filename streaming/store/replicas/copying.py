@@ -1,0 +1,288 @@
+"""Copy what a replica lacks from its leader's log, and compare what it has."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    LEADER_EPOCHS,
+    read_offset_checkpoint,
+    read_topic_id,
+    write_offset_checkpoint,
+)
+from kafkalog.errors import (
+    CheckpointError,
+    CorruptIndexError,
+    CorruptRecordError,
+    KafkaLogError,
+)
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.local_file import read_at
+from kafkalog.files.regular import create_exclusive, fsync_directory, open_regular, sync, write_all
+from kafkalog.files.stalling import at
+from kafkalog.streaming.log.append.recovery import remove_segment
+from kafkalog.streaming.log.files import (
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+)
+from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.store.replicas.seen_files import SeenFiles, was_away
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from kafkalog.model import TopicPartition
+
+__all__ = [
+    "Copying",
+    "LeaderUnreadableError",
+    "Room",
+    "copy_bytes",
+    "copy_cleaner_offset",
+    "equal_bytes",
+    "of_leader",
+    "own_topic_id",
+]
+
+_PIECE_BYTES: Final = 1 << 20
+_LARGEST_SMALL_FILE: Final = 1 << 30
+_BESIDE: Final = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
+_TORN: Final = "torn"
+"""In place of the topic id that a file should have and has not."""
+
+
+class LeaderUnreadableError(KafkaLogError):
+    """The log that is copied cannot be read: it is not the replica's fault."""
+
+
+class Room:
+    """How many bytes may still be copied, and as many compared.
+
+    A segment that is begun is compared whole, and copied as far as there is room.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+        self._to_compare = size
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no other segment is begun."""
+        return self.left <= 0 or self._to_compare <= 0
+
+    def take(self, size: int) -> int:
+        """Return how many of ``size`` bytes may be copied, which are taken."""
+        taken = min(size, self.left)
+        self.left -= taken
+        return taken
+
+    def compare(self, size: int) -> None:
+        """Take note of ``size`` bytes that were compared."""
+        self._to_compare -= size
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Files of the leader's log in ``source``, which ends at ``log_end``, and of a replica's."""
+
+    source: Path
+    target: Path
+    log_end: int
+    room: Room
+    seen: SeenFiles = field(default_factory=SeenFiles)
+
+    def copy_log(self, base: int, *, trusted: bool, sealed: bool) -> bool:
+        """Let a segment's log be equal as far as there is room; returns whether all of it is.
+
+        One that the replica has ``sealed`` is not cut but recreated: somebody may read it.
+        """
+        name = file_name(base, LOG)
+        with of_leader(self.source):
+            reading = open_regular(self.source / name)
+        try:
+            size = os.fstat(reading).st_size
+            self.seen.note(self.source / name, reading)
+            writing = _opened_or_made(self.target / name)
+            try:
+                found = os.fstat(writing).st_size
+                self.seen.note(self.target / name, writing)
+                if trusted and found == size:
+                    return True
+                equal = equal_bytes(self.source, reading, writing, min(found, size))
+                self.room.compare(equal)
+                if equal < size:
+                    _check_sound(self.source, base, equal, self.log_end)
+                if found > equal and sealed:
+                    os.close(writing)
+                    writing = -1
+                    remove_segment(self.target, base)
+                    writing, found, equal = create_exclusive(self.target / name), 0, 0
+                    self.seen.note(self.target / name, writing)
+                if found > equal:
+                    os.ftruncate(writing, equal)
+                end = equal + self.room.take(size - equal)
+                copy_bytes(self.source, reading, writing, equal, end)
+                sync(writing)
+                return end == size
+            finally:
+                if writing >= 0:
+                    os.close(writing)
+        finally:
+            os.close(reading)
+
+    def copy_beside(self, base: int, *, durable: bool) -> None:
+        """Copy a segment's indexes and snapshot."""
+        for suffix in _BESIDE:
+            self.copy_small(file_name(base, suffix), durable=durable)
+
+    def copy_small(self, name: str, *, durable: bool = False) -> None:
+        """Copy a small file; one that the leader does not have goes."""
+        own = self.target / name
+        try:
+            with of_leader(self.source):
+                data = self.seen.read(self.source / name, limit=_LARGEST_SMALL_FILE)
+        except FileNotFoundError:
+            own.unlink(missing_ok=True)
+            return
+        try:
+            if self.seen.read(own, limit=_LARGEST_SMALL_FILE) == data:
+                return
+        except FileNotFoundError:
+            pass
+        write_atomically(own, data, fsync=durable)  # the folder is synced when all is there
+        if self.seen.read(own, limit=_LARGEST_SMALL_FILE) != data:
+            raise was_away(own)
+
+    def copy_rest(self, key: TopicPartition) -> None:
+        """Let what lies beside the logs be as the leader has it, durably."""
+        for path in list(self.target.iterdir()):
+            if path.suffix in _BESIDE and not (self.source / path.name).exists():
+                path.unlink()
+        self.copy_small(LEADER_EPOCHS)
+        fsync_directory(self.target)
+        copy_cleaner_offset(self.source, self.target, key)
+
+    def check_place(self, bases: Sequence[int], topic_id: str | None) -> None:
+        """See that all that was copied lies in one place, and nothing else.
+
+        Raises:
+            LogDirectoryError: it does not.
+        """
+        self.seen.check()
+        if list_base_offsets(self.target) != bases or own_topic_id(self.target) != topic_id:
+            raise was_away(self.target / file_name(max(bases, default=0), LOG))
+
+
+def copy_cleaner_offset(source: Path, target: Path, key: TopicPartition) -> None:
+    """Durably let the log directory of a replica say how far it is clean, as its leader's does.
+
+    Raises:
+        LeaderUnreadableError: that one cannot be read.
+        OSError, CheckpointError: the checkpoint cannot be replaced.
+    """
+    with of_leader(source):
+        clean_to = read_offset_checkpoint(source.parent, CLEANER_OFFSET).get(key, 0)
+    if read_offset_checkpoint(target.parent, CLEANER_OFFSET).get(key, 0) != clean_to:
+        write_offset_checkpoint(target.parent, CLEANER_OFFSET, {key: clean_to})
+
+
+@contextmanager
+def of_leader(path: Path) -> Iterator[None]:
+    """Tell what cannot be read of a leader, in ``path``, from what cannot be done on the replica.
+
+    Raises:
+        LeaderUnreadableError: for any error but that a file is not there.
+    """
+    try:
+        with at(path):
+            yield
+    except FileNotFoundError:
+        raise
+    except (OSError, KafkaLogError) as error:
+        raise LeaderUnreadableError(f"{path} cannot be copied: {error}") from error
+
+
+def own_topic_id(target: Path) -> str | None:
+    """Return the id of the topic whose partition lies in a folder; a word if that is torn."""
+    try:
+        return read_topic_id(target)
+    except CheckpointError:
+        return _TORN  # by a loss of power
+
+
+def _opened_or_made(path: Path) -> int:
+    try:
+        return open_regular(path, os.O_RDWR)
+    except FileNotFoundError:
+        return create_exclusive(path)
+
+
+def copy_bytes(source: Path, reading: int, writing: int, start: int, end: int) -> None:
+    """Copy the bytes ``[start, end)`` of an open file of a leader, in the folder ``source``.
+
+    Raises:
+        LeaderUnreadableError: they cannot be read.
+        OSError: they cannot be written.
+    """
+    for position in range(start, end, _PIECE_BYTES):
+        with of_leader(source):
+            data = read_at(reading, position, min(_PIECE_BYTES, end - position))
+        write_all(writing, data.data, position)
+
+
+def _check_sound(source: Path, base: int, position: int, log_end: int) -> None:
+    """Refuse to copy what is damaged below ``log_end``: the replica may have it as it should be.
+
+    Checksums are compared from about ``position`` on, up to the end of the segment.
+
+    Raises:
+        CorruptRecordError: a batch is damaged.
+    """
+    with of_leader(source), LogSegment(source, base) as segment:
+        end = find_valid_end(segment, _indexed_before(segment, position))
+    if end.problem is not None and end.next_offset < log_end:
+        raise CorruptRecordError(
+            f"its leader is damaged, and is not copied: {end.problem}. Run `kafkalog recover`"
+        )
+
+
+def _indexed_before(segment: LogSegment, position: int) -> int:
+    """Return a position at which a batch begins, up to this one; a loss of power tears indexes."""
+    index = segment.offset_index()
+    if index is None:
+        return 0
+    try:
+        known = index.between(0, position + 1).tolist()
+    except CorruptIndexError:
+        return 0
+    offset, found = known[-1] if known else (0, 0)
+    return found if found and segment.begins_by(offset, found) else 0
+
+
+def equal_bytes(source: Path, one: int, other: int, size: int) -> int:
+    """Return up to which multiple of a piece, or to ``size``, two open files are equal.
+
+    ``one`` is of the leader, in the folder ``source``.
+
+    Raises:
+        LeaderUnreadableError: that one cannot be read.
+        OSError: the other one cannot be.
+    """
+    for position in range(0, size, _PIECE_BYTES):
+        length = min(_PIECE_BYTES, size - position)
+        with of_leader(source):
+            data = bytes(read_at(one, position, length))
+        if data != bytes(read_at(other, position, length)):
+            return position
+    return size
