@@ -268,7 +268,22 @@ class Audit:
             return []  # protocol.md, "Directories that are away": what the images know
         missing = [value for value in missing if not self._is_older(value)]
         missing = [value for value in missing if not self._waits(value, read)]
+        missing = [value for value in missing if not self._lies_below(value, read)]
         return [value for value in missing if not self._may_lack(value, read)]
+
+    def _lies_below(self, value: str, read: Read) -> bool:
+        """Whether a query may be past a record, which took the place of a broker's on a copy.
+
+        protocol.md, "Directories that are away": no state of ours knows what a broker has appended
+        since the copy was made, and the query has read that.
+        """
+        partition = self._writes[value].values[value]
+        if read.life is None or read.copied is None:
+            return False
+        lives = (each for each in self._history.reads if each.life == read.life)
+        rows = (row for each in lives if each.began < read.began for row in each.rows)
+        writes = (self._writes.get(other) for p, _, other in rows if p == partition)
+        return any(w and w.is_brokers and read.copied < w.acknowledged for w in writes)
 
     def _waits(self, value: str, read: Read) -> bool:
         """Whether a broker's record at the end of a log is there, and not committed again yet.
@@ -377,7 +392,8 @@ class Audit:
 
     def _whole(self, read: Read) -> None:
         for partition, first in _firsts(read).items():
-            is_older = self._are_older(partition, 0, first)
+            is_told = all((partition, each) in read.passed_over for each in range(first))
+            is_older = is_told or self._are_older(partition, 0, first)
             if first and not is_older and not self._may_start(partition, first, read):
                 self._say(f"{read.reader}: {partition} begins at {first}")
             for cut in self._history.cuts:

@@ -305,6 +305,17 @@ def test_a_reader_leaves_out_only_offsets_that_it_is_told_by_name() -> None:
         assert Audit(history).found == ([] if is_right else ["reader: offset 3 after 0 in 0"])
 
 
+def test_a_log_begins_late_for_who_is_told_by_name_what_is_gone() -> None:
+    history = History([Write({"a0": 0, "a1": 0}, 1, "ok", 2)])
+    gone = frozenset({(0, 0)})
+    history.reads = [
+        Read("reader", 3, 4, [(0, 1, "a1")], None, told_of_loss=True, passed_over=gone)
+    ]
+    assert Audit(history).found == []
+    history.reads[0].passed_over = frozenset()
+    assert "0 begins at 1" in "".join(Audit(history).found)
+
+
 def test_records_of_a_broker_on_an_older_copy_are_gone_when_the_directory_is_back() -> None:
     history = History([Write({"a0": 0}, 1, "ok", 2), Write({"b0": 0}, 3, "ok", 4)])
     history.reads = [
@@ -347,6 +358,22 @@ def test_what_a_loss_of_power_took_may_be_seen_in_a_copy_that_was_made_before(
     assert Audit(history).found == []
     history.reads[0].copied = 6
     assert "(0, 0) is c0, was a0" in "".join(Audit(history).found)
+
+
+def test_a_query_may_be_past_a_record_that_is_on_a_copy_where_a_brokers_was() -> None:
+    history = History(
+        [
+            Write({"b0": 0}, 3, "ok", 4, is_brokers=True),
+            Write({"a0": 0, "a1": 0, "a2": 1}, 6, "ok", 7),
+        ]
+    )
+    history.reads = [
+        Read("reader", 4, 5, [(0, 0, "b0")], "query"),
+        Read("reader", 8, 9, [(0, 1, "a1"), (1, 0, "a2")], "query", copied=2),
+    ]
+    assert Audit(history).found == []
+    history.reads[1].copied = 5
+    assert "sees a part of a batch: without ['a0']" in "".join(Audit(history).found)
 
 
 def test_a_copy_is_in_view_until_the_directory_is_back() -> None:
