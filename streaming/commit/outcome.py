@@ -6,7 +6,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import CommitError, KafkaLogError, LogDirectoryError
+from kafkalog.errors import (
+    CommitError,
+    KafkaLogError,
+    LogDirectoryError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.stalling import outlast
 
 if TYPE_CHECKING:
@@ -80,7 +85,7 @@ class Begun:
             return outlast(once, plan.directories, plan.policy.lag_ms)
 
         try:
-            with suppress(OSError, LogDirectoryError):
+            with suppress(OSError, LogDirectoryError, UnknownTopicOrPartitionError):
                 return go_on()
             return go_on()
         except (OSError, KafkaLogError) as error:

@@ -23,6 +23,7 @@ from kafkalog.errors import (
     CorruptRecordError,
     LogDirectoryError,
     NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
 )
 from kafkalog.model import TopicPartition, partition_directory_name
 from kafkalog.streaming.commit.agreement import agree
@@ -238,7 +239,7 @@ class Replication:
             if agree(copy.plan, append.plan):
                 return copy
             why = f"{copy.plan.directory} ends in another segment than the leader's log"
-        except OSError as error:
+        except (OSError, UnknownTopicOrPartitionError) as error:
             self._nodes.fail(node, error)
             return None
         except NotEnoughReplicasError:

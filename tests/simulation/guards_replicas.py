@@ -61,6 +61,19 @@ GUARDS: Final = {
         },
         test=f"{_CUT_OFF}test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_first",
     ),
+    "a folder that is gone ends a batch of several nodes": Mutation(
+        "nothing is written while a node goes away, though a majority is there",
+        {
+            "store.replicas.several_nodes._OutIfItFails.__init__": Instead(
+                "(OSError, UnknownTopicOrPartitionError)", "(OSError,)"
+            ),
+            "commit.outcome.Begun.until_done": Instead(
+                "LogDirectoryError, UnknownTopicOrPartitionError", "LogDirectoryError"
+            ),
+        },
+        test="unit/store/replicas/test_nodes_that_go.py::"
+        "test_a_batch_goes_on_where_a_folder_is_gone_when_it_is",
+    ),
     "locks hold though too few nodes are left": Mutation(
         "one node of three decides by itself, where an error was passed over",
         {"store.replicas.open_nodes.NodesSession.verify": Instead("nodes.check_majority()")},

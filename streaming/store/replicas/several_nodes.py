@@ -45,6 +45,7 @@ from kafkalog.errors import (
     KafkaLogError,
     LogDirectoryError,
     NotEnoughReplicasError,
+    UnknownTopicOrPartitionError,
 )
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory
@@ -308,7 +309,8 @@ class _OutIfItFails:
     def __init__(self, nodes: SeveralNodes, node: int, *others: type[KafkaLogError]) -> None:
         self._nodes = nodes
         self._node = node
-        self._kinds: tuple[type[Exception], ...] = (OSError, CheckpointError, *others)
+        gone = (OSError, UnknownTopicOrPartitionError)  # the latter of a folder that is listed
+        self._kinds: tuple[type[Exception], ...] = (*gone, CheckpointError, *others)
         self._at = nodes.at(node)
 
     def __enter__(self) -> None:

@@ -17,9 +17,12 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.voters import FoundStates
 from kafkalog.errors import CommitError, NotEnoughReplicasError, OptionError
+from kafkalog.files.system import system
+from kafkalog.streaming.log import segments
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.topics import create
 from kafkalog.streaming.store import nodes as store_nodes
+from kafkalog.streaming.store import recovery_points
 from kafkalog.streaming.store.policy import TopicPolicy
 from kafkalog.streaming.store.replicas import starting
 from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
@@ -140,6 +143,29 @@ def test_a_batch_goes_on_where_the_leaders_directory_vanishes_while_it_is_planne
     monkeypatch.setattr(LogDirs, "partition_counts", vanish)
     append(nodes, 1, ["b"])
     assert values(nodes) == ["a", "b"]
+
+
+@pytest.mark.parametrize("step", ["planned", "made durable"])
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_a_batch_goes_on_where_a_folder_is_gone_when_it_is(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch, step: str, node: int
+) -> None:
+    append(nodes, 1, ["b"], flush="os")
+    monkeypatch.setattr(system, "memory", {})  # another process has appended that
+    module = segments if step == "planned" else recovery_points
+    name = "segment_names" if step == "planned" else "list_base_offsets"
+    original = getattr(module, name)
+
+    def gone(directory: Path) -> Any:
+        if directory.parent == nodes[node] and directory.exists():
+            shutil.rmtree(directory.parent)
+        return original(directory)
+
+    with monkeypatch.context() as within:
+        within.setattr(module, name, gone)
+        append(nodes, 2, ["c"], flush="commit")
+    assert values(nodes) == ["a", "b", "c"]
+    assert not nodes[node].exists()
 
 
 def test_a_topic_has_its_id_though_a_node_vanishes_while_it_is_read(nodes: list[Path]) -> None:
