@@ -158,7 +158,7 @@ class LogSet:
             OSError: it may not survive.
             CommitError: another writer has published meanwhile.
         """
-        self.state = in_present_format(self.state, self.directories)
+        self.state = self.node.repeated(in_present_format(self.state, self.directories))
         failed = self.node.publish(self.state, self.check_current)
         if failed is not None:
             raise failed

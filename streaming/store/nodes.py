@@ -120,6 +120,10 @@ class Node:
         """
         return write_state(state, self.members, check=check)
 
+    def repeated(self, state: CommitState) -> CommitState:
+        """Return what a state that is in place is published as once more."""
+        return state
+
     def settled(self, state: CommitState) -> CommitState:
         """Return a state as it can be published: nodes that are out are not in sync."""
         return state

@@ -61,6 +61,15 @@ GUARDS: Final = {
         },
         test=f"{_CUT_OFF}test_nothing_is_published_once_a_majority_is_away_whichever_error_comes_first",
     ),
+    "a state that is made durable keeps its epoch": Mutation(
+        "an older copy of a node counts as in sync, and lacks records",
+        {
+            "store.replicas.several_nodes.SeveralNodes.repeated": Instead(
+                "state.controller_epoch + 1", "state.controller_epoch"
+            )
+        },
+        test=f"{_CUT_OFF}test_a_state_that_is_made_durable_without_a_node_counts_more_than_before",
+    ),
     "a folder that is gone ends a batch of several nodes": Mutation(
         "nothing is written while a node goes away, though a majority is there",
         {

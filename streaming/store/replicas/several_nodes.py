@@ -276,6 +276,10 @@ class SeveralNodes(Node):
         for node in self.live:
             yield Node(self.by_node[node]), self._out_if_it_fails(node)
 
+    def repeated(self, state: CommitState) -> CommitState:
+        """Return a state under the next epoch: others may lead, or be in sync, than where it is."""
+        return replace(state, controller_epoch=state.controller_epoch + 1)
+
     def settled(self, state: CommitState) -> CommitState:
         """Return a state in which the nodes that are out are not in sync."""
         return shrunk(state, self.live)

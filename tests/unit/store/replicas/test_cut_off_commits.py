@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -219,5 +220,41 @@ def test_a_state_that_is_repeated_with_other_leaders_counts_more_than_before(
         gone.rename(node)
     append(nodes, 2, ["later"])
     append(nodes, 3, ["last"])
+    check_in_sync(nodes)
+    check_equal(nodes)
+
+
+def test_a_state_that_is_made_durable_without_a_node_counts_more_than_before(
+    nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    shutil.copytree(nodes[0], tmp_path / "older")
+    with monkeypatch.context() as patch:
+        patch.setattr(Committer, "_finish", dies)
+        with pytest.raises(RuntimeError):
+            append(nodes, 1, ["more"])
+    shutil.rmtree(nodes[0])
+    (tmp_path / "older").rename(nodes[0])
+    decide = SeveralNodes._decide
+
+    def without_one(self: SeveralNodes, state: Any, prepared: list[int]) -> OSError | None:
+        return decide(self, state, [node for node in prepared if node != 1])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SeveralNodes, "_decide", without_one)
+        patch.setattr(open_nodes, "remove_moved", dies)
+        with pytest.raises(RuntimeError):  # it was published, and is made durable now
+            recover([path_of(nodes)])
+    states = [state for node in nodes if (state := load_state(node)) is not None]
+    assert len({state.rank for state in states}) == 2
+    by_rank = {state.rank: state.topics for state in states}
+    assert all(by_rank[state.rank] == state.topics for state in states)
+    gone = nodes[2].rename(nodes[2].with_suffix(".away"))
+    append(nodes, 2, ["later"])
+    gone.rename(nodes[2])
+    append(nodes, 3, ["last"])
+    assert values(nodes) == sorted(["first", "second", "more", "later", "last"])
     check_in_sync(nodes)
     check_equal(nodes)
