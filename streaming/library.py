@@ -6,6 +6,7 @@ identity is there once however often it is tried, and readers see what is commit
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -102,18 +103,30 @@ def append(
         FencedMemberError: the ``consumer`` has lost what it has read; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
-    parsed = _append_options(path, topic, options or {})
-    identity = _identity(transactional_id, version, parsed.topic)
-    return _append_of_member(data, parsed, identity, consumer)
+    with _telling(consumer):
+        parsed = _append_options(path, topic, options or {})
+        return _append_of_member(data, parsed, (transactional_id, version), consumer)
+
+
+@contextmanager
+def _telling(consumer: Consumer | None) -> Iterator[None]:
+    """Tell a member that an append with it has failed, be it interrupted at whatever call."""
+    try:
+        yield
+    except BaseException:
+        if consumer is not None:
+            consumer.note_failure()
+        raise
 
 
 def _append_of_member(
     data: Rows,
     parsed: WriteOptions,
-    identity: BatchIdentity,
+    named: tuple[str | None, int | None],
     consumer: Consumer | None,
 ) -> Outcome:
     """Append with what a member of a group has come to, if there is one."""
+    identity = _identity(*named, parsed.topic)
     if consumer is None:
         return _append(data, parsed, identity)
     if identity.writer.startswith(APP_PREFIX):

@@ -137,9 +137,11 @@ class Consumer(Closing):
         while True:
             self._take_part()
             rows = self._next_rows()
+            if rows is not None:
+                return rows  # at once: they count as returned already
             left = deadline - system.monotonic()
-            if rows is not None or left <= 0:
-                return rows
+            if left <= 0:
+                return None
             system.sleep(min(left, LOOK_S))
 
     @crosses_border
@@ -249,9 +251,7 @@ class Consumer(Closing):
     ) -> Iterator[Callable[[], tuple[Condition, Sequence[Rider]]]]:
         """Let an append publish the group's positions with its rows; for :func:`kafkalog.append`.
 
-        Gives a function that returns the condition and the riders of the commit. If the append
-        fails, the next :meth:`poll` goes back to where the group stands. To try the same append
-        again before that is safe.
+        Gives a function that returns the condition and the riders of the commit.
         """
         self._check_usable()
         if {Path(os.path.realpath(each)) for each in directories} != {*self._directories}:
@@ -267,13 +267,16 @@ class Consumer(Closing):
             moves = self._cursors.moves()
             return self._ride(moves)
 
-        try:
-            yield ride
-        except BaseException:
-            self._has_failed = True
-            raise
+        yield ride
         self._has_failed = False
         self._cursors.committed(moves)
+
+    def note_failure(self) -> None:
+        """Let the next :meth:`poll` go back to where the group stands: an append has failed.
+
+        To try the same append again before that is safe.
+        """
+        self._has_failed = True
 
     def _ride(self, moves: Mapping[TopicPartition, Move]) -> tuple[Condition, Sequence[Rider]]:
         group = self._commits.group

@@ -166,6 +166,12 @@ GUARDS: Final = {
         test="unit/consumer/test_consumer.py::"
         "test_an_append_that_failed_is_tried_again_or_its_rows_come_again",
     ),
+    "an append that failed before it began has not failed": Mutation(
+        "rows are passed over",
+        {"library._telling": Instead("consumer.note_failure()")},
+        test="unit/consumer/test_consumer.py::"
+        "test_rows_come_again_though_an_append_failed_before_it_began",
+    ),
     "a failed append may be committed without its rows": Mutation(
         "rows are passed over",
         {"consumer.consumer.Consumer.commit": Instead("if self._has_failed:", "if False:")},

@@ -190,6 +190,30 @@ def test_an_append_that_failed_is_tried_again_or_its_rows_come_again(
     assert written(folder) == list(range(40))
 
 
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("realpath", {}), ("", {"flush": "sometimes"})],
+    ids=["interrupt", "options"],
+)
+def test_rows_come_again_though_an_append_failed_before_it_began(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, str]
+) -> None:
+    def interrupted(_: object) -> str:
+        raise KeyboardInterrupt
+
+    with consumer(folder) as reader:
+        first = reader.poll(5)
+        assert first is not None
+        with monkeypatch.context() as within:
+            if name:
+                within.setattr(os.path, name, interrupted)
+            with pytest.raises((KeyboardInterrupt, OptionError)):
+                append(folder, "out", output(first), consumer=reader, options=options)
+        while (rows := reader.poll(0.3)) is not None:
+            append(folder, "out", output(rows), consumer=reader)
+    assert written(folder) == list(range(40))
+
+
 def test_a_commit_whose_end_is_not_known_is_looked_up(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
