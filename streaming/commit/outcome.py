@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import (
     CommitError,
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Begun", "Outcome"]
+
+_TRIES: Final = 3
+"""How often a batch of several nodes is begun: a mount that comes and goes may be in its way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,9 @@ class Begun:
             return outlast(once, plan.directories, plan.policy.lag_ms)
 
         try:
-            with suppress(OSError, LogDirectoryError, UnknownTopicOrPartitionError):
-                return go_on()
+            for _ in range(_TRIES - 1):
+                with suppress(OSError, LogDirectoryError, UnknownTopicOrPartitionError):
+                    return go_on()
             return go_on()
         except (OSError, KafkaLogError) as error:
             if self._stamp is None:

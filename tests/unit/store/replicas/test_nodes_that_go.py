@@ -145,6 +145,22 @@ def test_a_batch_goes_on_where_the_leaders_directory_vanishes_while_it_is_planne
     assert values(nodes) == ["a", "b"]
 
 
+def test_a_batch_goes_on_though_a_leaders_directory_comes_and_goes(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts, tries = LogDirs.partition_counts, []
+
+    def vanish(self: LogDirs) -> Any:
+        tries.append(self)
+        if len(tries) < 3:  # and it is back before anybody looks
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(nodes[0]))
+        return counts(self)
+
+    monkeypatch.setattr(LogDirs, "partition_counts", vanish)
+    append(nodes, 1, ["b"])
+    assert values(nodes) == ["a", "b"]
+
+
 @pytest.mark.parametrize("step", ["planned", "made durable"])
 @pytest.mark.parametrize("node", [0, 1, 2])
 def test_a_batch_goes_on_where_a_folder_is_gone_when_it_is(
