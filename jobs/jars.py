@@ -136,7 +136,10 @@ def java() -> str:
     found = shutil.which("java", path=f"{home}/bin") if home else shutil.which("java")
     if found is None:
         where = f"JAVA_HOME is {home}, and holds no bin/java" if home else "none is on the PATH"
-        raise JarError(f"Java 17 is needed, and {where}: `make env` installs one or says how")
+        raise JarError(
+            f"Java 17 is needed, and {where}: install one, or let JAVA_HOME lead to it (in a "
+            "checkout, `make env` does so)"
+        )
     return found
 
 
@@ -196,8 +199,11 @@ def _failure(jar_set: JarSet, output: str) -> str:
     marks = ("UNRESOLVED", "FAILED", "ERRORS", "not found", "Exception", "SERVER ERROR")
     lines = [line.strip() for line in output.splitlines() if any(m in line for m in marks)]
     wanted = ", ".join(":".join(coordinate[:3]) for coordinate in jar_set.coordinates)
-    told = "\n  ".join(lines[:20] or output.splitlines()[-20:])
-    return f"could not fetch the jars {jar_set.name!r} ({wanted}) from Maven Central:\n  {told}"
+    told = lines[:20] or output.splitlines()[-20:]
+    return "\n  ".join(["Ivy says:", *told]) + (
+        f"\nthe jars {jar_set.name!r} ({wanted}) could not be fetched from Maven Central: let this "
+        f"machine reach it, or copy {cache_directory() / 'jars'} from one that does"
+    )
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 import typer
 
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
+from kafkalog.jobs.jars import JarError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,6 +95,9 @@ def sentence_in(error: Exception) -> str | None:
     if isinstance(error, KafkaLogError):
         return str(error)
     text = str(error)
+    missing = _missing(error, text)
+    if missing is not None:
+        return missing
     ours = _OURS.findall(text)
     if ours:
         return str(ours[-1])
@@ -101,6 +105,17 @@ def sentence_in(error: Exception) -> str | None:
         return text.strip().partition("\n")[0]
     told = _SPARKS.search(text)
     return told and told[1]
+
+
+def _missing(error: Exception, text: str) -> str | None:
+    """Return what a pipeline needs and has not: Spark, Java, or jars."""
+    if isinstance(error, JarError):
+        return text.rpartition("\n")[2]
+    if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":
+        return "this needs Spark: pip install pyspark==4.2.0"
+    if "[JAVA_GATEWAY_EXITED]" in text:
+        return "Spark needs Java 17 or 21: install it, and let JAVA_HOME or PATH lead to it"
+    return None
 
 
 def said_by_system(error: OSError) -> str:

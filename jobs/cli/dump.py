@@ -134,6 +134,8 @@ def dump(  # noqa: PLR0917 - what the command line offers
 
 def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
     path = Path(paths[0])
+    if len(paths) == 1 and path.suffix and not path.exists() and "://" not in paths[0]:
+        raise OptionError(f"there is no file {path}, and no folder of that name")
     if len(paths) > 1 or not path.is_file():
         raise OptionError("say which topic: --topic; `kafkalog topics` lists them")
     if is_for_records:

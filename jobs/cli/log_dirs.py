@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.emptiness import explain_nothing
 from kafkalog.model import listed
+from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs, entries_of
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS
@@ -77,8 +78,17 @@ def partitions_of(
         raise UnknownTopicOrPartitionError(
             f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
             + (f"Topics there: {listed(names)}" if names else "There is no topic at all")
+            + _partition_meant(topic, names)
         )
     return chosen
+
+
+def _partition_meant(topic: str, names: Sequence[str]) -> str:
+    """Return the end of a sentence that says which partition was named in place of a topic."""
+    key = parse_partition_directory(topic)
+    if key is None or key.topic not in names:
+        return ""
+    return f". {topic} is a partition: --topic {key.topic} --partition {key.partition}"
 
 
 def ends_of(paths: Sequence[str], topic: str | None, partition: int | None = None) -> EndsWatch:

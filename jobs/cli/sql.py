@@ -57,7 +57,8 @@ def _prompt(session: SqlSession, *, as_json: bool) -> None:
         try:
             prompt.cmdloop()
         except KeyboardInterrupt:  # gives up what is typed, or the answer
-            prompt.intro = None
+            typer.echo()
+            prompt.give_up()
             continue
         return
 

@@ -62,6 +62,11 @@ class SqlPrompt(cmd.Cmd):
         self.prompt = "      ...> " if self._begun else SqlPrompt.prompt
         return False
 
+    def give_up(self) -> None:
+        """Forget what was begun, and begin again."""
+        self._begun.clear()
+        self.intro, self.prompt = None, SqlPrompt.prompt
+
     def emptyline(self) -> bool:
         """Do nothing: repeating the last statement is not what anybody expects."""
         return False

@@ -274,7 +274,7 @@ class Consumer(Closing):
     def note_failure(self) -> None:
         """Let the next :meth:`poll` go back to where the group stands: an append has failed.
 
-        To try the same append again before that is safe.
+        Trying the same append again first is safe.
         """
         self._has_failed = True
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.errors import LogDirectoryError
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.model import listed
 from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition_directory
@@ -14,7 +15,7 @@ from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["log_dirs_near"]
+__all__ = ["log_dirs_near", "refuse_a_level_above"]
 
 
 def log_dirs_near(path: Path) -> str:
@@ -29,9 +30,26 @@ def log_dirs_near(path: Path) -> str:
             return f". {which} a log directory: {above}"
         if names and above != path.parent:
             break
-    below = [path / name for name in sorted(_names(path))]
-    found = [str(each) for each in below if _is_log_dir(each, _names(each))]
+    found = _log_dirs_in(path)
     return f". Log directories in it: {listed(found)}" if found else ""
+
+
+def refuse_a_level_above(path: Path) -> None:
+    """Refuse to begin a log in a folder that holds log directories: one of these was meant.
+
+    Raises:
+        LogDirectoryError: it does, and is none itself.
+    """
+    if not _is_log_dir(path, _names(path)) and (found := _log_dirs_in(path)):
+        raise LogDirectoryError(
+            f"{path} is no log directory, and holds some: {listed(found)}. Nothing was written; "
+            "name one of these, or a folder of its own"
+        )
+
+
+def _log_dirs_in(path: Path) -> list[str]:
+    below = [path / name for name in sorted(_names(path))]
+    return [str(each) for each in below if _is_log_dir(each, _names(each))]
 
 
 def _is_log_dir(path: Path, names: frozenset[str]) -> bool:

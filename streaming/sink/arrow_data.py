@@ -39,7 +39,7 @@ def batches_of(data: Rows) -> Iterator[pa.RecordBatch]:
         data = [data]
     elif hasattr(data, "__arrow_c_stream__"):
         data = pa.RecordBatchReader.from_stream(data)
-    if not isinstance(data, Iterable):
+    if not isinstance(data, Iterable) or isinstance(data, dict):
         raise _no_rows(data)
     for batch in data:
         if not isinstance(batch, pa.RecordBatch):

@@ -28,6 +28,7 @@ from kafkalog.files.local_paths import NodePlace, split_paths
 from kafkalog.files.shield import shielded_part
 from kafkalog.files.stalling import outlast
 from kafkalog.streaming.log.log_dir import entries_of
+from kafkalog.streaming.log.nearby import refuse_a_level_above
 from kafkalog.streaming.store.dead_segments import remove_dead
 from kafkalog.streaming.store.file_systems import check_file_system
 from kafkalog.streaming.store.locks import DirectoryLocks, check_no_broker, check_unused
@@ -278,6 +279,8 @@ def _ensure_set(directories: Sequence[Path], policy: SetPolicy) -> str:
     found = known_set(directories)
     if found is not None:
         return found.set_id
+    for folder in directories:
+        refuse_a_level_above(folder)
     with Session(directories, policy, holder="a new writer") as session:
         return session.open(takes_back=False).state.set_id
 

@@ -13,7 +13,7 @@ import pytest
 
 import kafkalog
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
-from kafkalog.errors import CommitError, OptionError, RowError
+from kafkalog.errors import CommitError, LogDirectoryError, OptionError, RowError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 
@@ -242,6 +242,16 @@ def test_two_columns_of_one_name_are_refused(tmp_path: Path, name: str) -> None:
     rows = pa.Table.from_arrays(columns, names=["value", name, name])
     with pytest.raises(RowError, match=f"more than one column '{name}'"):
         kafkalog.append(tmp_path, "t", rows)
+
+
+def test_a_folder_that_holds_log_directories_is_not_made_one(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    rows = pa.table({"value": ["a"]})
+    kafkalog.append(log, "t", rows)
+    with pytest.raises(LogDirectoryError, match=f"holds some: {log}. Nothing was written"):
+        kafkalog.append(tmp_path, "t", rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+    kafkalog.append([log, tmp_path / "other"], "t", rows)
 
 
 def test_two_columns_that_are_not_looked_at_do_no_harm(tmp_path: Path) -> None:

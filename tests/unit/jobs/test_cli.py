@@ -340,6 +340,13 @@ def test_a_topic_that_is_not_there_is_told_from_those_that_are(log: Path) -> Non
     assert "Topics there: t" in call("offsets", log, "--topic", "typo")[1]
 
 
+def test_a_partition_in_place_of_a_topic_and_a_file_that_is_not_there_are_said(log: Path) -> None:
+    text = call("dump", log, "--topic", "t-0")[1]
+    assert "t-0 is a partition: --topic t --partition 0" in text
+    assert "is a partition" not in call("dump", log, "--topic", "u-0")[1]
+    assert f"there is no file {log / 'nothing.log'}" in call("dump", log / "nothing.log")[1]
+
+
 def test_no_groups_and_no_batches_are_said(log: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert call_json("groups", log) == []
     assert "__consumer_offsets" not in caplog.text

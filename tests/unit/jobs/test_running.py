@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kafkalog.errors import LogDirectoryError
+from kafkalog.jobs.jars import JarError
 from kafkalog.jobs.running import sentence_in
 
 
@@ -97,3 +98,20 @@ def test_what_spark_throws_is_reduced_to_our_sentence() -> None:
     assert sentence_in(RuntimeError(one_line)) == "wrong"
     assert sentence_in(LogDirectoryError("there is none")) == "there is none"
     assert sentence_in(RuntimeError("a fault of ours")) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ModuleNotFoundError("no pyspark", name="pyspark"), "pip install pyspark"),
+        (ModuleNotFoundError("no other", name="other"), None),
+        (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), "Spark needs Java"),
+        (JarError("Ivy says:\n  no\nthey could not be fetched"), "they could not be fetched"),
+    ],
+)
+def test_what_spark_needs_and_has_not_is_one_sentence(
+    error: Exception, sentence: str | None
+) -> None:
+    found = sentence_in(error)
+    assert found is None if sentence is None else found is not None and sentence in found
+    assert "\n" not in (found or "")

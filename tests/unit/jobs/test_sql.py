@@ -189,6 +189,17 @@ def test_the_prompt_takes_statements_up_to_their_semicolons_and_keeps_a_history(
     assert history_file().exists()
 
 
+def test_the_prompt_forgets_a_statement_that_is_given_up() -> None:
+    run: list[str] = []
+    prompt = SqlPrompt(run.append, ["t"])
+    prompt.onecmd("select 1")
+    assert "..." in prompt.prompt
+    prompt.give_up()
+    assert "..." not in prompt.prompt
+    prompt.onecmd("select 2;")
+    assert run == ["select 2;"]
+
+
 @pytest.mark.parametrize("word", ["exit", "quit;", "EXIT", r"\q", ".quit"])
 def test_the_prompt_ends_by_the_words_of_other_prompts(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
