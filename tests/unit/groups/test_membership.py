@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.consuming import keep_groups_small
 from tests.support.sinking import Writer, rows
+from tests.support.sleeping import patch_sleep
 
 from kafkalog.errors import FencedMemberError
 from kafkalog.files.system import system
@@ -142,7 +143,7 @@ def test_a_member_that_leaves_looks_again_where_somebody_else_has_the_lock(
     lock = GroupLock(group.folder, "g")
     assert lock.try_to_take()
     # looks at the group sleep, too, and less
-    monkeypatch.setattr(system, "sleep", lambda rest_s: lock.close() if rest_s >= LOOK_S else None)
+    patch_sleep(monkeypatch, lambda rest_s: lock.close() if rest_s >= LOOK_S else None)
     a.leave()
     assert not GroupCommits([group.folder], "g", SetPolicy()).look().record.members
 

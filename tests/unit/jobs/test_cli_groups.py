@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from tests.support.consuming import consumer, keep_groups_small, table
+from tests.support.sleeping import patch_sleep
 from typer.testing import CliRunner
 
 import kafkalog
@@ -153,7 +154,7 @@ def test_a_group_with_members_stays_as_it_is(log: Path) -> None:
 def let_time_pass_only_while_somebody_waits(patch: pytest.MonkeyPatch) -> list[float]:
     now = [system.monotonic()]
     patch.setattr(system, "monotonic", lambda: now[0])
-    patch.setattr(system, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    patch_sleep(patch, lambda seconds: now.__setitem__(0, now[0] + seconds))
     return now
 
 

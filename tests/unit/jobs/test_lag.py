@@ -19,6 +19,7 @@ import pytest
 from tests.support.coordinator_corpus import group_offsets, offsets_logs
 from tests.support.corpus import UnpackedCase
 from tests.support.counted_work import calls_of, io_of
+from tests.support.sleeping import patch_sleep
 from typer.testing import CliRunner
 
 import kafkalog
@@ -208,7 +209,7 @@ def test_watch_looks_again_and_tells_when(log: Path, monkeypatch: pytest.MonkeyP
         )
 
     with monkeypatch.context() as patch:
-        patch.setattr(system, "sleep", rest)
+        patch_sleep(patch, rest)
         _, text = call(log, "--offsets", '{"t":{"0":30,"1":30}}', "--watch", "--every", 7, "--json")
     rows = json_lines(text)
     assert rests == [7, 7, 7]
@@ -232,7 +233,7 @@ def test_watch_shows_the_names_once_where_it_is_read_on(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(system, "sleep", rest)
+        patch_sleep(patch, rest)
         code, text = call(log, "--checkpoint", folder, "--watch", "--every", 7)
     header, *rows = text.strip().splitlines()
     assert (code, header.split()[:3]) == (130, ["time", "reader", "topic"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.compacting import read, updates, writer
 from tests.support.sinking import Writer, rows
+from tests.support.sleeping import patch_sleep
 
 from kafkalog.errors import (
     LockTimeoutError,
@@ -101,7 +102,7 @@ def test_who_cleans_already_is_named_and_a_second_attempt_waits_for_the_first(
     with ExitStack() as first:
         first.enter_context(CleanerLock.of(tmp_path, C0, holder="the first attempt"))
         assert "c-0: it is cleaned at this moment by the first attempt" in clean(due.task).busy
-        monkeypatch.setattr(system, "sleep", lambda _: first.close())
+        patch_sleep(monkeypatch, lambda _: first.close())
         second = clean(due.task, attempt=1)
     assert second.done is not None
     assert second.done.rounds == 1
@@ -163,7 +164,7 @@ def test_rounds_begin_at_a_steady_pace_and_what_fails_is_tried_again(
         now[0] += seconds
 
     monkeypatch.setattr(system, "monotonic", lambda: now[0])
-    monkeypatch.setattr(system, "sleep", sleep)
+    patch_sleep(monkeypatch, sleep)
     with pytest.raises(EndedError):
         maintain._again_and_again(Rounds(Scope(log="log"), clean_here), 10_000)
     assert begun == [1000.0, 1010.0, 1025.0, 1035.0]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.sinking import Writer, rows
+from tests.support.sleeping import patch_sleep
 
 from kafkalog.errors import CheckpointError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
@@ -28,7 +29,7 @@ class Clock:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         patch.setattr(system, "monotonic", lambda: self.now)
-        patch.setattr(system, "sleep", self._sleep)
+        patch_sleep(patch, self._sleep)
 
     def _sleep(self, seconds: float) -> None:
         self.now += seconds

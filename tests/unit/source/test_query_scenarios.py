@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from tests.support.logs import write_checkpoint
 from tests.support.micro_batches import Engine
+from tests.support.sleeping import patch_sleep
 from tests.support.streams import Log
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET
 from kafkalog.errors import DataLossError, OptionError
-from kafkalog.files.system import system
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
 
@@ -166,11 +166,11 @@ def test_what_seems_gone_is_looked_at_again_before_it_counts(
         if len(waits) == 2 and away.exists():
             away.rename(back)
 
-    monkeypatch.setattr(system, "sleep", wait)
+    patch_sleep(monkeypatch, wait)
     assert query.run() == []
     assert waits == [1, 1]
     back.rename(away)
-    monkeypatch.setattr(system, "sleep", waits.append)
+    patch_sleep(monkeypatch, waits.append)
     with pytest.raises(DataLossError, match="PARTITIONS_DELETED"):
         query.run()
 

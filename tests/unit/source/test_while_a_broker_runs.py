@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer, rows
+from tests.support.sleeping import patch_sleep
 from tests.support.states import up_to
 from tests.support.transactions import ABORT, COMMIT, marker, producer_batch
 
@@ -17,7 +18,6 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import DataLossError, LogDirectoryError
-from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.schema import RowSchema, source_schema
@@ -323,7 +323,7 @@ def on_sleep(monkeypatch: pytest.MonkeyPatch, step: Callable[[], None]) -> None:
         if steps:
             steps.pop()()
 
-    monkeypatch.setattr(system, "sleep", sleep)
+    patch_sleep(monkeypatch, sleep)
 
 
 @pytest.mark.parametrize("fail", ["true", "false"])
