@@ -65,10 +65,8 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
     if dry_run:
         _preview(log_set, nodes, done)
         return
-    copied = _equalize(log_set, nodes, done)
-    state = nodes.settled(log_set.state)
-    if copied or state.topics != before.newest.topics or state.stamp == before.newest.stamp:
-        log_set.publish(state.following())
+    _equalize(log_set, nodes, done)
+    log_set.publish(log_set.state.following())
     known = dict(replicas_of(before.newest))
     for key, each in replicas_of(log_set.state):
         earlier = known.get(key, each)
@@ -77,12 +75,11 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
             done.written.append(f"{key} is led by node {each.leader}")
 
 
-def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> bool:
+def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> None:
     """Find replicas in sync that are not as they should be, and copy what others have to them.
 
     They leave the in-sync sets before they are touched. Where a leader is damaged, the first
-    replica in sync that is not leads from then on: it has all that was acknowledged. Returns
-    whether there were any.
+    replica in sync that is not leads from then on: it has all that was acknowledged.
     """
     folders = partitions_by_node(nodes.nodes())
     wrong: dict[TopicPartition, list[int]] = {}
@@ -96,13 +93,12 @@ def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> bool:
             done.problems.append(f"{key}: {error}")
     replicas = {(node, key) for key, found in wrong.items() for node in found}
     if not replicas:
-        return False
+        return
     for node, key in replicas:
         with nodes.writing(node):  # all of it is compared, whoever does so
             distrust(nodes.by_node[node].values(), key)
     log_set.publish(shrunk(log_set.state, nodes.live, replicas).following())
     bring_in_sync(log_set, nodes, Room(ALL_BYTES))
-    return True
 
 
 def _wrong(

@@ -224,6 +224,23 @@ def test_a_state_that_is_repeated_with_other_leaders_counts_more_than_before(
     check_equal(nodes)
 
 
+def test_who_is_back_is_in_sync_though_it_was_taken_out_by_what_is_finished_first(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*_: Any, **__: Any) -> None:
+        raise RuntimeError
+
+    gone = nodes[2].rename(nodes[2].with_suffix(".away"))
+    with monkeypatch.context() as patch:
+        patch.setattr(SeveralNodes, "_decide", dies)
+        with pytest.raises(RuntimeError):  # what takes node 2 out is prepared
+            recover([path_of(nodes)])
+    gone.rename(nodes[2])
+    assert recover([path_of(nodes)]).problems == []
+    check_in_sync(nodes)
+    check_equal(nodes)
+
+
 def test_a_state_that_is_made_durable_without_a_node_counts_more_than_before(
     nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
