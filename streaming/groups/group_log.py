@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.errors import CorruptRecordError
+from kafkalog.errors import CorruptRecordError, LogDirectoryError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata, encode_group_key
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
@@ -82,7 +82,7 @@ class GroupLog:
             self._begin_anew(None)
             return GroupState()
         where, end = found
-        with PartitionLog(where.path, where.topic_partition) as log:
+        with PartitionLog(where.path, where.topic_partition, replica=where.stamp) as log:
             status = where.path.stat()
             place = (log_set.state.set_id, where.path, status.st_dev, status.st_ino)
             if place != self._place or not log.log_start_offset <= self._end <= end:
@@ -146,6 +146,9 @@ class GroupLog:
         except CorruptRecordError as error:
             self._begin_anew(None)
             raise type(error)(f"group {self._group!r} in {log.directory}: {error}") from error
+        except LogDirectoryError:
+            self._begin_anew(None)
+            raise
         found = self._replay.positions().get(self._group, {})
         ids = {key: id_in_metadata(each.metadata) for key, each in found.items()}
         self._state = GroupState(

@@ -26,7 +26,7 @@ from kafkalog.streaming.log.files import (
     parse_retired_directory,
 )
 from kafkalog.streaming.log.nearby import log_dirs_near
-from kafkalog.streaming.log.replica_folders import folders_by_node, leader_folders
+from kafkalog.streaming.log.replica_folders import folders_by_node, leader_folders, stamps_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.files.remote_path import RemoteEntry
+    from kafkalog.files.watch import Stamp
 
 __all__ = [
     "LogDirs",
@@ -55,13 +56,15 @@ _AVOIDED_SECONDS: Final = 30.0
 class PartitionDirectory(NamedTuple):
     """The folder of a live partition, and the log directory that it lies in.
 
-    ``is_link``: the folder itself is somewhere else.
+    ``is_link``: the folder itself is somewhere else. ``stamp`` is that of a replica in sync, see
+    :func:`~kafkalog.streaming.log.replica_folders.replica_stamp`.
     """
 
     topic_partition: TopicPartition
     path: Path
     log_dir: Path
     is_link: bool = False
+    stamp: Stamp | None = None
 
 
 class LogDirs:
@@ -158,14 +161,26 @@ class LogDirs:
 
     def _find_of_nodes(self) -> bool:
         """Find the folders that count of a replicated set; returns whether this is one."""
-        voters = find_voters(self.paths)
-        if voters is None:
-            return False
-        by_node = partitions_by_node(voters.live)
-        found = leader_folders(voters.newest, by_node, lambda node: self._rank(voters, node))
+        # ENSURES: a stamp is older than the state that says that its replica is in sync, so that it
+        # is another one once the replica is not, and is changed.
+        stamps = stamps_of(each.path for each in self._found.values())
+        while True:
+            voters = find_voters(self.paths)
+            if voters is None:
+                return False
+            found = self._chosen(voters)
+            new = [each.path for each in found.values() if each.path not in stamps]
+            if not new:
+                break
+            stamps |= stamps_of(new)
+        found = {key: each._replace(stamp=stamps[each.path]) for key, each in found.items()}
         if found != self._found:
             self._found = found
         return True
+
+    def _chosen(self, voters: Voters) -> dict[TopicPartition, PartitionDirectory]:
+        by_node = partitions_by_node(voters.live)
+        return leader_folders(voters.newest, by_node, lambda node: self._rank(voters, node))
 
     def _rank(self, voters: Voters, node: int) -> int:
         """Return how much worse a node is: one whose state is old may have been away."""

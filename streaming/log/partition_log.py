@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.index.time import TimestampOffset
     from kafkalog.streaming.log.read.slice_reader import Decoder
@@ -74,6 +75,7 @@ class PartitionLog(Closing):
         around_damage: bool = False,
         max_decompressed_bytes: int = DEFAULT_LIMIT,
         may_overlap: bool = False,
+        replica: Stamp | None = None,
     ) -> None:
         """Take a partition's folder; nothing is read yet.
 
@@ -86,6 +88,7 @@ class PartitionLog(Closing):
             may_overlap: whether segments may be of different moments, so that one that a cleaner
                 has joined lies beside some of those that it was joined of; it counts then, as for
                 a broker. Costs a look at the end of each segment that is read.
+            replica: the stamp of a replica in sync; what is sliced is not read with another one.
         """
         self.directory = directory
         self.topic_partition = topic_partition
@@ -93,6 +96,7 @@ class PartitionLog(Closing):
         self._around_damage = around_damage
         self._max_decompressed_bytes = max_decompressed_bytes
         self._may_overlap = may_overlap
+        self._replica = replica
         self._segments: LogSegments | None = None
 
     def close(self) -> None:
@@ -223,7 +227,8 @@ class PartitionLog(Closing):
                     continue
                 sealed = limit == following
                 if segment.size or not sealed:
-                    found.append(slice_segment(segment, first, limit, sealed_end=sealed))
+                    piece = slice_segment(segment, first, limit, sealed_end=sealed)
+                    found.append(piece._replace(replica=self._replica))
                 done = limit
         return found
 

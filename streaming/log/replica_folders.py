@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.replica_state import NO_LEADER
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.stalling import at
+from kafkalog.files.watch import stamp_of
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.replica_state import ReplicaState
+    from kafkalog.files.watch import Stamp
 
-__all__ = ["folders_by_node", "leader_folders"]
+__all__ = ["folders_by_node", "leader_folders", "replica_stamp", "stamps_of"]
+
+_UNREADABLE: Final = (-1, 0, 0, 0, 0)
+"""The stamp of no file."""
 
 
 class _HasPath(Protocol):
@@ -86,3 +91,28 @@ def _is_of(state: CommitState, topic_key: str, key: TopicPartition, found: _HasP
             return state.key_of(key.topic, read_topic_id(found.path)) == topic_key
     except (CheckpointError, OSError):
         return False
+
+
+def replica_stamp(folder: Path) -> Stamp | None:
+    """Return what tells whether a replica is still the one that a reader was sent to.
+
+    It is that of ``partition.metadata``, which is written again before a replica that lags is
+    changed: its segments are those of two moments then, and offsets may be missing between them.
+    None without that file, which topics of brokers before 2.8 do not have.
+
+    Raises:
+        OSError: that cannot be known.
+    """
+    with at(folder):
+        return stamp_of(str(folder / PARTITION_METADATA))
+
+
+def stamps_of(folders: Iterable[Path]) -> dict[Path, Stamp | None]:
+    """Return the stamps of replicas; one that cannot be read gets one that no replica has."""
+    found: dict[Path, Stamp | None] = {}
+    for folder in folders:
+        try:
+            found[folder] = replica_stamp(folder)
+        except OSError:
+            found[folder] = _UNREADABLE
+    return found

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.log.read.salvage import Salvage
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.log.read.slices import SegmentSlice
@@ -251,7 +252,7 @@ class SplitReader:
             found = log_dirs.partitions().get(self.topic_partition)
             if found is None or found.log_dir in self.failed:
                 return None
-            pieces = _pieces_of(found.path, self.topic_partition, start, planned.end_offset)
+            pieces = _pieces_of(found, start, planned.end_offset)
         except (KafkaLogError, OSError):
             return None
         _LOGGER.warning(
@@ -290,7 +291,7 @@ class SplitReader:
         if found is None or found.path == as_path(rest.path).parent:
             return None
         try:
-            return _pieces_of(found.path, self.topic_partition, rest.start_offset, rest.end_offset)
+            return _pieces_of(found, rest.start_offset, rest.end_offset)
         except UnknownTopicOrPartitionError:
             return None
 
@@ -315,10 +316,10 @@ class SplitReader:
         self.policy.range_not_readable(self.topic_partition, start, end, str(error))
 
 
-def _pieces_of(folder: Path, key: TopicPartition, start: int, end: int) -> list[SegmentSlice]:
+def _pieces_of(found: PartitionDirectory, start: int, end: int) -> list[SegmentSlice]:
     from kafkalog.streaming.log.partition_log import PartitionLog  # noqa: PLC0415
 
-    with PartitionLog(folder, key) as log:
+    with PartitionLog(found.path, found.topic_partition, replica=found.stamp) as log:
         return log.slices(start, end)
 
 

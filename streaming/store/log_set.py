@@ -32,18 +32,27 @@ if TYPE_CHECKING:
 __all__ = ["Condition", "LogSet"]
 
 
+def _of_a_look() -> None:
+    """Verify no locks: who only looks has none."""
+
+
 @dataclass
 class LogSet:
     """An opened set; whoever has it holds the locks of all its directories.
 
     ``state`` is the newest state of any directory. ``verify_locks`` raises if the locks are lost.
     ``removed`` are files of segments that others had deleted, which went when it was opened.
+    ``published`` is the state that readers find.
     """
 
     state: CommitState
     node: Node
-    verify_locks: Callable[[], None] = lambda: None  # of a look, which has none
+    verify_locks: Callable[[], None] = _of_a_look
     removed: Removed = field(default_factory=Removed)
+    published: CommitState = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.published = self.state
 
     @property
     def members(self) -> Mapping[str, Path]:
@@ -58,9 +67,10 @@ class LogSet:
     def partitions(self) -> Mapping[TopicPartition, PartitionDirectory]:
         """Find the partitions, in order; those of topics that are being deleted are gone.
 
-        Of a replicated set each is where its leader has it.
+        Of a replicated set each is where its leader has it. Who has no locks is told which replicas
+        are in sync now, and gets their stamps: another process may be about to change them.
         """
-        if self.state.is_replicated:
+        if self.state.is_replicated and self.verify_locks is not _of_a_look:
             found = leader_folders(self.state, partitions_by_node(self.node.nodes()))
         else:
             found = LogDirs(self.directories).partitions()
@@ -140,7 +150,7 @@ class LogSet:
 
         state = self.node.settled(in_present_format(state, self.directories))
         failed = self.node.publish(state, check)
-        self.state = state
+        self.state = self.published = state
         if failed is not None:
             raise DurabilityError(
                 f"commit {state.sequence} is published and its rows are visible, but a loss of "
@@ -160,6 +170,7 @@ class LogSet:
         """
         self.state = self.node.repeated(in_present_format(self.state, self.directories))
         failed = self.node.publish(self.state, self.check_current)
+        self.published = self.state
         if failed is not None:
             raise failed
 

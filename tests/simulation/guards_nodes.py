@@ -92,12 +92,27 @@ GUARDS: Final = {
         "_claim(log_set, log_set.state)",
         {"kill": 300},
     ),
-    "a minority may go on": _found(
+    "a minority may go on": Mutation(
         "two halves of a set continue without each other",
-        "store.replicas.open_nodes.NodesSession._present",
-        "voters.check_majority()",
-        "pass",
+        {
+            "store.replicas.open_nodes.NodesSession._present": Instead(
+                "voters.check_majority()", "pass"
+            ),
+            f"{_SEVERAL}check_majority": Instead(
+                "if is_majority(self.live, self.voters):", "if self.live:"
+            ),
+        },
+        _ACTORS,
         {"vanish": 100, "vanish two": 100},
+        drawn=_THREE,
+    ),
+    "what takes a node out is finished, and who is back stays out": _tested(
+        "a recovery says that a node is in sync again, and no state does",
+        "operate.node_order.bring_nodes_in_order",
+        "    log_set.publish(log_set.state.following())\n",
+        "    if log_set.state.topics != before.newest.topics:\n"
+        "        log_set.publish(log_set.state.following())\n",
+        f"{_CUT}test_who_is_back_is_in_sync_though_it_was_taken_out_by_what_is_finished_first",
     ),
     "the highest epoch is not chosen of what lies prepared": _tested(
         "what no majority held is finished in place of what one may have",

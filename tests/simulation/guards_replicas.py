@@ -19,6 +19,10 @@ _CATCHING_UP: Final = "unit/store/replicas/test_catching_up.py::"
 _CUT_OFF: Final = "unit/store/replicas/test_cut_off_commits.py::"
 _FOLDERS: Final = "unit/operate/test_move_folders.py::"
 _VOTERS: Final = "unit/operate/test_voters.py::"
+_READ: Final = "unit/source/test_replicas_brought_up_to_date.py::"
+_HIDES: Final = (
+    f"{_READ}test_a_replica_that_is_brought_up_to_date_hides_nothing_from_who_was_sent_there"
+)
 
 GUARDS: Final = {
     "a replica that has caught up is not synced": Mutation(
@@ -50,6 +54,54 @@ GUARDS: Final = {
         "a hole below its recovery point is never compared again",
         {"store.replicas.catching_up._note_progress": Instead("copying.seen.check()")},
         test=f"{_CATCHING_UP}test_no_progress_is_noted_of_what_lies_elsewhere",
+    ),
+    "readers do not see that a replica is brought up to date": Mutation(
+        "offsets are passed over between segments of two moments, and nobody is told",
+        {
+            "log.read.slice_reader._SliceReader._check_replica": Instead(
+                "replica_stamp(self._directory) != planned", "False"
+            )
+        },
+        test=_HIDES,
+    ),
+    "a replica is brought up to date, and nothing shows it to readers": Mutation(
+        "offsets are passed over between segments of two moments, and nobody is told",
+        {
+            "store.replicas.catching_up._make": Instead(
+                "        write_topic_id(target, topic_id)\n    return",
+                "        is_other and write_topic_id(target, topic_id)\n    return",
+            )
+        },
+        test=_HIDES,
+    ),
+    "a reader looks at a replica only once it knows that it is in sync": Mutation(
+        "it may be out, and half brought up to date by then: offsets are passed over",
+        {
+            "log.log_dir.LogDirs._find_of_nodes": Instead(
+                "if not new:", "stamps |= stamps_of(new)\n            if True:"
+            )
+        },
+        test=f"{_READ}test_nobody_is_sent_to_a_replica_that_has_left_since_the_states_were_read",
+    ),
+    "a replica that lags is changed before that is published": Mutation(
+        "readers are sent there, and pass over offsets",
+        {
+            "store.replicas.in_sync._seen_to_lag": Instead(
+                "log_set.publish(state.following())", "pass"
+            )
+        },
+        test=(
+            f"{_COMPACT}"
+            "test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_up_to_date"
+        ),
+    ),
+    "a group is read of whatever replica there is": Mutation(
+        "positions are those of an earlier commit, and rows come twice",
+        {"store.log_set.LogSet.partitions": Instead("self.verify_locks is not _of_a_look", "True")},
+        test=(
+            "unit/consumer/test_consumer_replicas.py::"
+            "test_a_group_is_not_read_of_a_replica_that_is_brought_up_to_date"
+        ),
     ),
     "of too few nodes one that is out already says nothing": Mutation(
         "one node of three decides by itself",

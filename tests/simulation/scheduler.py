@@ -63,6 +63,7 @@ class Process:
         self.number = number
         self.memory: dict[object, Any] = {}
         self.strands: list[Strand] = []
+        self.main: Strand | None = None
         self.is_dead = False
         self.paused_until = 0
 
@@ -80,6 +81,7 @@ class Strand:
         self.has_ended = False
         self.last_ran = 0
         process.strands.append(self)
+        process.main = process.main or self
 
     def ready_at(self, now: int) -> int:
         """Return the time from which it can go on."""
@@ -195,6 +197,7 @@ class Scheduler:
             self._turn_to(youngest)
         old.strands.remove(me)
         process.strands.append(me)
+        process.main = me
         me.process = process
         system.memory = process.memory
 
@@ -272,8 +275,10 @@ class Scheduler:
         self._turn_to(self._next())
 
     def interrupt(self) -> None:
-        """Interrupt the main thread of the running process, wherever that is."""
-        self.running.process.strands[0].pending = InterruptError()
+        """Interrupt the main thread of the running process, wherever that is, if it still runs."""
+        process = self.running.process
+        if process.main is process.strands[0]:
+            process.main.pending = InterruptError()
 
     def sleep(self, seconds: float) -> None:
         """Rest."""

@@ -3,7 +3,8 @@
 Between planning and reading, files change: a cleaner swaps a segment for a compacted one or merges
 several, retention unlinks, a recovering broker truncates. The slice's offsets are still what has to
 be read. If the file is another one by now, the position is looked up again by offset. If the file
-ends early, only a following segment proves that no offsets are missing.
+ends early, only a following segment proves that no offsets are missing. A replica proves nothing
+once it is brought up to date: what is read of it counts only as long as its stamp is the same.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from kafkalog.errors import (
     CorruptRecordError,
     DataLossError,
     KafkaLogError,
+    LogDirectoryError,
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -25,6 +27,7 @@ from kafkalog.files.places import as_path
 from kafkalog.streaming.log.offset_order import ends_with_gap
 from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.read.slices import open_planned
+from kafkalog.streaming.log.replica_folders import replica_stamp
 from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 
 if TYPE_CHECKING:
@@ -132,6 +135,7 @@ def read_slice(
         CorruptRecordError: bytes that are no batch, a wrong checksum, offsets that do not ascend.
         TimestampOutOfRangeError: a record whose timestamp the decoder cannot give.
         UnknownTopicOrPartitionError: the folder is gone; holds the next offset.
+        LogDirectoryError: the replica was not in sync any more.
     """
     aborted = (
         AbortedTransactions(as_path(planned.path).parent, around_damage=salvage is not None)
@@ -260,6 +264,7 @@ class _SliceReader:
         if replaced and segments and segments[0].base_offset <= self._next:
             return self._seek()
         higher = segments.higher(segment.base_offset)
+        self._check_replica()
         if higher is None and not replaced:
             self._end_of_log(segment)
         if higher is None or higher.base_offset >= self._end:
@@ -300,6 +305,16 @@ class _SliceReader:
         self._next = self._end
         return True
 
+    def _check_replica(self) -> None:
+        """See that what was read, or listed, before this is of a replica that was in sync."""
+        planned = self._planned.replica
+        if planned is not None and replica_stamp(self._directory) != planned:
+            raise LogDirectoryError(
+                f"{self._topic_partition}: the replica in {self._directory} was not in sync any "
+                f"more when offset {self._next} was to be read: its node was away, and it is "
+                "brought up to date. Read again"
+            )
+
     # Reading one segment
 
     def _read_segment(
@@ -312,6 +327,7 @@ class _SliceReader:
         try:
             for bound in dict.fromkeys([end_position, None]):
                 for chunk in segment.chunks(position, bound):
+                    self._check_replica()
                     if self._overlaps(segment, chunk):
                         yield from self._decode(segment, chunk._replace(table=chunk.table[:-1]))
                         raise segment.disorder(chunk.table[-1:])
@@ -343,6 +359,7 @@ class _SliceReader:
         """Read on like ``_read_segment``, but around damage."""
         for bound in dict.fromkeys([end_position, None]):
             for chunk in salvage.chunks(segment, position, bound):
+                self._check_replica()
                 yield from self._decode(segment, chunk)
                 if self._next >= self._end:
                     return

@@ -21,6 +21,8 @@ from kafkalog.streaming.log.segment import LogSegment
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kafkalog.files.watch import Stamp
+
 __all__ = [
     "FIRST_PIECE",
     "PIECE",
@@ -45,7 +47,8 @@ _WINDOW: Final = 8 << 20
 class SegmentSlice(NamedTuple):
     """The offsets ``[start_offset, end_offset)`` of one segment, and the bytes they lie in.
 
-    ``end_position`` bounds the bytes from above by less than an index interval and one batch. Plain
+    ``end_position`` bounds the bytes from above by less than an index interval and one batch.
+    ``replica`` is the stamp of a replica in sync: with another one, it may not be any more. Plain
     numbers and text: it travels to tasks.
     """
 
@@ -57,6 +60,7 @@ class SegmentSlice(NamedTuple):
     end_position: int
     start_offset: int
     end_offset: int
+    replica: Stamp | None = None
 
     @property
     def size(self) -> int:

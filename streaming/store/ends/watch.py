@@ -406,6 +406,7 @@ class EndsWatch:
             around_damage=self._around_damage,
             max_decompressed_bytes=max_decompressed_bytes,
             may_overlap=self._to_log_end,
+            replica=log.where.stamp,
         )
 
     def standing(self, topic_partition: TopicPartition) -> tuple[str | None, int, Stamp | None]:

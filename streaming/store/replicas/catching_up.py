@@ -23,6 +23,7 @@ from kafkalog.checkpoints.broker import (
     LEADER_EPOCHS,
     PARTITION_METADATA,
     RECOVERY_POINT,
+    is_topic_id,
     read_offset_checkpoint,
     read_topic_id,
     write_offset_checkpoint,
@@ -119,8 +120,11 @@ def _make(target: Path, topic_id: str | None) -> bool:
     """
     if target.is_symlink():
         raise LogDirectoryError(f"{target} is a link, and no replica is kept behind one")
-    is_other = not target.is_dir() or own_topic_id(target) != topic_id
+    own = own_topic_id(target)
+    is_other = not target.is_dir() or own != topic_id
     if is_other and target.is_dir():
+        if own is not None and is_topic_id(own):
+            write_topic_id(target, own)  # as below
         for base in reversed(list_base_offsets(target)):
             remove_segment(target, base)
         for name in (PARTITION_METADATA, LEADER_EPOCHS):
@@ -128,5 +132,6 @@ def _make(target: Path, topic_id: str | None) -> bool:
     if not target.is_dir():
         make_directory(target)
     if topic_id is not None:
+        # Readers that were sent here know by the new file that what comes is of two moments.
         write_topic_id(target, topic_id)
     return is_other

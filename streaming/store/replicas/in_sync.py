@@ -16,7 +16,7 @@ from kafkalog.streaming.store.replicas.election import joined, moved, shrunk
 from kafkalog.streaming.store.replicas.rewriting import end_rewriting
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Container, Iterable, Iterator
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
@@ -56,16 +56,38 @@ def bring_in_sync(
     all replicas that it is to have are in sync.
 
     REQUIRES: the locks are held, and nothing is unfinished.
+
+    Raises:
+        OSError, KafkaLogError: a replica is in sync as readers know it, and that it is not any more
+            was not published.
     """
     state = end_rewriting(shrunk(log_set.state, nodes.live), nodes)
     lagging = list(lagging_replicas(state, nodes.live, moves_slowly=moves_slowly))
     if lagging:
+        state = _seen_to_lag(log_set, state, lagging)
         folders = partitions_by_node(nodes.nodes())
         caught_up = [
             (each.node, each.key) for each in lagging if _brought(each, nodes, folders, room)
         ]
         state = joined(shrunk(state, nodes.live), caught_up)
     log_set.state = moved(state, nodes.live)
+
+
+def _seen_to_lag(log_set: LogSet, state: CommitState, lagging: Iterable[Lagging]) -> CommitState:
+    """Publish a state by which replicas lag before they are changed; returns what follows it.
+
+    Readers are sent to those that are in sync, as far as they know.
+    """
+    if any(each.node in _known_in_sync(log_set, each) for each in lagging):
+        log_set.publish(state.following())
+        return log_set.state
+    return state
+
+
+def _known_in_sync(log_set: LogSet, lagging: Lagging) -> tuple[int, ...]:
+    topic = log_set.published.topics.get(lagging.topic_key)
+    known = None if topic is None else topic.replicas.get(lagging.key.partition)
+    return () if known is None else known.isr
 
 
 def lagging_replicas(

@@ -158,7 +158,8 @@ class NodesSession(Closing):
         remove_dead(log_set)
         if not log_set.state.lent_to:  # a cluster knows better who leads, and how far
             given = room or Room(ALL_BYTES if copies_all else COPIED_BYTES)
-            self._bring_in_sync(log_set, nodes, given, moves_slowly=room is not None)
+            with _of_earlier_commits():
+                self._bring_in_sync(log_set, nodes, given, moves_slowly=room is not None)
         return log_set
 
     def _decided(self, log_set: LogSet, nodes: SeveralNodes, voters: Voters) -> SeveralNodes:

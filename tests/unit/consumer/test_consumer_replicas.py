@@ -17,16 +17,22 @@ from tests.support.replicated import (
 )
 
 import kafkalog
-from kafkalog.errors import FencedMemberError
+from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
+from kafkalog.errors import FencedMemberError, LogDirectoryError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.administration import delete_group, reset_group
+from kafkalog.streaming.groups.group_log import GroupLog
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.operate.group_expiry import expire_positions
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.replicas.open_nodes import look_at_committed_nodes
 from kafkalog.streaming.store.session import look_at
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.log.read.slices import SegmentSlice
 
 ROWS = [f"a{n}" for n in range(6)]
 EARLIEST = {"startingOffsets": "earliest"}
@@ -161,3 +167,25 @@ def test_a_query_commits_positions(nodes: list[Path]) -> None:
     assert not writer.commit({key: 2})
     assert positions(nodes) == 2
     check_whole(nodes)
+
+
+def test_a_group_is_not_read_of_a_replica_that_is_brought_up_to_date(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kafkalog.Consumer(path_of(nodes), "g", "t", options=EARLIEST) as consumer:
+        assert consumer.poll(10) is not None
+        consumer.commit()
+    log_set = look_at_committed_nodes(nodes)
+    assert log_set is not None
+    slices = PartitionLog.slices
+
+    def sliced(self: PartitionLog, start: int, end: int) -> list[SegmentSlice]:
+        found = slices(self, start, end)
+        write_topic_id(self.directory, read_topic_id(self.directory) or "")
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "slices", sliced)
+        with pytest.raises(LogDirectoryError, match="was not in sync any more"):
+            GroupLog("g").look(log_set)
+    assert GroupLog("g").look(log_set).positions

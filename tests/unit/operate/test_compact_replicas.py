@@ -27,7 +27,7 @@ from kafkalog.streaming.operate.compact import Wanted, compact
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.replica_check import compare_replicas
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.replicas import equal_segments, open_nodes
+from kafkalog.streaming.store.replicas import equal_segments, in_sync, open_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -261,6 +261,29 @@ def test_a_leader_that_is_lost_amid_it_gets_the_files_of_the_next_one(
     check_whole(nodes)
     assert list_base_offsets(nodes[first] / "t-0")[:4] == [0, 2, 3, 5]
     assert newest(nodes) == LATEST | {"f": "1", "g": "1", "h": "1"}
+
+
+def test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_up_to_date(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = (leader_of(nodes) + 1) % 3
+    cut_off(nodes, monkeypatch)
+    min((nodes[behind] / "t-0").glob("*.log")).unlink()
+    isr: list[tuple[int, ...]] = []
+    original = in_sync.catch_up
+
+    def catch_up(*given: Any, **named: Any) -> bool:
+        (topic,) = newest_state(nodes).topics.values()
+        isr.append(topic.replicas[0].isr)
+        return original(*given, **named)
+
+    monkeypatch.setattr(in_sync, "catch_up", catch_up)
+    update(nodes, 5, {"f": "1"})
+    assert len(isr) == 1
+    assert behind not in isr[0]
+    update(nodes, 6, {"g": "1"})
+    check_whole(nodes)
+    assert newest(nodes) == LATEST | {"f": "1", "g": "1"}
 
 
 def test_recovery_copies_a_sealed_segment_that_differs_in_bytes_alone(nodes: list[Path]) -> None:
