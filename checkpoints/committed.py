@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.checkpoints.one_history import check_one_history
+from kafkalog.checkpoints.replica_state import majority_of
 from kafkalog.checkpoints.voters import check_one_set, find_states, find_voters, voters_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.stalling import stalled
@@ -51,6 +52,15 @@ class Committed:
     unfinished: Intent | None
     members: Mapping[Path, str] = field(default_factory=lambda: _EMPTY)
     """The member ids of the directories that have a state."""
+
+    @property
+    def lacks_majority(self) -> bool:
+        """Whether fewer nodes of a replicated set have a state here than decide."""
+        if self.state is None or not self.state.is_replicated:
+            return False
+        there = {*self.members.values()}
+        count = sum(there >= {*node.member_ids} for node in self.state.nodes)
+        return count < majority_of(len(self.state.nodes))
 
     def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
         """Return the committed end of a partition, None if the state does not know it."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.replica_state import ReplicaState
     from kafkalog.files.watch import Stamp
 
-__all__ = ["folders_by_node", "leader_folders", "replica_stamp", "stamps_of"]
+__all__ = ["check_stamp", "folders_by_node", "leader_folders", "replica_stamp", "stamps_of"]
 
 _UNREADABLE: Final = (-1, 0, 0, 0, 0)
 """The stamp of no file."""
@@ -105,6 +105,20 @@ def replica_stamp(folder: Path) -> Stamp | None:
     """
     with at(folder):
         return stamp_of(str(folder / PARTITION_METADATA))
+
+
+def check_stamp(folder: Path, stamp: Stamp, offset: int) -> None:
+    """See that a replica, of which ``offset`` is to be read, is still the one with this stamp.
+
+    Raises:
+        LogDirectoryError: it is not.
+        OSError: that cannot be known.
+    """
+    if replica_stamp(folder) != stamp:
+        raise LogDirectoryError(
+            f"{folder} was not in sync any more when offset {offset} was to be read: its node was "
+            "away, and it is brought up to date. Read again"
+        )
 
 
 def stamps_of(folders: Iterable[Path]) -> dict[Path, Stamp | None]:

@@ -101,6 +101,10 @@ class FollowedLogs:
         """List all partitions that exist, chosen or not, as of the last look."""
         return self.watch.existing()
 
+    def lacks_majority(self) -> bool:
+        """Whether more may be committed than the nodes know that the last look found."""
+        return self.watch.lacks_majority()
+
     def missing_parts(self) -> MissingParts:
         """Return what the commit state names and the last look did not find."""
         return self.watch.missing_parts()

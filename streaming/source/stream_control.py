@@ -335,6 +335,8 @@ class StreamControl:
         if first:
             self._logs.report()
         waiting = self._waiting(start, self.latest)
+        if self._logs.lacks_majority():  # others may have committed as much: nothing is lost yet
+            waiting |= {key: at for key, at in start.items() if self.latest.get(key, at) < at}
         if waiting.keys() - self._held.keys():
             _LOGGER.info("waits until as much is committed again: %s", json.dumps(to_json(waiting)))
         self._held = waiting
@@ -342,7 +344,9 @@ class StreamControl:
         self._stuck.look({**uncommitted, **self._logs.ends.unread})
         return {**self.latest, **waiting} if waiting else self.latest
 
-    def _waiting(self, reached: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+    def _waiting(
+        self, reached: PartitionOffsets, ends: PartitionOffsets
+    ) -> dict[TopicPartition, int]:
         """Find offsets above what is known to be committed that the log of the same topic has.
 
         None of these is a loss: a broker writes down seconds late what is committed, and for a

@@ -57,11 +57,7 @@ GUARDS: Final = {
     ),
     "readers do not see that a replica is brought up to date": Mutation(
         "offsets are passed over between segments of two moments, and nobody is told",
-        {
-            "log.read.slice_reader._SliceReader._check_replica": Instead(
-                "replica_stamp(self._directory) != planned", "False"
-            )
-        },
+        {"log.replica_folders.check_stamp": Instead("replica_stamp(folder) != stamp", "False")},
         test=_HIDES,
     ),
     "a replica is brought up to date, and nothing shows it to readers": Mutation(
@@ -93,6 +89,18 @@ GUARDS: Final = {
         test=(
             f"{_COMPACT}"
             "test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_up_to_date"
+        ),
+    ),
+    "a query goes back to what too few nodes know": Mutation(
+        "with failOnDataLoss=false rows come twice when the other nodes are back",
+        {
+            "kafkalog.streaming.source.stream_control.StreamControl._look": Instead(
+                "self._logs.lacks_majority()", "False"
+            )
+        },
+        test=(
+            "unit/source/test_replicas.py::"
+            "test_a_query_waits_where_it_was_while_too_few_nodes_know_what_is_committed"
         ),
     ),
     "a group is read of whatever replica there is": Mutation(

@@ -33,7 +33,8 @@ class State(NamedTuple):
     """What a state file says: its rank, and the partitions of the topic that is looked at.
 
     ``partitions`` have log start, high watermark, log end and leader epoch, ``replicas`` the
-    leader, the nodes, and those of them in sync, by number.
+    leader, the nodes, and those of them in sync, by number. Of ``rewritten`` partitions segments
+    are being replaced, first on one node, then on the others.
     """
 
     sequence: int
@@ -42,6 +43,7 @@ class State(NamedTuple):
     controller: str
     partitions: dict[int, list[int]]
     replicas: dict[int, tuple[int, list[int], list[int]]]
+    rewritten: frozenset[int]
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -50,10 +52,13 @@ class State(NamedTuple):
 
 
 class Disks:
-    """The directories of all nodes."""
+    """The directories of all nodes; if the topic ``is_compacted``, batches lose records."""
 
-    def __init__(self, machine: Machine, layout: Layout, now: Callable[[], int]) -> None:
+    def __init__(
+        self, machine: Machine, layout: Layout, now: Callable[[], int], *, is_compacted: bool
+    ) -> None:
         self._machine = machine
+        self._is_compacted = is_compacted
         self._layout = layout
         self._now = now
         self.placed: list[Placed] = []
@@ -125,6 +130,8 @@ class Disks:
         state = self.newest()
         there = [] if state is None else self.are_whole(state)
         for number, (_, _, isr) in state.replicas.items() if state is not None else ():
+            if number in state.rewritten:
+                continue
             start, end, _, _ = state.partitions[number]
             by_node = {
                 node: self._batches(node, f"{TOPIC}-{number}", start, end)
@@ -142,7 +149,7 @@ class Disks:
         for name in (name for names in self._layout.names for name in names):
             for folder, node in self._own(name).items():
                 for log in _logs({folder: node}):
-                    for offset, epoch, crc in _records(log):
+                    for offset, epoch, crc in _records(log, apart=self._is_compacted):
                         key = (_topic_id(node), folder, offset, epoch)
                         if self._known.setdefault(key, crc) != crc:
                             self.doubled.append(f"two records: folder, offset, epoch {key[1:]}")
@@ -183,8 +190,11 @@ def _crcs(log: bytes) -> dict[int, int]:
     return found
 
 
-def _records(log: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yield the first offset, leader epoch and the CRC of the records of each whole batch."""
+def _records(log: bytes, *, apart: bool) -> Iterator[tuple[int, int, int]]:
+    """Yield the first offset, leader epoch and the CRC of the records of each whole batch.
+
+    If they are to be looked at ``apart``, those of each record, by its key and value.
+    """
     position = 0
     while position + _HEAD <= len(log):
         offset = int.from_bytes(log[position : position + 8], "big")
@@ -193,8 +203,37 @@ def _records(log: bytes) -> Iterator[tuple[int, int, int]]:
         is_whole = len(batch) == size > 61 and crc32c(batch[21:]) == int.from_bytes(batch[17:21])
         if not is_whole:
             return
-        yield offset, int.from_bytes(batch[_HEAD : _HEAD + 4], "big"), zlib.crc32(batch[61:])
+        epoch = int.from_bytes(batch[_HEAD : _HEAD + 4], "big")
+        if apart:
+            yield from ((offset + delta, epoch, crc) for delta, crc in _apart(batch))
+        else:
+            yield offset, epoch, zlib.crc32(batch[61:])
         position += size
+
+
+def _apart(batch: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the offset delta, and the CRC of key and value, of each record of a batch."""
+    assert not int.from_bytes(batch[21:23]) & 7, "a batch is compressed"
+    position = 61
+    while position < len(batch):
+        length, position = _varint(batch, position)
+        _, place = _varint(batch, position + 1)  # after the attributes: the timestamp
+        delta, place = _varint(batch, place)
+        size, after = _varint(batch, place)
+        size, after = _varint(batch, after + max(size, 0))
+        yield delta, zlib.crc32(batch[place : after + max(size, 0)])
+        position += length
+
+
+def _varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a zigzag number, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        value |= (byte & 0x7F) << shift
+        position, shift = position + 1, shift + 7
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
 
 
 def _parsed(data: bytes) -> State | None:
@@ -210,4 +249,10 @@ def _parsed(data: bytes) -> State | None:
         head.get("controller", ""),
         {int(number): each for number, each in topic.get("partitions", {}).items()},
         {int(number): tuple(each[:3]) for number, each in topic.get("replicas", {}).items()},
+        frozenset(int(n) for n, each in topic.get("replicas", {}).items() if _is_rewritten(each)),
     )
+
+
+def _is_rewritten(replica: list[Any]) -> bool:
+    sequence, start, end = replica[3] if len(replica) > 3 else (0, 0, 0)
+    return bool(sequence) and start < end

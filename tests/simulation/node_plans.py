@@ -35,6 +35,7 @@ _OTHERS: Final = {
     "elector": 3,
     "deleter": 1,
     "janitor": 1,
+    "cleaner": 3,
 }
 _OF_PROCESSES: Final = ("kill", "torn", "interrupt", "pause", "jump", "short")
 _OF_ONE: Final = ("error", "vanish", "empty", "old", "slow")
@@ -55,6 +56,8 @@ def draw_nodes(seed: str) -> Plan:
     faults, is_one = _faults(chance, layout)
     partitions = chance.choice((1, 2, 3))
     options = _options(chance, layout, faults)
+    if "cleaner" in names:
+        options |= {"cleanup.policy": "compact,delete", "segment.bytes": "200"}
     if is_one and min(layout.with_data, int(options.get("replication.factor", "3"))) < 3:
         options.pop("min.insync.replicas", None)  # the others have to be enough
     return Plan(
@@ -114,6 +117,7 @@ def _extras(
 ) -> frozenset[str]:
     may_be = {
         "empty batches": "query" in names,
+        "few keys": "cleaner" in names,
         "posix locks": "lost" not in faults,
         "slow listings": True,
     }

@@ -93,5 +93,5 @@ def cleaner(scene: Scene, name: str, operations: int, chance: random.Random) -> 
         with scene.at_work(name):
             scene.rest(chance)
             done = compact(scene.paths, Wanted(forces=True, allows_broker=True))
-            if done.problems and not (scene.may_fail or scene.has_broker):
+            if done.problems and not (scene.may_fail or scene.may_find or scene.has_broker):
                 scene.history.errors.append(f"{name} finds {done.problems}")

@@ -283,7 +283,8 @@ def _may_fail(plan: Plan, happening: set[str]) -> bool:
 def _set_up_nodes(scene: Scene, plan: Plan, happening: set[str]) -> None:
     assert plan.nodes is not None
     machine, history = scene.machine, scene.history
-    disks = Disks(machine, plan.nodes, history.now)
+    is_compacted = "compact" in plan.options.get("cleanup.policy", "")
+    disks = Disks(machine, plan.nodes, history.now, is_compacted=is_compacted)
     scene.has_nodes(plan.nodes, disks)
     scene.may_find = bool(happening & NODE_FAULTS)
     only = len(plan.seed) % len(plan.nodes.directories) if "one bad node" in plan.extras else None

@@ -18,7 +18,6 @@ from kafkalog.errors import (
     CorruptRecordError,
     DataLossError,
     KafkaLogError,
-    LogDirectoryError,
     OffsetOutOfRangeError,
     TimestampOutOfRangeError,
     UnknownTopicOrPartitionError,
@@ -27,7 +26,7 @@ from kafkalog.files.places import as_path
 from kafkalog.streaming.log.offset_order import ends_with_gap
 from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.read.slices import open_planned
-from kafkalog.streaming.log.replica_folders import replica_stamp
+from kafkalog.streaming.log.replica_folders import check_stamp
 from kafkalog.streaming.log.segments import LogSegments, leaps_into_higher, retrying
 
 if TYPE_CHECKING:
@@ -307,13 +306,8 @@ class _SliceReader:
 
     def _check_replica(self) -> None:
         """See that what was read, or listed, before this is of a replica that was in sync."""
-        planned = self._planned.replica
-        if planned is not None and replica_stamp(self._directory) != planned:
-            raise LogDirectoryError(
-                f"{self._topic_partition}: the replica in {self._directory} was not in sync any "
-                f"more when offset {self._next} was to be read: its node was away, and it is "
-                "brought up to date. Read again"
-            )
+        if self._planned.replica is not None:
+            check_stamp(self._directory, self._planned.replica, self._next)
 
     # Reading one segment
 

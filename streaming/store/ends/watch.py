@@ -338,6 +338,10 @@ class EndsWatch:
         """List all partitions that exist, chosen or not, as of the last look."""
         return self._live.value.keys()
 
+    def lacks_majority(self) -> bool:
+        """Whether the last look found fewer nodes of a replicated set than decide."""
+        return self._marks.committed.lacks_majority
+
     def missing_parts(self) -> MissingParts:
         """Return what the commit state names and the last look did not find."""
         known, committed, listed = self._missing_parts

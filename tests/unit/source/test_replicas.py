@@ -9,6 +9,8 @@ from tests.support.replicated import append, path_of, values
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,3 +69,26 @@ def test_nodes_may_be_named_in_any_order(nodes: list[Path]) -> None:
     assert len(values([nodes[2], nodes[0], nodes[1]])) == 9
     found = kafkalog.read([str(node) for node in nodes], "t", columns=["value"]).read_all()
     assert len(found) == 9
+
+
+def test_a_query_waits_where_it_was_while_too_few_nodes_know_what_is_committed(
+    nodes: list[Path],
+) -> None:
+    def away(node: Path) -> Path:
+        return node.rename(node.with_suffix(".away"))
+
+    older = away(nodes[2])
+    append(nodes, 2, ["later"])
+    text = {"path": path_of(nodes), "subscribe": "t", "failOnDataLoss": "false"}
+    control = StreamControl(ReadOptions.parse({**text, "startingOffsets": "earliest"}))
+    reached = control.next_end(control.initial(), take_all=True)
+    control.plan(control.initial(), reached)
+    control.batch_ran()
+    newer = [away(node) for node in nodes[:2]]
+    older.rename(nodes[2])
+    assert control.next_end(reached, take_all=True) == reached
+    for node, there in zip(newer, nodes[:2], strict=True):
+        node.rename(there)
+    append(nodes, 3, ["last"])
+    end = control.next_end(reached, take_all=True)
+    assert sum(end.values()) == sum(reached.values()) + 1
