@@ -6,7 +6,7 @@ Source: Kafka ``UnifiedLog``, ``LocalLog``, ``LogSegments``.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from kafkalog.streaming.log.read.slice_reader import read_slice
 from kafkalog.streaming.log.read.slices import SegmentSlice, slice_segment, split_slice
 from kafkalog.streaming.log.read.timestamps import find_by_timestamp, find_max_timestamp
 from kafkalog.streaming.log.read.transactions import StableOffset
+from kafkalog.streaming.log.replica_folders import check_stamp
 from kafkalog.streaming.log.segment import Chunk, LogSegment
 from kafkalog.streaming.log.segments import LogSegments, retrying
 from kafkalog.streaming.records.batch import scan_batches
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.read.slice_reader import Decoder
 
 __all__ = ["LogEnd", "PartitionLog"]
+
+_T = TypeVar("_T")
 
 
 class LogEnd(NamedTuple):
@@ -88,7 +91,8 @@ class PartitionLog(Closing):
             may_overlap: whether segments may be of different moments, so that one that a cleaner
                 has joined lies beside some of those that it was joined of; it counts then, as for
                 a broker. Costs a look at the end of each segment that is read.
-            replica: the stamp of a replica in sync; what is sliced is not read with another one.
+            replica: the stamp of a replica in sync; with another one, nothing that is found counts,
+                and what is sliced is not read.
         """
         self.directory = directory
         self.topic_partition = topic_partition
@@ -124,7 +128,16 @@ class PartitionLog(Closing):
     def log_start_offset(self) -> int:
         """The first offset that may be read: the checkpointed one, or the first segment's base."""
         first = self.segments[0].base_offset if self.segments else 0
-        return max(self._checkpointed_start, first)
+        return self._confirmed(max(self._checkpointed_start, first))
+
+    def _confirmed(self, found: _T) -> _T:
+        """Return what was found; of a replica, if that was in sync until now.
+
+        Raises:
+            LogDirectoryError: it may not have been.
+        """
+        check_stamp(self.directory, self._replica)
+        return found
 
     # The end of the log
 
@@ -281,7 +294,8 @@ class PartitionLog(Closing):
             OffsetOutOfRangeError: ``start`` is below the log start offset.
             CorruptRecordError: bytes on the way that are no batch.
         """
-        return retrying(lambda: self._read(start, end, max_bytes, min_one_message), self.refresh)
+        found = retrying(lambda: self._read(start, end, max_bytes, min_one_message), self.refresh)
+        return self._confirmed(found)
 
     def _read(self, start: int, end: int, max_bytes: int, min_one_message: bool) -> Chunk | None:
         for planned in self._slice(start, end) if start < end else ():
@@ -308,7 +322,8 @@ class PartitionLog(Closing):
             CorruptRecordError: bytes on the way that are no valid batch, unless they are passed
                 over; a batch that decompresses to more than it may.
         """
-        return retrying(lambda: self._find_by_timestamp(timestamp, end_offset), self.refresh)
+        found = retrying(lambda: self._find_by_timestamp(timestamp, end_offset), self.refresh)
+        return self._confirmed(found)
 
     def _find_by_timestamp(self, timestamp: int, end_offset: int) -> TimestampOffset | None:
         limit = self._max_decompressed_bytes
@@ -333,9 +348,10 @@ class PartitionLog(Closing):
             CorruptRecordError: bytes on the way that are no valid batch.
         """
         limit = self._max_decompressed_bytes
-        return retrying(
+        found = retrying(
             lambda: find_max_timestamp(self.segments, max_decompressed_bytes=limit), self.refresh
         )
+        return self._confirmed(found)
 
 
 def _read_some(

@@ -107,17 +107,17 @@ def replica_stamp(folder: Path) -> Stamp | None:
         return stamp_of(str(folder / PARTITION_METADATA))
 
 
-def check_stamp(folder: Path, stamp: Stamp, offset: int) -> None:
-    """See that a replica, of which ``offset`` is to be read, is still the one with this stamp.
+def check_stamp(folder: Path, stamp: Stamp | None) -> None:
+    """See that what was read of a replica before this was in sync; what has no stamp is none.
 
     Raises:
-        LogDirectoryError: it is not.
+        LogDirectoryError: it may not have been.
         OSError: that cannot be known.
     """
-    if replica_stamp(folder) != stamp:
+    if stamp is not None and replica_stamp(folder) != stamp:
         raise LogDirectoryError(
-            f"{folder} was not in sync any more when offset {offset} was to be read: its node was "
-            "away, and it is brought up to date. Read again"
+            f"{folder} was not in sync any more while it was read: its node was away, and it is "
+            "brought up to date. Read again"
         )
 
 

@@ -103,6 +103,15 @@ GUARDS: Final = {
             "test_a_query_waits_where_it_was_while_too_few_nodes_know_what_is_committed"
         ),
     ),
+    "a time is looked for in whatever replica there is": Mutation(
+        "a query begins after records that it should have read, and nobody is told",
+        {
+            "log.partition_log.PartitionLog._confirmed": Instead(
+                "check_stamp(self.directory, self._replica)"
+            )
+        },
+        test=f"{_READ}test_nothing_is_found_in_a_log_that_is_brought_up_to_date",
+    ),
     "a group is read of whatever replica there is": Mutation(
         "positions are those of an earlier commit, and rows come twice",
         {"store.log_set.LogSet.partitions": Instead("self.verify_locks is not _of_a_look", "True")},

@@ -263,7 +263,7 @@ class _SliceReader:
         if replaced and segments and segments[0].base_offset <= self._next:
             return self._seek()
         higher = segments.higher(segment.base_offset)
-        self._check_replica()
+        check_stamp(self._directory, self._planned.replica)
         if higher is None and not replaced:
             self._end_of_log(segment)
         if higher is None or higher.base_offset >= self._end:
@@ -304,11 +304,6 @@ class _SliceReader:
         self._next = self._end
         return True
 
-    def _check_replica(self) -> None:
-        """See that what was read, or listed, before this is of a replica that was in sync."""
-        if self._planned.replica is not None:
-            check_stamp(self._directory, self._planned.replica, self._next)
-
     # Reading one segment
 
     def _read_segment(
@@ -321,7 +316,6 @@ class _SliceReader:
         try:
             for bound in dict.fromkeys([end_position, None]):
                 for chunk in segment.chunks(position, bound):
-                    self._check_replica()
                     if self._overlaps(segment, chunk):
                         yield from self._decode(segment, chunk._replace(table=chunk.table[:-1]))
                         raise segment.disorder(chunk.table[-1:])
@@ -353,7 +347,6 @@ class _SliceReader:
         """Read on like ``_read_segment``, but around damage."""
         for bound in dict.fromkeys([end_position, None]):
             for chunk in salvage.chunks(segment, position, bound):
-                self._check_replica()
                 yield from self._decode(segment, chunk)
                 if self._next >= self._end:
                     return
@@ -377,6 +370,7 @@ class _SliceReader:
         wanted = table[first:end]
         # Nor has that one, if the last offsets before the end are in no batch.
         wanted = self._committed(segment, wanted[wanted.base_offset < self._end])
+        check_stamp(self._directory, self._planned.replica)
         if len(wanted):
             yield from self._decoder.feed(
                 chunk.data,

@@ -9,8 +9,11 @@ import pytest
 from tests.support.replicated import check_equal, check_in_sync, path_of
 
 import kafkalog
+from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
+from kafkalog.errors import LogDirectoryError
 from kafkalog.streaming.log import log_dir
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.operate.compact import Wanted, compact
 from kafkalog.streaming.store.replicas import catching_up, copying
 from kafkalog.streaming.store.replicas.copying import Copying
@@ -107,3 +110,23 @@ def test_nobody_is_sent_to_a_replica_that_has_left_since_the_states_were_read(
     monkeypatch.setattr(log_dir, "find_voters", find_voters)
     (found,) = LogDirs(path_of(nodes).split(";")).partitions().values()
     assert found.log_dir != nodes[0]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        lambda log: log.log_start_offset,
+        lambda log: log.read(0, 9, 99),
+        lambda log: log.offset_for_timestamp(0),
+        lambda log: log.max_timestamp(),
+    ],
+)
+def test_nothing_is_found_in_a_log_that_is_brought_up_to_date(
+    question: Callable[[PartitionLog], Any], nodes: list[Path]
+) -> None:
+    ((key, found),) = LogDirs(path_of(nodes).split(";")).partitions().items()
+    with PartitionLog(found.path, key, replica=found.stamp) as log:
+        assert question(log) is not None
+        write_topic_id(found.path, read_topic_id(found.path) or "")
+        with pytest.raises(LogDirectoryError, match="not in sync any more"):
+            question(log)
