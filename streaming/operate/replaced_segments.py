@@ -53,7 +53,7 @@ def replacing_on_all(
         _distrust_lagging(log, nodes)
         log_set.publish(marked(log_set.state, log.key, log.number, *span))
     yield
-    log_set.state = end_rewriting(log_set.state, nodes)
+    log_set.state = end_rewriting(log_set.state, nodes, log_set.verify_locks)
     _note_clean(log_set, log, nodes)
     if span is not None:
         log_set.publish(log_set.state.following())

@@ -255,11 +255,16 @@ GUARDS: Final = {
         "replicas in sync differ below the high watermark",
         {
             "store.replicas.in_sync.bring_in_sync": Instead(
-                "end_rewriting(shrunk(log_set.state, nodes.live), nodes)",
+                "end_rewriting(state, nodes, log_set.verify_locks)",
                 "shrunk(log_set.state, nodes.live)",
             )
         },
         test=f"{_COMPACT}test_what_was_cut_off_is_ended_before_retention_looks",
+    ),
+    "replicas are to blame for what lies in their leader's place": Mutation(
+        "all are cut to an older copy of one, and acknowledged records are gone",
+        {"store.replicas.rewriting._Work._is_not_to_blame": Instead("self.verify_locks()")},
+        test=f"{_COMPACT}test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others",
     ),
     "copies of replaced segments are not synced": Mutation(
         "after a loss of power a replica in sync lacks records",

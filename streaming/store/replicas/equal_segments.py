@@ -19,7 +19,7 @@ from kafkalog.streaming.log.swap import finish_swap, replace_segments
 from kafkalog.streaming.store.replicas.copying import copy_bytes, equal_bytes, of_leader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 __all__ = ["make_equal"]
@@ -32,10 +32,11 @@ class _Group(NamedTuple):
     own: list[int]
 
 
-def make_equal(source: Path, target: Path, start: int, end: int) -> None:
+def make_equal(source: Path, target: Path, start: int, end: int, check: Callable[[], None]) -> None:
     """Replace segments of ``[start, end)`` in the folder ``target`` that differ from the source's.
 
-    REQUIRES: the locks of both are held, and no swap is unfinished in the source.
+    REQUIRES: the locks of both are held, and no swap is unfinished in the source. ``check`` is
+    called once segments are copied, and raises if what was copied does not count.
 
     Raises:
         LeaderUnreadableError: a file of the source cannot be read.
@@ -50,6 +51,7 @@ def make_equal(source: Path, target: Path, start: int, end: int) -> None:
         for base in group.leading:
             _copy_as_cleaned(source, target, base)
         fsync_directory(target)
+        check()
         replace_segments(target, group.own, group.leading)
 
 

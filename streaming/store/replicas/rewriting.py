@@ -32,7 +32,7 @@ from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.equal_segments import make_equal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState, TopicState
@@ -124,10 +124,14 @@ def _replicas(state: CommitState) -> Iterator[tuple[str, str, int, ReplicaState]
 # Who was cut off in it
 
 
-def end_rewriting(state: CommitState, nodes: SeveralNodes) -> CommitState:
+def end_rewriting(
+    state: CommitState, nodes: SeveralNodes, verify_locks: Callable[[], None]
+) -> CommitState:
     """Let the replicas in sync be equal where somebody was cut off who replaced segments.
 
     Return the state that says so, for whoever publishes the next one. REQUIRES: the locks are held.
+    ``verify_locks`` takes out the nodes that have lost theirs: what a leader has counts only as
+    long as its directory is the one that was locked. An older copy may lie in its place by now.
 
     Raises:
         NotEnoughReplicasError: fewer than a majority of the nodes are left.
@@ -143,7 +147,8 @@ def end_rewriting(state: CommitState, nodes: SeveralNodes) -> CommitState:
     lagging: list[tuple[int, TopicPartition]] = []
     for each in found:
         if _is_swapped(each, nodes, folders):
-            behind = [n for n in each.replicas.isr if not _follows(n, each, nodes, folders)]
+            work = _Work(each, nodes, folders, verify_locks)
+            behind = [n for n in each.replicas.isr if not work.follows(n)]
             lagging += [(node, each.key) for node in behind]
             if each.replicas.leader in nodes.live:
                 state = ended(state, each.topic_key, each.key.partition)
@@ -161,25 +166,51 @@ def _is_swapped(each: _Rewritten, nodes: SeveralNodes, folders: _Folders) -> boo
     return leader in nodes.live
 
 
-def _follows(node: int, each: _Rewritten, nodes: SeveralNodes, folders: _Folders) -> bool:
-    """Let a replica in sync have the leader's segments; returns whether it is in sync still."""
-    leader, (_, start, end) = each.replicas.leader, each.replicas.rewritten
-    if node == leader or node not in nodes.live:
+class _Work(NamedTuple):
+    """Lets the replicas in sync of a partition have the leader's segments."""
+
+    what: _Rewritten
+    nodes: SeveralNodes
+    folders: _Folders
+    verify_locks: Callable[[], None]
+
+    @property
+    def _leader(self) -> int:
+        return self.what.replicas.leader
+
+    def follows(self, node: int) -> bool:
+        """Let a replica have them; returns whether it is in sync still."""
+        key, nodes = self.what.key, self.nodes
+        if node == self._leader or node not in nodes.live:
+            return True
+        source, target = self.folders[self._leader][key], self.folders.get(node, {}).get(key)
+        if target is None or self._leader in nodes.failed:
+            return target is not None
+        _, start, end = self.what.replicas.rewritten
+        try:
+            with nodes.at(node):
+                make_equal(source.path, target.path, start, end, self._check_leader)
+        except LeaderUnreadableError as error:
+            nodes.fail(self._leader, error)
+        except OSError as error:
+            nodes.fail(node, error)
+        except KafkaLogError as error:
+            return self._is_not_to_blame(node, target, error)
         return True
-    source, target = folders[leader][each.key], folders.get(node, {}).get(each.key)
-    if target is None or leader in nodes.failed:
-        return target is not None
-    try:
-        with nodes.at(node):
-            make_equal(source.path, target.path, start, end)
-    except LeaderUnreadableError as error:
-        nodes.fail(leader, error)
-    except OSError as error:
-        nodes.fail(node, error)
-    except KafkaLogError as error:
+
+    def _check_leader(self) -> None:
+        """See that what was read is of the directory that was locked."""
+        self.verify_locks()
+        if self._leader in self.nodes.failed:
+            raise LeaderUnreadableError(self.nodes.failed[self._leader])
+
+    def _is_not_to_blame(self, node: int, target: PartitionDirectory, error: KafkaLogError) -> bool:
+        """Whether a replica stays in sync that cannot get what there is in its leader's place."""
+        self.verify_locks()
+        if self._leader in self.nodes.failed:
+            return True
         text = "the replica of %s on node %d is not in sync any more: %s"
-        _LOGGER.warning(text, each.key, node, error)
-        with nodes.working_at(target.log_dir):
-            distrust([target.log_dir], each.key)
+        _LOGGER.warning(text, self.what.key, node, error)
+        with self.nodes.working_at(target.log_dir):
+            distrust([target.log_dir], self.what.key)
         return False
-    return True

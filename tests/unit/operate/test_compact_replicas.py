@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +23,7 @@ from tests.support.stalling import stalling
 
 import kafkalog
 from kafkalog.checkpoints.broker import RECOVERY_POINT, read_offset_checkpoint
+from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.log.files import CLEANED
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.compact import Wanted, compact
@@ -284,6 +287,35 @@ def test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_
     update(nodes, 6, {"g": "1"})
     check_whole(nodes)
     assert newest(nodes) == LATEST | {"f": "1", "g": "1"}
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [("finish_swap", 1), *[("open_regular", n) for n in range(1, 9)]]
+)
+def test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others(
+    name: str, call: int, nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, calls = leader_of(nodes), itertools.count(1)
+    shutil.copytree(nodes[first], tmp_path / "older")
+    update(nodes, 5, {"f": "1"})
+    update(nodes, 6, {"g": "1"})
+    original = getattr(equal_segments, name)
+
+    def put_in_place(*given: Any) -> Any:
+        if next(calls) == call:
+            nodes[first].rename(tmp_path / "newer")
+            (tmp_path / "older").rename(nodes[first])
+        return original(*given)
+
+    with monkeypatch.context() as patched, suppress(KafkaLogError):
+        patched.setattr(equal_segments, name, put_in_place)
+        compact([path_of(nodes)], Wanted(forces=True))
+    assert next(calls) > call
+    update(nodes, 7, {"h": "1"})
+    update(nodes, 8, {"i": "1"})
+    assert newest(nodes) == LATEST | {"f": "1", "g": "1", "h": "1", "i": "1"}
+    update(nodes, 9, {"i": "2"})
+    check_whole(nodes)
 
 
 def test_recovery_copies_a_sealed_segment_that_differs_in_bytes_alone(nodes: list[Path]) -> None:
