@@ -96,7 +96,7 @@ NO_GUARDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("streaming/store/log_set.py", "intended.end_offset > intended.start_offset"),
         ("streaming/store/log_set.py", "known.log_end != intended.start_offset"),
         ("streaming/store/nodes.py", "{*state.member_ids} <= self.members.keys()"),
-        ("streaming/store/replicas/catching_up.py", "own_topic_id(target) != topic_id"),
+        ("streaming/store/replicas/catching_up.py", "own != topic_id"),
         ("streaming/store/replicas/copying.py", "end == size"),
         (
             "streaming/store/replicas/deciding.py",

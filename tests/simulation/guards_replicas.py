@@ -266,6 +266,38 @@ GUARDS: Final = {
         {"store.replicas.rewriting._Work._is_not_to_blame": Instead("self.verify_locks()")},
         test=f"{_COMPACT}test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others",
     ),
+    "replicas get what lies in their leader's place": Mutation(
+        "all have segments of an older copy of one, and acknowledged records are gone",
+        {"store.replicas.rewriting._Work._check_leader": Instead("self.verify_locks()")},
+        test=f"{_COMPACT}test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others",
+    ),
+    "who replaces segments does not look at its locks": Mutation(
+        "all have segments of an older copy of one, and acknowledged records are gone",
+        {
+            "operate.replaced_segments.replacing_on_all": Instead(
+                "nodes, log_set.verify_locks)", "nodes, lambda: None)"
+            )
+        },
+        test=f"{_COMPACT}test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others",
+    ),
+    "who ends a replacement does not look at its locks": Mutation(
+        "all have segments of an older copy of one, and acknowledged records are gone",
+        {
+            "store.replicas.rewriting.end_rewriting": Instead(
+                "nodes, folders, verify_locks)", "nodes, folders, lambda: None)"
+            )
+        },
+        test=f"{_COMPACT}test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others",
+    ),
+    "a replica is in sync once it has what lies in its leader's place": Mutation(
+        "a replica in sync lacks acknowledged records, and leads next",
+        {
+            "store.replicas.in_sync.bring_in_sync": Instead(
+                "            log_set.verify_locks()\n", ""
+            )
+        },
+        test=f"{_COMPACT}test_what_was_copied_of_an_older_copy_in_a_leaders_place_is_not_in_sync",
+    ),
     "copies of replaced segments are not synced": Mutation(
         "after a loss of power a replica in sync lacks records",
         {"store.replicas.equal_segments._copy_as_cleaned": Instead("sync(writing)")},

@@ -297,6 +297,8 @@ def test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others(
 ) -> None:
     first, calls = leader_of(nodes), itertools.count(1)
     shutil.copytree(nodes[first], tmp_path / "older")
+    for path in (tmp_path / "older" / "t-0").glob("*.log"):
+        path.write_bytes(b"")
     update(nodes, 5, {"f": "1"})
     update(nodes, 6, {"g": "1"})
     original = getattr(equal_segments, name)
@@ -315,6 +317,34 @@ def test_an_older_copy_in_the_place_of_a_leader_takes_nothing_from_the_others(
     update(nodes, 8, {"i": "1"})
     assert newest(nodes) == LATEST | {"f": "1", "g": "1", "h": "1", "i": "1"}
     update(nodes, 9, {"i": "2"})
+    check_whole(nodes)
+
+
+def test_what_was_copied_of_an_older_copy_in_a_leaders_place_is_not_in_sync(
+    nodes: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = leader_of(nodes)
+    shutil.copytree(nodes[first], tmp_path / "older")
+    lagging = nodes[(first + 1) % 3]
+    gone = lagging.rename(lagging.with_suffix(".away"))
+    update(nodes, 5, {"f": "1"})
+    update(nodes, 6, {"g": "1"})
+    gone.rename(lagging)
+    original = in_sync.catch_up
+
+    def catch_up(*given: Any, **named: Any) -> bool:
+        if (tmp_path / "older").exists():
+            nodes[first].rename(tmp_path / "newer")
+            (tmp_path / "older").rename(nodes[first])
+        return original(*given, **named)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(in_sync, "catch_up", catch_up)
+        update(nodes, 7, {"h": "1"})
+    assert newest(nodes) == LATEST | {"f": "1", "g": "1", "h": "1"}
+    update(nodes, 8, {"i": "1"})
+    update(nodes, 9, {"i": "2"})
+    assert newest(nodes) == LATEST | {"f": "1", "g": "1", "h": "1", "i": "2"}
     check_whole(nodes)
 
 
