@@ -85,7 +85,6 @@ NO_GUARDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
             "streaming/operate/elect.py",
             "topic_key(key.topic, topic_id) == _key_of(log_set.state, key)",
         ),
-        ("streaming/operate/node_order.py", "state.stamp == before.newest.stamp"),
         ("streaming/operate/replica_check.py", "each.start_offset < end"),
         ("streaming/operate/replica_check.py", "end > start"),
         (
