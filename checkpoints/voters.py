@@ -73,7 +73,7 @@ class Voters:
         return (
             f"{len(self.live)} of the {len(self.newest.nodes)} nodes of set {self.newest.set_id} "
             f"can be looked at, and {self.majority} are needed to know what is committed: "
-            f"{self.missing_text}"
+            f"{self.missing_text}. Mount them, and name all nodes, with ';' between them"
         )
 
     def check_one_history(self) -> None:
@@ -230,9 +230,8 @@ def voters_of(found: FoundStates) -> Voters | None:
 
 def _why(lacking: int, count: int, away: Mapping[Path, str]) -> str:
     found = ", ".join(f"{folder} {why}" for folder, why in away.items())
-    return f"{lacking} of its {count} log directories were not found" + (
-        f" ({found})" if found else ", nor named in the path"
-    )
+    what = "its log directory" if count == 1 else f"{lacking} of its {count} log directories"
+    return f"{what} not found " + (f"({found})" if found else "and not named in the path")
 
 
 def check_one_set(states: Mapping[Path, CommitState]) -> None:

@@ -28,7 +28,6 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.kept_appenders import KeptAppenders
-from kafkalog.streaming.store.session import ensure_set
 from kafkalog.streaming.times import moment
 
 if TYPE_CHECKING:
@@ -166,7 +165,7 @@ def _append(
     identity: BatchIdentity,
     ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None = None,
 ) -> Outcome:
-    plan = WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
+    plan = WritePlan.of(parsed)
     staged = TaskWriter(plan, identity).write(batches_of(data))
     identity = with_digests(identity, [staged], parsed.topic)
     kept = remembered(KeptAppenders)

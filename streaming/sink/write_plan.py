@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalog.files.local_paths import NodePlace
+from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 
 if TYPE_CHECKING:
@@ -31,6 +32,25 @@ class WritePlan:
     append_time_ms: int
     digests_rows: bool = False
     planned: Planned | None = None
+
+    @classmethod
+    def of(cls, options: WriteOptions) -> WritePlan:
+        """Plan a batch of the present time; directories that do not exist are made.
+
+        Raises:
+            LogDirectoryError, CheckpointError: they are no set that may be written.
+        """
+        # not at import: a task gets a plan, and needs neither locks nor sets
+        from kafkalog.streaming.store.session import (  # noqa: PLC0415
+            ensure_set,
+            refuse_several_nodes,
+        )
+
+        set_id = ensure_set(options.paths, options.policy)
+        plan = cls(options, set_id, system.time_ns() // 1_000_000)
+        if not options.has_nodes:
+            refuse_several_nodes(plan.directories)
+        return plan
 
     @property
     def directories(self) -> list[Path]:

@@ -31,7 +31,7 @@ from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
-from kafkalog.streaming.store.session import ensure_set, existing
+from kafkalog.streaming.store.session import existing
 from kafkalog.streaming.worker import settle_worker
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     check_columns(
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
-    return WritePlan(parsed, ensure_set(parsed.paths, parsed.policy), system.time_ns() // 1_000_000)
+    return WritePlan.of(parsed)
 
 
 def _planned_by_source(options: WriteOptions, checkpoint: QueryCheckpoint | None) -> Planned | None:

@@ -37,6 +37,7 @@ __all__ = [
     "known_set",
     "look_at_set",
     "make_log_directory",
+    "of_several_nodes",
     "open_set",
 ]
 
@@ -208,6 +209,15 @@ def _join(newest: CommitState, log_set: LogSet, folders: Sequence[Path]) -> LogS
     return LogSet(state, Node(joined), log_set.verify_locks)
 
 
+def of_several_nodes(folder: Path, state: CommitState) -> LogDirectoryError:
+    """Say that a log directory is not one of a set that is written as one node."""
+    return LogDirectoryError(
+        f"log directory {folder} belongs to a replicated set of {len(state.nodes)} nodes, which "
+        "this does not change. Writers and `kafkalog recover` do: name all its nodes in one path, "
+        "with semicolons between them"
+    )
+
+
 def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitState], list[Path]]:
     """Read the states of those that belong to a set; the rest belongs to none.
 
@@ -219,11 +229,7 @@ def _members_and_strangers(folders: Sequence[Path]) -> tuple[dict[Path, CommitSt
     states = {folder: load_state(folder) for folder in folders}
     for folder, state in states.items():
         if state is not None and state.is_replicated:
-            raise LogDirectoryError(
-                f"log directory {folder} belongs to a replicated set of {len(state.nodes)} nodes, "
-                "which this does not change. Writers and `kafkalog recover` do: name all its nodes "
-                "in one path, with semicolons between them"
-            )
+            raise of_several_nodes(folder, state)
     known = {folder: state for folder, state in states.items() if state is not None}
     named = {
         folder: state for folder, state in known.items() if not _is_only_invited(folder, known)

@@ -40,6 +40,7 @@ from kafkalog.streaming.store.open_set import (
     known_set,
     look_at_set,
     make_log_directory,
+    of_several_nodes,
     open_set,
 )
 from kafkalog.streaming.store.replicas.open_nodes import (
@@ -66,6 +67,7 @@ __all__ = [
     "opened_set",
     "places",
     "refuse_nodes",
+    "refuse_several_nodes",
 ]
 
 
@@ -141,6 +143,19 @@ def refuse_nodes(directories: Sequence[Path], holder: str) -> None:
             f"{holder} does not know replicated sets yet, and "
             f"{', '.join(map(str, directories))} are nodes of one. Nothing was changed"
         )
+
+
+def refuse_several_nodes(directories: Sequence[Path]) -> None:
+    """Refuse the directories of a replicated set where they were not named as its nodes.
+
+    Raises:
+        LogDirectoryError: one is of one.
+        CheckpointError: its state is damaged.
+    """
+    for folder in directories:
+        state = load_state(folder) if names_nodes(folder) else None
+        if state is not None:
+            raise of_several_nodes(folder, state)
 
 
 class Session(DirectoryLocks):

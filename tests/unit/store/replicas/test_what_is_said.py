@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.support.replicated import append, path_of, values
 
 import kafkalog
+from kafkalog.errors import LogDirectoryError
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
@@ -70,3 +72,19 @@ def test_nothing_is_said_where_all_are_there(
     nodes[1].with_suffix(".away").rename(nodes[1])
     assert values(nodes) == ["first"]
     assert not said(caplog)
+
+
+@pytest.mark.parametrize("named", ["abc", "ac", "a"])
+def test_nodes_that_a_writer_names_with_commas_are_refused_whichever_are_there(
+    named: str, nodes: list[Path]
+) -> None:
+    path = ",".join(str(node) for node in nodes if node.name in named)
+    with pytest.raises(LogDirectoryError, match=r"with semicolons between them|needed to know"):
+        kafkalog.append(path, "t", pa.table({"value": ["by commas"]}))
+    assert values(nodes) == ["first"]
+
+
+def test_too_few_nodes_are_told_with_what_to_do(nodes: list[Path]) -> None:
+    with pytest.raises(LogDirectoryError, match="node 1: its log directory not found") as raised:
+        values([nodes[0]])
+    assert str(raised.value).endswith("Mount them, and name all nodes, with ';' between them")
