@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.replica_state import NO_LEADER
 from kafkalog.errors import CheckpointError, LogDirectoryError
+from kafkalog.files.regular import open_regular
 from kafkalog.files.stalling import at
-from kafkalog.files.watch import stamp_of
+from kafkalog.files.watch import stamp_from
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -101,10 +103,18 @@ def replica_stamp(folder: Path) -> Stamp | None:
     None without that file, which topics of brokers before 2.8 do not have.
 
     Raises:
-        OSError: that cannot be known.
+        OSError, LogDirectoryError: that cannot be known.
     """
     with at(folder):
-        return stamp_of(str(folder / PARTITION_METADATA))
+        try:
+            # opened, since a client of NFS answers stat() by what it knew seconds ago
+            descriptor = open_regular(folder / PARTITION_METADATA)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        try:
+            return stamp_from(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
 
 
 def check_stamp(folder: Path, stamp: Stamp | None) -> None:
@@ -127,6 +137,6 @@ def stamps_of(folders: Iterable[Path]) -> dict[Path, Stamp | None]:
     for folder in folders:
         try:
             found[folder] = replica_stamp(folder)
-        except OSError:
+        except (LogDirectoryError, OSError):
             found[folder] = _UNREADABLE
     return found

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-__all__ = ["Stamp", "Watch", "Watched", "is_settled", "stamp_of", "watchable"]
+__all__ = ["Stamp", "Watch", "Watched", "is_settled", "stamp_from", "stamp_of", "watchable"]
 
 T = TypeVar("T")
 
@@ -47,6 +47,11 @@ def stamp_of(path: str | RemotePath) -> Stamp | None:
         status = os.stat(path)  # noqa: PTH116 - twice as fast as Path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return None
+    return stamp_from(status)
+
+
+def stamp_from(status: os.stat_result) -> Stamp:
+    """Return what of a ``stat`` changes when the file or folder does."""
     return (
         status.st_dev,
         status.st_ino,
