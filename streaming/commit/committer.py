@@ -331,6 +331,7 @@ class Committer:
             self._declare(log_set, state, appends)
             # Whoever began after that has seen the intent; who had begun before is seen now.
             log_set.check_current()
+            log_set.node.check_declared(state.stamp)
             self._apply(appends, replication)
             self._publish(log_set, replication.settled(state, appends), *self._conditions)
         except (Exception, Interrupted):
@@ -340,10 +341,9 @@ class Committer:
     def _declare(
         self, log_set: LogSet, state: CommitState, appends: Sequence[PartitionAppend]
     ) -> None:
-        """Step 4: say what is about to happen, in every directory, before the first byte.
+        """Step 4: say durably what is about to happen, in every directory, before the first byte.
 
-        Durably, also with ``flush=os``, which leaves only records to the system: a torn intent
-        would make everything that was committed before unreadable.
+        Also with ``flush=os``: a torn intent would make all that was committed before unreadable.
         """
         members = [log_set.node.member_at(folder) or "" for folder in self._plan.directories]
         intent = Intent(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from kafkalog.checkpoints.broker import remove_clean_shutdown_marker
 from kafkalog.checkpoints.commit_stamp import load_stamp
 from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
+from kafkalog.errors import LogDirectoryError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory
 from kafkalog.streaming.store.guard import keep_brokers_out, let_brokers_in
@@ -107,6 +108,23 @@ class Node:
             keep_brokers_out(folder)
             remove_clean_shutdown_marker(folder, fsync=False)
             write_atomically(folder / INTENT_FILE, content)
+
+    def check_declared(self, stamp: CommitStamp) -> None:
+        """See that every directory says what is about to happen: one may have been away meanwhile.
+
+        What was written then lies below its mount, and nobody would take back what is appended.
+
+        Raises:
+            LogDirectoryError: one does not.
+            OSError, CheckpointError: that cannot be known.
+        """
+        for folder in self.directories:
+            intent = load_intent(folder)
+            if intent is None or (intent.sequence, intent.commit_id) != stamp:
+                raise LogDirectoryError(
+                    f"{folder / INTENT_FILE}, written a moment ago, is not there: was {folder} "
+                    "away? Nothing was appended there"
+                )
 
     def publish(self, state: CommitState, check: Callable[[], None]) -> OSError | None:
         """Make a state the truth, unless ``check``, called right before the rename, raises.

@@ -298,6 +298,23 @@ GUARDS: Final = {
         },
         test=f"{_COMPACT}test_what_was_copied_of_an_older_copy_in_a_leaders_place_is_not_in_sync",
     ),
+    "what is about to happen may be said below a mount": Mutation(
+        "a log has records that no intent names, and is not written any more",
+        {"commit.committer.Committer._write": Instead("log_set.node.check_declared(state.stamp)")},
+        test=(
+            "unit/commit/test_declared_elsewhere.py::"
+            "test_nothing_is_appended_that_nobody_would_take_back"
+        ),
+    ),
+    "a node below whose mount it was said is appended to": Mutation(
+        "a log has records that no intent names, and is not written any more",
+        {
+            "store.replicas.several_nodes.SeveralNodes.check_declared": Instead(
+                "Node(self.by_node[node]).check_declared(stamp)", "pass"
+            )
+        },
+        test="unit/commit/test_declared_elsewhere.py::test_a_node_that_was_away_then_is_out",
+    ),
     "copies of replaced segments are not synced": Mutation(
         "after a loss of power a replica in sync lacks records",
         {"store.replicas.equal_segments._copy_as_cleaned": Instead("sync(writing)")},

@@ -192,6 +192,16 @@ class SeveralNodes(Node):
                 node.declare(intent)
         self.declared.append(CommitStamp(intent.sequence, intent.commit_id))
 
+    def check_declared(self, stamp: CommitStamp) -> None:
+        """See that every node says what is about to happen; one that does not is out.
+
+        Raises:
+            NotEnoughReplicasError: fewer than a majority do.
+        """
+        for node in self.live:
+            with self.writing(node):
+                Node(self.by_node[node]).check_declared(stamp)
+
     def publish(self, state: CommitState, check: Callable[[], None]) -> OSError | None:
         """Prepare a state on every node, then make it the truth, unless ``check`` raises before.
 
