@@ -89,10 +89,14 @@ def served(broker: NodeBroker) -> list[str]:
 LATE_NEWS: Final = ("marked as failed", "has an older epoch", "doesn't exist in the leader node")
 """Complaints of a broker that hears of an election before, or after, another one does."""
 
+ABOUT_LOGS: Final = ("ERROR", "FATAL", "WARN kafka.log.", "WARN org.apache.kafka.storage.")
+"""How a complaint begins that may be of a log. Others are of connections, which a busy machine is
+slow to make."""
+
 
 def is_about_logs(line: str) -> bool:
-    """Whether a complaint is more than that brokers hear of an election at different times."""
-    return not any(text in line for text in LATE_NEWS)
+    """Whether a complaint is more than that brokers hear of each other at different times."""
+    return line.startswith(ABOUT_LOGS) and not any(text in line for text in LATE_NEWS)
 
 
 def check_epochs(nodes: list[Path]) -> None:
