@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalog.checkpoints.commit_stamp import PREPARED_FILE
 from kafkalog.checkpoints.intent import load_intent
 from kafkalog.checkpoints.one_history import check_one_history
-from kafkalog.checkpoints.replica_state import majority_of
 from kafkalog.checkpoints.voters import check_one_set, find_states, find_voters, voters_of
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.stalling import stalled
@@ -52,15 +51,8 @@ class Committed:
     unfinished: Intent | None
     members: Mapping[Path, str] = field(default_factory=lambda: _EMPTY)
     """The member ids of the directories that have a state."""
-
-    @property
-    def lacks_majority(self) -> bool:
-        """Whether fewer nodes of a replicated set have a state here than decide."""
-        if self.state is None or not self.state.is_replicated:
-            return False
-        there = {*self.members.values()}
-        count = sum(there >= {*node.member_ids} for node in self.state.nodes)
-        return count < majority_of(len(self.state.nodes))
+    lacks_majority: bool = False
+    """Whether fewer nodes of a replicated set are there than decide."""
 
     def high_watermark(self, topic: str, topic_id: str | None, partition: int) -> int | None:
         """Return the committed end of a partition, None if the state does not know it."""
@@ -172,15 +164,16 @@ def _of_nodes(voters: Voters, intents: Mapping[Path, Intent], needs_majority: bo
     """
     if needs_majority:
         voters.check_majority()
-    if voters.too_few_text:
-        _tell_too_few(voters.too_few_text)
+    too_few = voters.too_few_text
+    if too_few:
+        _tell_too_few(too_few)
     elif voters.missing:
         _tell_missing(voters)
     if voters.strangers_text:
         _tell_strangers(voters.strangers_text)
     members = {folder: member for each in voters.live.values() for member, folder in each.items()}
     live = [intents[folder] for folder in members if folder in intents]
-    return Committed(voters.newest, _unfinished(voters.newest, live), members)
+    return Committed(voters.newest, _unfinished(voters.newest, live), members, bool(too_few))
 
 
 def _intents_of(

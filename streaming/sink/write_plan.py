@@ -41,16 +41,10 @@ class WritePlan:
             LogDirectoryError, CheckpointError: they are no set that may be written.
         """
         # not at import: a task gets a plan, and needs neither locks nor sets
-        from kafkalog.streaming.store.session import (  # noqa: PLC0415
-            ensure_set,
-            refuse_several_nodes,
-        )
+        from kafkalog.streaming.store.session import ensure_set  # noqa: PLC0415
 
-        set_id = ensure_set(options.paths, options.policy)
-        plan = cls(options, set_id, system.time_ns() // 1_000_000)
-        if not options.has_nodes:
-            refuse_several_nodes(plan.directories)
-        return plan
+        set_id = ensure_set(options.paths, options.policy, knows_nodes=options.has_nodes)
+        return cls(options, set_id, system.time_ns() // 1_000_000)
 
     @property
     def directories(self) -> list[Path]:

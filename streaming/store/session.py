@@ -67,7 +67,6 @@ __all__ = [
     "opened_set",
     "places",
     "refuse_nodes",
-    "refuse_several_nodes",
 ]
 
 
@@ -143,19 +142,6 @@ def refuse_nodes(directories: Sequence[Path], holder: str) -> None:
             f"{holder} does not know replicated sets yet, and "
             f"{', '.join(map(str, directories))} are nodes of one. Nothing was changed"
         )
-
-
-def refuse_several_nodes(directories: Sequence[Path]) -> None:
-    """Refuse the directories of a replicated set where they were not named as its nodes.
-
-    Raises:
-        LogDirectoryError: one is of one.
-        CheckpointError: its state is damaged.
-    """
-    for folder in directories:
-        state = load_state(folder) if names_nodes(folder) else None
-        if state is not None:
-            raise of_several_nodes(folder, state)
 
 
 class Session(DirectoryLocks):
@@ -257,10 +243,11 @@ def look_at(directories: Sequence[Path], policy: SetPolicy) -> LogSet:
 
 
 @shielded_part
-def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
+def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: bool = True) -> str:
     """Return the id of the set that the log directories are; an empty directory starts one.
 
-    Folders that do not exist are made. Nothing is locked where all belong to a set already.
+    Folders that do not exist are made. Nothing is locked where all belong to a set already. Unless
+    the caller ``knows_nodes``, they are not to be those of a replicated set.
 
     Raises:
         LogDirectoryError, CheckpointError: they are no set that may be written, see
@@ -275,6 +262,8 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy) -> str:
         voters = find_voters(directories) if any(map(names_nodes, directories)) else None
         if voters is not None:
             voters.check_majority()
+            if not knows_nodes:
+                raise of_several_nodes(next(iter(voters.states)), voters.newest)
             return voters.newest.set_id
         return _ensure_set(directories, policy)
     except OSError as error:

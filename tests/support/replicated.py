@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "append",
+    "away",
     "check_clean",
     "check_equal",
     "check_in_sync",
@@ -48,6 +49,11 @@ def append(
         version=version,
         options=OPTIONS | options,
     )
+
+
+def away(node: Path) -> Path:
+    """Take a node away; returns where it is now."""
+    return node.rename(node.with_suffix(".away"))
 
 
 def values(nodes: Sequence[Path], topic: str = "t", **options: Any) -> list[str]:

@@ -67,12 +67,14 @@ def bring_in_sync(
     if lagging:
         state = _seen_to_lag(log_set, state, lagging)
         folders = partitions_by_node(nodes.nodes())
-        caught_up = [
-            (each.node, each.key) for each in lagging if _brought(each, nodes, folders, room)
-        ]
-        if caught_up:  # an older copy may lie in the place of a leader, or of a replica, by now
+        brought = [each for each in lagging if _brought(each, nodes, folders, room)]
+        if brought:  # an older copy may lie in the place of a leader, or of a replica, by now
             log_set.verify_locks()
-            caught_up = [each for each in caught_up if _counts(each, lagging, nodes)]
+        caught_up = [
+            (each.node, each.key)
+            for each in brought
+            if nodes.failed.keys().isdisjoint({each.node, each.leader})
+        ]
         state = joined(shrunk(state, nodes.live), caught_up)
     log_set.state = moved(state, nodes.live)
 
@@ -137,16 +139,6 @@ def _brought(
         text = "the replica of %s on node %d cannot be brought in sync: %s"
         _LOGGER.warning(text, lagging.key, lagging.node, error)
     return False
-
-
-def _counts(
-    replica: tuple[int, TopicPartition], lagging: Iterable[Lagging], nodes: SeveralNodes
-) -> bool:
-    """Whether a replica, and the leader that it was copied from, are on nodes that are not out."""
-    of_both = {
-        n for each in lagging if (each.node, each.key) == replica for n in (each.leader, each.node)
-    }
-    return not of_both & nodes.failed.keys()
 
 
 def _new_place(lagging: Lagging, nodes: SeveralNodes) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from tests.support.replicated import append, path_of, values
+from tests.support.replicated import append, away, path_of, values
 
 import kafkalog
 from kafkalog.errors import LogDirectoryError
@@ -74,9 +74,6 @@ def test_nodes_may_be_named_in_any_order(nodes: list[Path]) -> None:
 def test_a_query_waits_where_it_was_while_too_few_nodes_know_what_is_committed(
     nodes: list[Path],
 ) -> None:
-    def away(node: Path) -> Path:
-        return node.rename(node.with_suffix(".away"))
-
     older = away(nodes[2])
     append(nodes, 2, ["later"])
     text = {"path": path_of(nodes), "subscribe": "t", "failOnDataLoss": "false"}

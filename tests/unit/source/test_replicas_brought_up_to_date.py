@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from tests.support.replicated import check_equal, check_in_sync, path_of
+from tests.support.replicated import away, check_equal, check_in_sync, path_of
 
 import kafkalog
 from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
@@ -39,10 +39,6 @@ def nodes(tmp_path: Path) -> list[Path]:
     for version in range(VERSIONS):
         update(found, version)
     return found
-
-
-def away(node: Path) -> Path:
-    return node.rename(node.with_suffix(".away"))
 
 
 def planned(nodes: list[Path]) -> pa.RecordBatchReader:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.support.replicated import (
     append,
+    away,
     check_clean,
     check_equal,
     check_in_sync,
@@ -139,7 +140,7 @@ def test_what_a_node_needs_is_not_dropped_though_it_comes_back_meanwhile(
     nodes: list[Path], writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = cut_off(writer, monkeypatch)
-    gone = nodes[2].rename(nodes[2].with_suffix(".away"))
+    gone = away(nodes[2])
     needed = staged(gone)
     opened = NodesSession.open
 
@@ -200,9 +201,6 @@ def test_a_state_that_is_repeated_with_other_leaders_counts_more_than_before(
     def dies(*_: Any, **__: Any) -> None:
         raise RuntimeError
 
-    def away(node: Path) -> Path:
-        return node.rename(node.with_suffix(".away"))
-
     lagging = away(nodes[2])
     append(nodes, 1, ["more"])
     lagging.rename(nodes[2])
@@ -230,7 +228,7 @@ def test_who_is_back_is_in_sync_though_it_was_taken_out_by_what_is_finished_firs
     def dies(*_: Any, **__: Any) -> None:
         raise RuntimeError
 
-    gone = nodes[2].rename(nodes[2].with_suffix(".away"))
+    gone = away(nodes[2])
     with monkeypatch.context() as patch:
         patch.setattr(SeveralNodes, "_decide", dies)
         with pytest.raises(RuntimeError):  # what takes node 2 out is prepared
@@ -268,7 +266,7 @@ def test_a_state_that_is_made_durable_without_a_node_counts_more_than_before(
     assert len({state.rank for state in states}) == 2
     by_rank = {state.rank: state.topics for state in states}
     assert all(by_rank[state.rank] == state.topics for state in states)
-    gone = nodes[2].rename(nodes[2].with_suffix(".away"))
+    gone = away(nodes[2])
     append(nodes, 2, ["later"])
     gone.rename(nodes[2])
     append(nodes, 3, ["last"])
