@@ -9,15 +9,15 @@ Pieces of work that are no query are attended in the same way.
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
 
 from kafkalog.files.system import system
+from kafkalog.jobs.interrupts import noting_signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +56,7 @@ def attend(query: StreamingQuery, *, grace_ms: int) -> Ended:
     """
     console = Console(stderr=True)  # a file is not told
     count = _Count(query)
-    with _signals() as asked, console.status(f"{query.name}: starting") as status:
+    with noting_signals() as asked, console.status(f"{query.name}: starting") as status:
         while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # takes ms too
             so_far = count.look()
             if asked:
@@ -87,7 +87,7 @@ def attend_pieces(
     """
     done = _Pieces(name)
     with (
-        _signals() as asked,
+        noting_signals() as asked,
         _cancelling(spark, asked, grace_ms) as cancelled,
         Console(stderr=True).status(f"{name}: starting") as status,
     ):
@@ -146,28 +146,6 @@ def _cancelling(spark: SparkSession, asked: list[int], grace_ms: int) -> Iterato
             yield cancelled
         finally:
             over.set_result(None)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Note the first signal that asks the process to end; the next one does what it did before."""
-    asked: list[int] = []
-    before: dict[int, Any] = {}
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def note(number: int, _: object) -> None:
-        asked.append(number)
-        restore()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, note)
-    try:
-        yield asked
-    finally:
-        restore()
 
 
 def _end(query: StreamingQuery, grace_ms: int) -> None:

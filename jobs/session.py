@@ -11,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import kafkalog
+from kafkalog.jobs.interrupts import cancel_jobs_on_interrupt, uninterrupted
 from kafkalog.jobs.jars import DELTA, KAFKA, fetch
 from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource
@@ -100,6 +101,8 @@ def build_session(
     ``--packages``); a script that plain Python runs gets a local session, and the jars that it
     needs are fetched for it.
 
+    Ctrl-C and SIGTERM wait until Spark has started, and end it then; a second one ends the process.
+
     Args:
         name: the application's name.
         delta: whether Delta tables are read or written.
@@ -122,7 +125,8 @@ def build_session(
     builder = SparkSession.builder.appName(name)
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    session = uninterrupted(builder.getOrCreate, _end)
+    cancel_jobs_on_interrupt(session.sparkContext)
     if not _submitted():
         _let_errors_be_told_once(session)
     register(session)

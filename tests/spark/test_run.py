@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -55,6 +56,21 @@ def test_a_pipeline_that_is_asked_to_end_ends_between_two_micro_batches_and_cont
         assert err.splitlines()[-1].startswith("archive t: "), err
         there = Counter(values_in(table))
         assert there == Counter(str(value).encode() for value in range(len(there)))
+
+
+def test_an_interrupt_while_spark_starts_leaves_no_trace_and_begins_nothing(tmp_path: Path) -> None:
+    log, table, checkpoint = (tmp_path / name for name in ("log", "table", "checkpoint"))
+    Writer(log, topic="t").write(0, rows(["0", "1"]))
+    starting = started("archive", log, table, "--topic=t", f"--checkpoint={checkpoint}")
+    assert starting.stderr is not None
+    said = starting.stderr.readline()  # of the JVM, which has begun
+    starting.send_signal(signal.SIGINT)
+    out, err = starting.communicate()
+    assert (starting.returncode, out) == (130, ""), err
+    assert "This ends as soon as Spark has started" in err
+    assert not re.search(r"Traceback|Exception|ERROR|^\s+at ", said + err, re.MULTILINE), said + err
+    assert not checkpoint.exists()
+    assert not table.exists()
 
 
 def ended(*command: object) -> tuple[int, str, str]:
