@@ -112,6 +112,19 @@ def build_session(
     Raises:
         JarError: jars could not be fetched.
     """
+    builder = SparkSession.builder.appName(name)
+    for key, value in (_settings(delta=delta, kafka=kafka) | (settings or {})).items():
+        builder = builder.config(key, value)
+    session = uninterrupted(builder.getOrCreate, _end)
+    cancel_jobs_on_interrupt(session.sparkContext)
+    if not _submitted():
+        _let_errors_be_told_once(session)
+    register(session)
+    return session
+
+
+def _settings(*, delta: bool, kafka: bool) -> dict[str, str]:
+    """Return what a session is given; the jars that it needs are fetched."""
     chosen = dict(_RECOMMENDED)
     if delta:
         chosen |= DELTA_SETTINGS
@@ -121,16 +134,7 @@ def build_session(
         wanted = [*([DELTA] if delta else []), *([KAFKA] if kafka else [])]
         if wanted:
             chosen["spark.jars"] = ",".join(str(jar) for each in wanted for jar in fetch(each))
-    chosen |= settings or {}
-    builder = SparkSession.builder.appName(name)
-    for key, value in chosen.items():
-        builder = builder.config(key, value)
-    session = uninterrupted(builder.getOrCreate, _end)
-    cancel_jobs_on_interrupt(session.sparkContext)
-    if not _submitted():
-        _let_errors_be_told_once(session)
-    register(session)
-    return session
+    return chosen
 
 
 def _let_errors_be_told_once(session: SparkSession) -> None:
