@@ -113,7 +113,7 @@ def build_session(
         JarError: jars could not be fetched.
     """
     builder = SparkSession.builder.appName(name)
-    for key, value in (_settings(delta=delta, kafka=kafka) | (settings or {})).items():
+    for key, value in {**_settings(delta=delta, kafka=kafka), **(settings or {})}.items():
         builder = builder.config(key, value)
     session = uninterrupted(builder.getOrCreate, _end)
     cancel_jobs_on_interrupt(session.sparkContext)
