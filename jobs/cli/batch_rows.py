@@ -12,7 +12,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.cli.emptiness import unknown_partition
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing, unverified_rows
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, listed
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
 from kafkalog.streaming.operate.replica_check import compare_replicas
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.rule import OffsetGap
     from kafkalog.streaming.store.ends.watch import EndsWatch
 
-__all__ = ["Fault", "Verified", "dump_batches", "summary_of", "verified", "verify_logs"]
+__all__ = [
+    "Fault",
+    "Verified",
+    "dump_batches",
+    "offsets_there",
+    "summary_of",
+    "verified",
+    "verify_logs",
+]
 
 Row = dict[str, Any]
 
@@ -174,6 +182,17 @@ def _batches_of(watch: EndsWatch, key: TopicPartition, committed: int, start: in
                 end,
             )
         yield from _headers(log, first, end)
+
+
+def offsets_there(paths: Sequence[str], topic: str, partition: int | None) -> str:
+    """Say which offsets the partitions of a topic have: ``t-0 is [0, 20)``."""
+    watch = ends_of(paths, topic)
+    said = []
+    for key, end in sorted(watch.look().offsets.items()):
+        if partition in {None, key.partition}:
+            with watch.open(key) as log:
+                said.append(f"{key} is [{log.log_start_offset}, {end})")
+    return listed(said)
 
 
 def _headers(log: PartitionLog, start: int, end: int) -> Iterator[Row]:

@@ -200,6 +200,7 @@ def _dump_records(
     options: dict[str, str],
     group: str | None,
 ) -> None:
+    from kafkalog.jobs.cli.batch_rows import offsets_there  # noqa: PLC0415
     from kafkalog.jobs.records.printing import limited  # noqa: PLC0415
     from kafkalog.jobs.records.reading import RecordReader  # noqa: PLC0415
 
@@ -219,6 +220,9 @@ def _dump_records(
             printer.end()
     if count is None and shown == most:
         typer.echo(f"the first {shown} records; --count shows more", err=True)
+    if not shown and not output.follow:
+        there = offsets_there(paths, topic, words.partition)
+        typer.echo(f"no such record is in {topic}: {there}", err=True)
 
 
 def _batches(reader: RecordReader, *, follow: bool) -> Iterator[pa.RecordBatch]:

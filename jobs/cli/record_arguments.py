@@ -88,12 +88,18 @@ class Words:
         from kafkalog.jobs.records.wanted import HeaderWanted, RecordsWanted  # noqa: PLC0415
         from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
 
+        since = None if self.since is None else milliseconds_of("--since", self.since)
+        until = None if self.until is None else milliseconds_of("--until", self.until)
+        if self.end is not None and self.end <= self.start:
+            raise OptionError(f"--end {self.end} leaves nothing: --start is {self.start}")
+        if since is not None and until is not None and until <= since:
+            raise OptionError(f"--until {self.until} leaves nothing: --since is {self.since}")
         return RecordsWanted(
             partition=self.partition,
             start=self.start,
             end=self.end,
-            since=None if self.since is None else milliseconds_of("--since", self.since),
-            until=None if self.until is None else milliseconds_of("--until", self.until),
+            since=since,
+            until=until,
             key=None if self.key is None else data_of(self.key, is_hex=self.is_hex),
             headers=tuple(HeaderWanted.of(word) for word in self.header or ()),
             producers=self._producers(path),

@@ -44,9 +44,11 @@ class SqlPrompt(cmd.Cmd):
 
     def onecmd(self, line: str) -> bool:
         """Take a line."""
-        word = "" if self._begun else line.strip().rstrip(";").rstrip().lower()
-        if line == "EOF" or word in _ENDS:
+        word = line.strip().rstrip(";").rstrip().lower()
+        if line == "EOF" or word in _ENDS:  # no statement has such a line, not even in its middle
             return True
+        if self._begun:
+            word = ""
         if word in _TABLES | _HELP:
             typer.echo(self._help)
         if word in _TABLES | _HELP or (not self._begun and not line.strip()):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError, KafkaLogError, OptionError
 from kafkalog.files.system import system
+from kafkalog.model import listed
 from kafkalog.streaming.consumer.beginnings import beginnings
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.heartbeat import Heartbeat
@@ -50,6 +51,8 @@ class Joined:
     ) -> None:
         """Take where the group is kept, and how the member takes part and reads."""
         self._options = options
+        self._commits = commits
+        self._topics = topics
         settings = MemberSettings(
             topics,
             options.instance,
@@ -84,9 +87,19 @@ class Joined:
     def begin(self) -> None:
         """Say that it wants to be a member, and that it lives from now on.
 
+        A topic that is not there yet is waited for, which a misspelt name should not do in silence.
+
         Raises:
             OSError: that cannot be written.
+            KafkaLogError: the log directories cannot be looked at.
         """
+        missing = sorted(self._topics - self._commits.topics())
+        if missing:
+            _LOGGER.warning(
+                "group %s waits for topics that are not there yet: %s",
+                self._commits.group,
+                listed(missing),
+            )
         self.member.join()
         self._heartbeat.start()
 

@@ -53,6 +53,16 @@ def rest(reader: kafkalog.Consumer) -> list[int]:
     return found
 
 
+def test_a_topic_that_is_not_there_is_waited_for_and_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with kafkalog.Consumer(folder, "g", ["in", "inn"]) as reader:
+        for _ in range(2):
+            reader.poll()
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("group g waits for topics that are not there yet: inn") == 1
+
+
 def test_one_member_reads_all_and_the_next_one_goes_on_where_it_has_committed(
     folder: Path,
 ) -> None:

@@ -36,9 +36,9 @@ def call(*words: object) -> tuple[int, str]:
 
 
 def dumped(*words: object) -> list[Any]:
-    code, text = call("dump", *words, "--records", "--json")
-    assert code == 0, text
-    return [json.loads(line) for line in text.splitlines()]
+    done = CliRunner().invoke(app, ["dump", *(str(word) for word in words), "--records", "--json"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def offsets(*words: object) -> list[tuple[int, int]]:
@@ -197,6 +197,14 @@ def test_a_table_that_is_cut_says_so(tmp_path: Path) -> None:
     assert len(call("dump", tmp_path, "--topic", "t", "--format", r"%s\n")[1].splitlines()) == 101
 
 
+def test_where_nothing_is_found_the_offsets_that_are_there_are_said(log: Path) -> None:
+    for words in (["--start", 100, "--records"], ["--key", "x"], ["--start", 2, "--key", "c"]):
+        code, text = call("dump", log, "--topic=t", *words)
+        assert (code, text) == (0, "no such record is in t: t-0 is [0, 4), t-1 is [0, 1)\n")
+    _, text = call("dump", log, "--topic=t", "--partition=1", "--key=x", "--json")
+    assert text == "no such record is in t: t-1 is [0, 1)\n"
+
+
 def test_options_that_contradict_each_other_are_refused(log: Path) -> None:
     for words, expected in [
         (["--json", "--format", "%s"], "--format and --json"),
@@ -205,6 +213,8 @@ def test_options_that_contradict_each_other_are_refused(log: Path) -> None:
         (["--group", "g", "--start", 1], "--group or --start"),
         (["--partition", 7, "--records"], "t-7 is not in"),
         (["--since", 1_700_000_000], "looks like seconds"),
+        (["--start", 4, "--end", 4], "--end 4 leaves nothing: --start is 4"),
+        (["--since", 2, "--until", 1], "--until 1 leaves nothing: --since is 2"),
         (["--until", "yesterday"], "expected a time such as"),
         (["--key", "x", "--hex"], "hexadecimal"),
         (["--header", "=v"], "NAME=VALUE"),

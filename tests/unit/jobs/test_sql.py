@@ -200,15 +200,16 @@ def test_the_prompt_forgets_a_statement_that_is_given_up() -> None:
     assert run == ["select 2;"]
 
 
+@pytest.mark.parametrize("begun", ["", "select 1\n"])
 @pytest.mark.parametrize("word", ["exit", "quit;", "EXIT", r"\q", ".quit"])
 def test_the_prompt_ends_by_the_words_of_other_prompts(
-    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    word: str, begun: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     run: list[str] = []
     prompt = SqlPrompt(run.append, ["t"])
     prompt.use_rawinput = False
-    prompt.stdin = io.StringIO(f"{word}\nselect 1;\n")
+    prompt.stdin = io.StringIO(f"{begun}{word}\nselect 1;\n")
     prompt.cmdloop()
     assert run == []
 
