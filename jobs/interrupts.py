@@ -56,28 +56,34 @@ def noting_signals() -> Iterator[list[int]]:
         restore()
 
 
-def uninterrupted(start: Callable[[], _T], take_back: Callable[[_T], object]) -> _T:
-    """Start something in a thread, and let the first signal wait until it has started.
+def uninterrupted(
+    prepare: Callable[[], object], start: Callable[[], _T], take_back: Callable[[_T], object]
+) -> _T:
+    """Start something, and let the first signal wait until it has started.
 
     Args:
-        start: what to do; it runs in a thread of its own, where signals are not handled.
+        prepare: what comes first, and may set handlers if it runs in the main thread: it runs in
+            another one.
+        start: what comes then, in this thread.
         take_back: ends what has started, if a signal came meanwhile.
 
     Returns:
         What has started.
 
     Raises:
-        KeyboardInterrupt: SIGINT has come; at the second one, while ``start`` still runs.
+        KeyboardInterrupt: SIGINT has come; at the second one at once.
         SystemExit: SIGTERM has come.
     """
     if threading.current_thread() is not threading.main_thread():
+        prepare()
         return start()
-    done: Future[_T] = Future()
+    done: Future[object] = Future()
     with noting_signals() as asked:
         # not of a pool: a second signal would wait for it
-        threading.Thread(target=_fill, args=(done, start), daemon=True).start()
+        threading.Thread(target=_fill, args=(done, prepare), daemon=True).start()
         _tell_once_asked(done, asked)
-        started = done.result()
+        done.result()
+        started = start()
     if not asked:
         return started
     take_back(started)

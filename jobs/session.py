@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import kafkalog
@@ -113,9 +113,14 @@ def build_session(
         JarError: jars could not be fetched.
     """
     builder = SparkSession.builder.appName(name)
+    conf = SparkConf().setAppName(name)
     for key, value in {**_settings(delta=delta, kafka=kafka), **(settings or {})}.items():
         builder = builder.config(key, value)
-    session = uninterrupted(builder.getOrCreate, _end)
+        conf = conf.set(key, value)
+    # The session itself is made here: its thread is where the JVM looks for the active one.
+    session = uninterrupted(
+        lambda: SparkContext.getOrCreate(conf), builder.getOrCreate, take_back=_end
+    )
     cancel_jobs_on_interrupt(session.sparkContext)
     if not _submitted():
         _let_errors_be_told_once(session)

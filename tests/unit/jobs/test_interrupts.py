@@ -43,6 +43,23 @@ def starting(*signals: signal.Signals, release: threading.Event) -> Callable[[],
     return start
 
 
+def started_by(prepare: Callable[[], str], take_back: Callable[[str], object]) -> str:
+    """Prepare something, which is what starts then."""
+    prepared: list[str] = []
+    return uninterrupted(lambda: prepared.append(prepare()), prepared.pop, take_back)
+
+
+def test_what_starts_last_starts_in_this_thread() -> None:
+    threads: list[threading.Thread] = []
+
+    def note() -> None:
+        threads.append(threading.current_thread())
+
+    uninterrupted(note, note, str)
+    assert threads[0] is not threads[1]
+    assert threads[1] is threading.current_thread()
+
+
 @pytest.fixture
 def released() -> threading.Event:
     event = threading.Event()
@@ -52,7 +69,7 @@ def released() -> threading.Event:
 
 def test_what_starts_undisturbed_is_returned(released: threading.Event) -> None:
     ended: list[str] = []
-    assert uninterrupted(starting(release=released), ended.append) == "spark"
+    assert started_by(starting(release=released), ended.append) == "spark"
     assert not ended
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -67,7 +84,7 @@ def test_one_signal_waits_until_it_has_started_and_ends_it(
 ) -> None:
     ended: list[str] = []
     with pytest.raises(error) as raised:
-        uninterrupted(starting(number, release=released), ended.append)
+        started_by(starting(number, release=released), ended.append)
     assert ended == ["spark"]
     assert getattr(raised.value, "code", None) in {None, 143}
 
@@ -77,7 +94,7 @@ def test_the_wait_for_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Console, "print", lambda *_, **__: told.set())
     ended: list[str] = []
     with pytest.raises(KeyboardInterrupt):
-        uninterrupted(starting(signal.SIGINT, release=told), ended.append)
+        started_by(starting(signal.SIGINT, release=told), ended.append)
     assert ended == ["spark"]
 
 
@@ -92,7 +109,7 @@ def test_a_second_signal_does_not_wait(released: threading.Event) -> None:
         return "spark"
 
     with pytest.raises(KeyboardInterrupt):
-        uninterrupted(start, ended.append)
+        started_by(start, ended.append)
     never.set()
     assert not ended
 
@@ -102,12 +119,12 @@ def test_what_fails_to_start_raises_its_error() -> None:
         raise ValueError("no Java")
 
     with pytest.raises(ValueError, match="no Java"):
-        uninterrupted(fail, str)
+        started_by(fail, str)
 
 
 def test_other_threads_start_without_handlers(released: threading.Event) -> None:
     with system.pool(1, "starts") as pool:
-        started = pool.submit(uninterrupted, starting(release=released), str)
+        started = pool.submit(started_by, starting(release=released), str)
         assert started.result() == "spark"
 
 
