@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.delta_table import values_in
 from tests.support.distributions import ROOT, build, environment_without_kafkalog
+from tests.support.quick_jvm import QUICK
 from tests.support.sinking import Writer, rows, values_of
 from tests.support.spark_cluster import Cluster, Submitted, kill
 
@@ -51,9 +52,8 @@ BATCHES: Final = 3
 SETTINGS: Final = {
     "spark.driver.memory": "512m",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.executor.memory": "512m",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": " ".join(QUICK),
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.ui.enabled": "false",

@@ -48,7 +48,6 @@ _MAX_POLL_S: Final = 4.0
 
 _SPARK: Final = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 

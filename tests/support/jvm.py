@@ -9,6 +9,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Final
 
+from tests.support.quick_jvm import QUICK
+
 from kafkalog.jobs.jars import JarSet, fetch, java
 
 if TYPE_CHECKING:
@@ -18,8 +20,7 @@ if TYPE_CHECKING:
 START_SECONDS: Final = 120
 STOP_SECONDS: Final = 90
 
-_QUICK: Final = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
-"""For JVMs that live seconds: a quick start counts for more than a high speed."""
+_QUICK: Final = (*QUICK, "-Djava.awt.headless=true")
 
 
 def command(

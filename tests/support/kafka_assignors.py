@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 from tests.support.jars import KAFKA_4_1
+from tests.support.quick_jvm import QUICK
 
 from kafkalog.jobs.jars import fetch, java
 from kafkalog.model import TopicPartition
@@ -83,7 +84,7 @@ def kafka_assignors() -> Iterator[KafkaAssignors]:
     port, process = launch_gateway(
         jarpath=str(py4j),
         classpath=":".join(map(str, jars)),
-        javaopts=["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"],
+        javaopts=["-Xmx256m", *QUICK],
         java_path=java(),
         die_on_exit=True,
         return_proc=True,

@@ -13,6 +13,7 @@ import psutil
 import pyspark
 from tests.support.jvm import Server
 from tests.support.killed_query import processes_of
+from tests.support.quick_jvm import QUICK
 
 from kafkalog.jobs.jars import java
 
@@ -24,7 +25,7 @@ __all__ = ["SPARK_HOME", "Cluster", "Submitted", "kill"]
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
-_JVM: Final = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_JVM: Final = ("-Xmx256m", *QUICK)
 
 
 class Cluster:

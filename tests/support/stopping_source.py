@@ -37,7 +37,6 @@ rename; between the commit and Spark's own note of it."""
 _OPTIONS: Final = {"numPartitions": "2", "segment.bytes": "3000", "index.interval.bytes": "500"}
 _SPARK: Final = {
     "spark.driver.memory": "512m",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.master": "local[2,8]",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
 }
