@@ -77,10 +77,8 @@ def uninterrupted(
     if threading.current_thread() is not threading.main_thread():
         prepare()
         return start()
-    done: Future[object] = Future()
     with noting_signals() as asked:
-        # not of a pool: a second signal would wait for it
-        threading.Thread(target=_fill, args=(done, prepare), daemon=True).start()
+        done = _in_thread(prepare)
         _tell_once_asked(done, asked)
         done.result()
         started = start()
@@ -92,7 +90,7 @@ def uninterrupted(
     raise SystemExit(128 + asked[0])
 
 
-def _tell_once_asked(done: Future[Any], asked: list[int]) -> None:
+def _tell_once_asked(done: Future[object], asked: list[int]) -> None:
     """Wait until that is done; say so if a signal comes meanwhile."""
     while not wait([done], _LOOK_SECONDS).done:
         if asked:
@@ -100,11 +98,18 @@ def _tell_once_asked(done: Future[Any], asked: list[int]) -> None:
             return
 
 
-def _fill(done: Future[_T], start: Callable[[], _T]) -> None:
-    try:
-        done.set_result(start())
-    except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
-        done.set_exception(error)
+def _in_thread(act: Callable[[], object]) -> Future[object]:
+    """Act in a thread that nobody has to wait for, as one would for that of a pool."""
+    done: Future[object] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(act())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is asked for
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
 
 
 def cancel_jobs_on_interrupt(context: SparkContext) -> None:
@@ -114,16 +119,21 @@ def cancel_jobs_on_interrupt(context: SparkContext) -> None:
     """
     for name in _CALLERS:
         logging.getLogger(name).addFilter(_is_no_interrupt)
+    there = signal.getsignal(signal.SIGINT)
+    if there is signal.default_int_handler or isinstance(there, _CancelsJobs):
+        with suppress(ValueError):  # only the main thread sets handlers
+            signal.signal(signal.SIGINT, _CancelsJobs(context))
 
-    def interrupt(_: int, __: object) -> NoReturn:
-        cancelled: Future[None] = Future()
-        threading.Thread(target=_fill, args=(cancelled, context.cancelAllJobs), daemon=True).start()
-        wait([cancelled], _CANCEL_SECONDS)
+
+class _CancelsJobs:
+    """Handles Ctrl-C; the next context puts its own in the place of this one."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+
+    def __call__(self, _: int, __: object) -> NoReturn:
+        wait([_in_thread(self._context.cancelAllJobs)], _CANCEL_SECONDS)
         raise KeyboardInterrupt
-
-    with suppress(ValueError):  # only the main thread sets handlers
-        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            signal.signal(signal.SIGINT, interrupt)
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:

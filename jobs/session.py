@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
@@ -112,11 +112,10 @@ def build_session(
     Raises:
         JarError: jars could not be fetched.
     """
-    builder = SparkSession.builder.appName(name)
-    conf = SparkConf().setAppName(name)
-    for key, value in {**_settings(delta=delta, kafka=kafka), **(settings or {})}.items():
-        builder = builder.config(key, value)
-        conf = conf.set(key, value)
+    chosen: dict[str, Any] = {"spark.app.name": name}
+    chosen |= _settings(delta=delta, kafka=kafka) | dict(settings or {})
+    conf = SparkConf().setAll([*chosen.items()])
+    builder = SparkSession.builder.config(map=chosen)
     # The session itself is made here: its thread is where the JVM looks for the active one.
     session = uninterrupted(
         lambda: SparkContext.getOrCreate(conf), builder.getOrCreate, take_back=_end

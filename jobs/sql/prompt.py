@@ -45,14 +45,15 @@ class SqlPrompt(cmd.Cmd):
     def onecmd(self, line: str) -> bool:
         """Take a line."""
         word = line.strip().rstrip(";").rstrip().lower()
-        if line == "EOF" or word in _ENDS:  # no statement has such a line, not even in its middle
+        # amid a statement too: few have such a line, and who writes one wants out
+        if line == "EOF" or word in _ENDS:
             return True
-        if self._begun:
-            word = ""
-        if word in _TABLES | _HELP:
-            typer.echo(self._help)
-        if word in _TABLES | _HELP or (not self._begun and not line.strip()):
-            return False
+        if not self._begun:
+            if word in _TABLES | _HELP:
+                typer.echo(self._help)
+                return False
+            if not line.strip():
+                return False
         self._begun.append(line)
         if line.rstrip().endswith(";"):
             statement = "\n".join(self._begun)

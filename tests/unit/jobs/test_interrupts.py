@@ -9,7 +9,6 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from rich.console import Console
 
 from kafkalog.files.system import system
 from kafkalog.jobs.interrupts import cancel_jobs_on_interrupt, uninterrupted
@@ -89,12 +88,21 @@ def test_one_signal_waits_until_it_has_started_and_ends_it(
     assert getattr(raised.value, "code", None) in {None, 143}
 
 
-def test_the_wait_for_spark_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = threading.Event()
-    monkeypatch.setattr(Console, "print", lambda *_, **__: told.set())
+def test_the_wait_for_spark_is_told(
+    released: threading.Event, capsys: pytest.CaptureFixture[str]
+) -> None:
     ended: list[str] = []
+
+    def start() -> str:
+        spark = starting(signal.SIGINT, release=released)()
+        said = ""
+        while "Ctrl-C again ends it now" not in said:
+            said += capsys.readouterr().err
+            system.sleep(0.001)
+        return spark
+
     with pytest.raises(KeyboardInterrupt):
-        started_by(starting(signal.SIGINT, release=told), ended.append)
+        started_by(start, ended.append)
     assert ended == ["spark"]
 
 
@@ -145,6 +153,15 @@ def test_an_interrupt_cancels_jobs_from_a_thread_of_its_own() -> None:
         os.kill(os.getpid(), signal.SIGINT)
     assert len(context.cancelled_in) == 1
     assert context.cancelled_in[0] != threading.main_thread().name
+
+
+def test_a_later_context_has_its_jobs_cancelled() -> None:
+    contexts = [Context(), Context()]
+    for context in contexts:
+        cancel_jobs_on_interrupt(context)  # type: ignore[arg-type]
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    assert [len(context.cancelled_in) for context in contexts] == [0, 1]
 
 
 def test_a_handler_that_is_there_stays() -> None:
