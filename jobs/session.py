@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -63,12 +64,19 @@ def session(
 
     Spark still writes to stderr while it ends. What the pipeline says afterwards, how much it did
     or what was wrong, is the last line. An interrupt does not wait for Spark.
+
+    Raises:
+        RuntimeError: an error of the JVM that PySpark has no class for; the text is the JVM's.
     """
     spark = build_session(name, delta=delta, kafka=kafka, settings=settings)
     try:
         yield spark
     except KeyboardInterrupt:
         raise
+    except Py4JJavaError as error:
+        text = str(error)  # which the JVM has
+        _end(spark)
+        raise RuntimeError(text) from None
     except BaseException:
         _end(spark)
         raise

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow.parquet as pq
 import pytest
@@ -94,6 +94,32 @@ def test_what_a_query_fails_of_is_the_last_line(tmp_path: Path) -> None:
     assert (code, out) == (1, ""), said
     assert said.startswith("t-0: offsets [0, 2) cannot be read: "), said
     assert "do not match its checksum" in said, said
+
+
+_UNTOLD: Final = """
+import typer
+from kafkalog.jobs.running import run
+from kafkalog.jobs.session import session
+
+app = typer.Typer()
+
+
+@app.command()
+def main() -> None:
+    with session("x") as spark:
+        spark._jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            "no.such.Format", spark._jsparkSession.sessionState().conf()
+        )
+
+
+run(app)
+"""
+
+
+def test_an_error_that_pyspark_has_no_class_for_is_one_line() -> None:
+    code, out, said = ended("-c", _UNTOLD)
+    assert (code, out) == (1, ""), said
+    assert "Failed to find the data source: no.such.Format" in said, said
 
 
 def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
