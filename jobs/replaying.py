@@ -26,6 +26,7 @@ from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
+from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -106,6 +107,11 @@ class Replay:
         """
         if self.follow and self.until != NO_END:
             raise OptionError("--follow has no end: leave out --until")
+        begin, end = self.since.time_ms, self.until.time_ms
+        if begin is not None and end is not None and end <= begin:
+            raise OptionError(
+                f"--until {shown_time(end)} leaves nothing: --from is {shown_time(begin)}"
+            )
         parsed = self._parsed()
         parsed.refuse_for_streaming()
         logs = self._logs

@@ -159,5 +159,7 @@ def test_what_is_not_there_is_refused(log: str) -> None:
         Replay(log=log, topics=("u",)).check()
     with pytest.raises(OptionError, match="--follow has no end: leave out --until"):
         Replay(log=log, topics=("t",), follow=True, until=Until({}, 1)).check()
+    with pytest.raises(OptionError, match=r"--until 1970-.* leaves nothing: --from is 1970-"):
+        Replay(log=log, topics=("t",), since=Until({}, 5), until=Until({}, 5)).check()
     with pytest.raises(OptionError, match="--until names t-7, which is not in what is played"):
         Replay(log=log, topics=("t",), until=Until({TopicPartition("t", 7): 3})).check()
