@@ -38,7 +38,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.checkpoint_file import parse_integer, read_checkpoint, write_checkpoint
-from kafkalog.errors import CheckpointError, InvalidTopicError
+from kafkalog.errors import CheckpointError, InvalidTopicError, LogDirectoryError
 from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular
 from kafkalog.files.system import system
@@ -233,13 +233,16 @@ def read_topic_id(directory: Path) -> str | None:
     """Read the topic id in a partition's folder; None without ``partition.metadata``.
 
     Raises:
-        CheckpointError: the file is there and holds no valid id.
+        CheckpointError: it is there and holds no valid id, or is a FIFO, a folder or the like.
+        LogDirectoryError: it may not be opened.
     """
     try:
         return _topic_id(directory / PARTITION_METADATA)
     except FileNotFoundError:
         return None
-    except CheckpointError as error:
+    except (CheckpointError, LogDirectoryError) as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise
         raise CheckpointError(
             f"{error}. Restore it: that of any other partition of the topic says the same"
         ) from error

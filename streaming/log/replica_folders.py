@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.replica_state import NO_LEADER
 from kafkalog.errors import CheckpointError, LogDirectoryError
 from kafkalog.files.regular import open_regular
@@ -68,14 +69,14 @@ def leader_folders(
     about to make it, or it is left of a topic that was deleted while its node was away.
     """
     chosen: dict[TopicPartition, _Folder] = {}
-    for topic_key, topic in state.topics.items():
+    for key, topic in state.topics.items():
         for number, replicas in topic.replicas.items():
-            key = TopicPartition(topic.name, number)
+            name = TopicPartition(topic.name, number)
             able = [node for node in _in_sync(replicas) if node in by_node]
             for node in sorted(able, key=rank):
-                found = by_node[node].get(key)
-                if found is not None and _is_of(state, topic_key, key, found):
-                    chosen[key] = found
+                found = by_node[node].get(name)
+                if found is not None and _is_of(key, name, found):
+                    chosen[name] = found
                     break
     return dict(sorted(chosen.items()))
 
@@ -86,12 +87,15 @@ def _in_sync(replicas: ReplicaState) -> list[int]:
     return leader + [n for n in replicas.replicas if n in replicas.isr and n not in leader]
 
 
-def _is_of(state: CommitState, topic_key: str, key: TopicPartition, found: _HasPath) -> bool:
-    """Whether a folder is of the topic that the state has under ``topic_key``, by its id."""
+def _is_of(key: str, name: TopicPartition, found: _HasPath) -> bool:
+    """Whether a folder is of the topic that the state has under ``key``, by the id in the folder.
+
+    One that has lost its id is not: another replica has it.
+    """
     try:
         with at(found.path):
-            return state.key_of(key.topic, read_topic_id(found.path)) == topic_key
-    except (CheckpointError, OSError):
+            return topic_key(name.topic, read_topic_id(found.path)) == key
+    except (CheckpointError, LogDirectoryError, OSError):
         return False
 
 

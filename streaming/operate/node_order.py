@@ -8,7 +8,8 @@ state that says who is in sync now is published.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.shield import check_interrupt
@@ -16,7 +17,7 @@ from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
-from kafkalog.streaming.operate.replica_check import differences
+from kafkalog.streaming.operate.replica_check import differences, known_topic, wrong_id
 from kafkalog.streaming.operate.replicas import log_end_of, replicas_of
 from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.deciding import prepared_state
@@ -26,7 +27,7 @@ from kafkalog.streaming.store.replicas.rewriting import distrust
 from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from kafkalog.checkpoints.replica_state import ReplicaState
     from kafkalog.checkpoints.voters import Voters
@@ -86,9 +87,10 @@ def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> None:
     for key, each in replicas_of(log_set.state):
         check_interrupt()
         found = {n: folders.get(n, {}).get(key) for n in each.isr if n in nodes.live}
-        topic = next(t for t in log_set.state.topics.values() if t.name == key.topic)
+        id_key, topic = known_topic(log_set.state, key)
+        partition = _Partition(key, id_key, each, topic.partitions[key.partition].log_end)
         try:
-            wrong[key] = _wrong(key, each, found, topic.partitions[key.partition].log_end, done)
+            wrong[key] = _wrong(partition, found, done)
         except (OSError, KafkaLogError) as error:
             done.problems.append(f"{key}: {error}")
     replicas = {(node, key) for key, found in wrong.items() for node in found}
@@ -101,22 +103,29 @@ def _equalize(log_set: LogSet, nodes: SeveralNodes, done: _Report) -> None:
     bring_in_sync(log_set, nodes, Room(ALL_BYTES))
 
 
-def _wrong(
-    key: TopicPartition,
-    replicas: ReplicaState,
-    found: Mapping[int, PartitionDirectory | None],
-    end: int,
-    done: _Report,
-) -> list[int]:
+class _Partition(NamedTuple):
+    """A partition, the key under which the state has its topic, and where each log should end."""
+
+    key: TopicPartition
+    id_key: str
+    replicas: ReplicaState
+    end: int
+
+
+_Found: TypeAlias = Mapping[int, "PartitionDirectory | None"]
+
+
+def _wrong(partition: _Partition, found: _Found, done: _Report) -> list[int]:
     """Return the nodes in sync whose replicas, of those ``found``, are to be copied again."""
+    key, replicas, end = partition.key, partition.replicas, partition.end
     order = [n for n in (replicas.leader, *replicas.replicas) if n in found]
     leader = found.get(replicas.leader)
-    has_all = (log_end_of(leader) or 0) >= end
-    if leader is not None and has_all and not any(_differing(key, leader, found, end)):
+    has_all = (log_end_of(leader) or 0) >= end and _id_fault(partition, leader) is None
+    if leader is not None and has_all and not any(_differing(partition, leader, found)):
         return []
     damaged: dict[int, str] = {}
     for good in dict.fromkeys(order):
-        damage = _damage_in(found[good], end)
+        damage = _damage_in(partition, found[good])
         if not damage:
             break
         damaged[good] = damage
@@ -133,27 +142,34 @@ def _wrong(
         f"{key} was damaged on node {node}, and is copied from node {good}: {damage}"
         for node, damage in damaged.items()
     ]
-    return [*damaged, *(n for n in _differing(key, source, found, end) if n not in damaged)]
+    return [*damaged, *(n for n in _differing(partition, source, found) if n not in damaged)]
 
 
-def _differing(
-    key: TopicPartition,
-    source: PartitionDirectory,
-    found: Mapping[int, PartitionDirectory | None],
-    end: int,
-) -> Iterator[int]:
-    """Yield the nodes whose replica is missing, or not as ``source`` below ``end``."""
+def _differing(partition: _Partition, source: PartitionDirectory, found: _Found) -> Iterator[int]:
+    """Yield the nodes whose replica is missing, or not as ``source`` below the log's end."""
+    key, end = partition.key, partition.end
     for node, where in found.items():
         if where is None or (
-            where.path != source.path and any(differences(key, source.path, where.path, 0, end))
+            where.path != source.path
+            and (
+                _id_fault(partition, where) is not None
+                or any(differences(key, source.path, where.path, 0, end))
+            )
         ):
             yield node
 
 
-def _damage_in(where: PartitionDirectory | None, end: int) -> str:
-    """Return what is wrong with a log that should end at ``end``; nothing if nothing is."""
+def _id_fault(partition: _Partition, where: PartitionDirectory | None) -> str | None:
+    return where and wrong_id(partition.id_key, partition.key, where.path)
+
+
+def _damage_in(partition: _Partition, where: PartitionDirectory | None) -> str:
+    """Return what is wrong with a replica in sync; nothing if nothing is."""
     if where is None:
         return "its folder is not there"
+    if fault := _id_fault(partition, where):
+        return fault
+    end = partition.end
     with PartitionLog(where.path, where.topic_partition) as log:
         bases = [segment.base_offset for segment in log.segments]
         for segment, following in zip(log.segments, [*bases[1:], None], strict=True):

@@ -61,9 +61,9 @@ def replacing_on_all(
 
 def _distrust_lagging(log: KnownLog, nodes: SeveralNodes) -> None:
     """Let those replicas be compared anew that are there, and not in sync."""
-    isr = log.topic.replicas[log.number].isr
-    for node in nodes.live:
-        if node not in isr:
+    each = log.topic.replicas[log.number]
+    for node in each.replicas:
+        if node in nodes.live and node not in each.isr:
             with nodes.writing(node):
                 distrust(nodes.by_node[node].values(), log.where.topic_partition)
 

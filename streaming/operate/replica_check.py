@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import read_leader_epochs
+from kafkalog.checkpoints.broker import PARTITION_METADATA, read_leader_epochs, read_topic_id
+from kafkalog.checkpoints.commit_state import topic_key
 from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import CorruptRecordError, KafkaLogError, OptionError
 from kafkalog.files.local_file import read_at
@@ -30,10 +31,11 @@ from kafkalog.streaming.store.session import named
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.read.slices import SegmentSlice
 
-__all__ = ["compare_replicas", "differences"]
+__all__ = ["compare_replicas", "differences", "known_topic", "wrong_id"]
 
 _PIECE_BYTES: Final = 1 << 20
 _LARGEST_INDEX: Final = 1 << 30
@@ -61,17 +63,40 @@ def compare_replicas(
         if topic not in {None, key.topic} or not there:
             continue
         leader = each.leader if each.leader in there else there[0]
-        known = next(t for t in voters.newest.topics.values() if t.name == key.topic)
+        id_key, known = known_topic(voters.newest, key)
         where = known.partitions[key.partition]
         source = folders.get(leader, {}).get(key)
         for node in there:
             found = folders.get(node, {}).get(key)
             if found is None:
                 yield key, f"node {node} is in sync, and has no folder of it"
-            elif source is not None and node != leader:
+                continue
+            if wrong := wrong_id(id_key, key, found.path):
+                yield key, f"node {node} is in sync, and {wrong}"
+            if source is not None and node != leader:
                 span = where.log_start, where.high_watermark
                 for text in differences(key, source.path, found.path, *span):
                     yield key, f"node {node} differs from node {leader}: {text}"
+
+
+def known_topic(state: CommitState, key: TopicPartition) -> tuple[str, TopicState]:
+    """Return a topic that is known, and the key under which the state has it."""
+    return next((at, topic) for at, topic in state.topics.items() if topic.name == key.topic)
+
+
+def wrong_id(expected: str, key: TopicPartition, folder: Path) -> str | None:
+    """Say what is wrong with the topic id in a replica's folder; None if nothing is.
+
+    ``expected`` is the key under which the state has the topic.
+    """
+    try:
+        topic_id = read_topic_id(folder)
+    except (KafkaLogError, OSError) as error:
+        return f"its topic id cannot be read: {error}"
+    if topic_key(key.topic, topic_id) == expected:
+        return None
+    path = folder / PARTITION_METADATA
+    return f"{path} is missing" if topic_id is None else f"{path} has topic id {topic_id}"
 
 
 def differences(

@@ -191,6 +191,15 @@ GUARDS: Final = {
         {"operate.node_order._wrong": Instead("(log_end_of(leader) or 0) >= end", "True")},
         test=f"{_DAMAGED}test_a_leader_that_ends_too_early_is_not_what_others_are_cut_to",
     ),
+    "a replica that has lost its topic id is as good as others": Mutation(
+        "nobody is told, and readers have one replica less",
+        {
+            "operate.replica_check.wrong_id": Instead(
+                "topic_key(key.topic, topic_id) == expected", "True"
+            )
+        },
+        test=f"{_DAMAGED}test_a_replica_whose_topic_id_is_lost_does_not_count_and_is_copied",
+    ),
     "a replica that ends too early is as good as others": Mutation(
         "replicas that have all records are cut to it",
         {

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from kafkalog.checkpoints.broker import RECOVERY_POINT, write_offset_checkpoint
 from kafkalog.checkpoints.replica_state import Rewritten
 from kafkalog.errors import KafkaLogError
-from kafkalog.model import TopicPartition, partition_directory_name
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.store.replicas.copying import LeaderUnreadableError
@@ -79,15 +79,17 @@ def _with(state: CommitState, topic_key: str, number: int, rewritten: Rewritten)
 # Who has no part in it
 
 
-def distrust(log_dirs: Iterable[Path], key: TopicPartition) -> None:
-    """Durably let nothing of a replica count as equal to its leader's log, until it is compared.
+def distrust(log_dirs: Iterable[Path], *keys: TopicPartition) -> None:
+    """Durably let nothing of replicas count as equal to their leaders' logs, until it is compared.
+
+    Their recovery points are removed from the checkpoint of each directory. Nobody looks whether
+    the replica's folder is there: it may be away just now, and back when it is trusted.
 
     Raises:
-        OSError, CheckpointError: the recovery point cannot be written.
+        OSError, CheckpointError: a recovery point cannot be removed.
     """
-    for log_dir in log_dirs:
-        if (log_dir / partition_directory_name(*key)).is_dir():
-            write_offset_checkpoint(log_dir, RECOVERY_POINT, {key: 0})
+    for log_dir in log_dirs if keys else ():
+        write_offset_checkpoint(log_dir, RECOVERY_POINT, {}, remove=keys)
 
 
 def distrust_old(
@@ -100,10 +102,12 @@ def distrust_old(
     Raises:
         OSError, CheckpointError: a recovery point cannot be written.
     """
-    folders = list(log_dirs)
-    for key, name, number, each in _replicas(state):
-        if node in each.replicas and each.rewritten.sequence and not _knows(own, key, number, each):
-            distrust(folders, TopicPartition(name, number))
+    old = [
+        TopicPartition(name, number)
+        for key, name, number, each in _replicas(state)
+        if node in each.replicas and each.rewritten.sequence and not _knows(own, key, number, each)
+    ]
+    distrust(log_dirs, *old)
 
 
 def _knows(own: CommitState | None, key: str, number: int, each: ReplicaState) -> bool:

@@ -30,7 +30,7 @@ from kafkalog.streaming.operate.compact import Wanted, compact
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.replica_check import compare_replicas
 from kafkalog.streaming.store.log_set import LogSet
-from kafkalog.streaming.store.replicas import equal_segments, in_sync, open_nodes
+from kafkalog.streaming.store.replicas import deciding, equal_segments, in_sync, open_nodes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,6 +138,27 @@ def test_sizes_tell_nothing_of_a_node_that_was_away_while_files_were_replaced(
     check_whole(nodes)
 
 
+def test_sizes_tell_nothing_of_a_replica_that_is_away_when_its_node_comes_back(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes[2].rename(nodes[2].with_suffix(".away"))
+    compacted(nodes)
+    nodes[2].with_suffix(".away").rename(nodes[2])
+    shutil.rmtree(nodes[2] / "t-0")
+    put_aside = deciding.distrust_old
+
+    def without_folder(*arguments: Any) -> None:
+        put_aside(*arguments)
+        if not (nodes[2] / "t-0").exists():
+            shutil.copytree(nodes[0] / "t-0", nodes[2] / "t-0")
+            same_size(nodes[2], 5)
+
+    monkeypatch.setattr(deciding, "distrust_old", without_folder)
+    update(nodes, 5, {"f": "1"})
+    update(nodes, 6, {"g": "1"})
+    check_whole(nodes)
+
+
 def test_sizes_tell_nothing_of_a_replica_that_lagged_while_files_were_replaced(
     nodes: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +168,7 @@ def test_sizes_tell_nothing_of_a_replica_that_lagged_while_files_were_replaced(
     with monkeypatch.context() as patched:
         patched.setattr(open_nodes, "COPIED_BYTES", 1)
         compacted(nodes)
-    assert read_offset_checkpoint(nodes[2], RECOVERY_POINT)[T0] < 5
+    assert read_offset_checkpoint(nodes[2], RECOVERY_POINT).get(T0, 0) < 5
     shutil.rmtree(nodes[2] / "t-0")
     shutil.copytree(nodes[0] / "t-0", nodes[2] / "t-0")
     same_size(nodes[2], 5)

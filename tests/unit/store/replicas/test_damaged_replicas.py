@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,10 +17,12 @@ from tests.support.replicated import (
     values,
 )
 
+from kafkalog.checkpoints.broker import PARTITION_METADATA
 from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.replica_check import compare_replicas
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
 ROWS = [f"row {n}" for n in range(40)]
 
@@ -142,3 +146,48 @@ def test_a_commit_copies_no_damage_to_a_node_that_is_back(
     recovered(nodes)
     assert values(nodes) == sorted([*ROWS, "meanwhile"])
     check_in_sync(nodes)
+
+
+def _torn(path: Path) -> None:
+    path.write_text("version: 0\n")
+
+
+def _of_another(path: Path) -> None:
+    path.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+
+
+def _fifo(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("of", [leader_of, follower_of])
+@pytest.mark.parametrize("damage", [Path.unlink, _torn, _of_another, _fifo])
+def test_a_replica_whose_topic_id_is_lost_does_not_count_and_is_copied(
+    nodes: list[Path],
+    of: Callable[[list[Path]], int],
+    damage: Callable[[Path], None],
+) -> None:
+    node = of(nodes)
+    damage(nodes[node] / "t-0" / PARTITION_METADATA)
+    append(nodes, 4, ["last"])
+    assert values(nodes) == sorted([*ROWS, "last"])
+    ((key, text),) = compare_replicas([path_of(nodes)])
+    assert (key.topic, key.partition) == ("t", 0)
+    assert text.startswith(f"node {node} is in sync, and ")
+    assert PARTITION_METADATA in text
+    recovered(nodes)
+    assert not list(compare_replicas([path_of(nodes)]))
+    check_in_sync(nodes)
+    check_equal(nodes)
+    append(nodes, 5, ["really last"])
+    assert values(nodes) == sorted([*ROWS, "last", "really last"])
+
+
+def test_replicas_that_have_all_lost_their_topic_ids_are_left_alone(nodes: list[Path]) -> None:
+    before = [contents(node) for node in nodes]
+    for node in nodes:
+        (node / "t-0" / PARTITION_METADATA).unlink()
+    done = recover(path_of(nodes).split(";"))
+    assert any("is missing" in each for each in done.problems)
+    assert [contents(node) for node in nodes] == before
