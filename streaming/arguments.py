@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,16 @@ from kafkalog.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["OptionValue", "OptionValues", "Paths", "joined", "key_bytes", "texts", "topic_names"]
+__all__ = [
+    "OptionValue",
+    "OptionValues",
+    "Paths",
+    "joined",
+    "key_bytes",
+    "texts",
+    "topic_name",
+    "topic_names",
+]
 
 Paths = str | os.PathLike[str] | list[str] | list[os.PathLike[str]]
 """One log directory, or those that belong together (Kafka's ``log.dirs``)."""
@@ -31,8 +40,15 @@ OptionValues = Mapping[str, OptionValue]
 
 
 def joined(path: Paths) -> str:
-    """Write paths as Spark does."""
+    """Write paths as Spark does.
+
+    Raises:
+        OptionError: one is none.
+    """
     paths = path if isinstance(path, list) else [path]
+    for each in paths:
+        if not isinstance(each, str | os.PathLike):
+            raise OptionError(f"a path is {each!r}, expected text, or a Path")
     return ",".join(os.fspath(each) for each in paths)
 
 
@@ -40,9 +56,10 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
     """Return the names of one topic, or of several.
 
     Raises:
-        OptionError: there is none.
+        OptionError: there is none, or something else.
     """
-    names = [topics] if isinstance(topics, str) else list(topics)
+    several = isinstance(topics, Iterable) and not isinstance(topics, str | bytes)
+    names = [topic_name(each) for each in (topics if several else [topics])]
     if not names:
         raise OptionError("an empty list of topics was given: name one, or several")
     if "" in names:
@@ -50,9 +67,24 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
     return names
 
 
+def topic_name(topic: object) -> str:
+    """Return the name of one topic.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if not isinstance(topic, str):
+        raise OptionError(f"a topic is {topic!r}, expected its name, a text")
+    return topic
+
+
 def texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:
     """Write values as Spark does; refuse options that are ``arguments`` of the function."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"options are {options!r}, expected a dict: {{name: value}}")
     for name in options:
+        if not isinstance(name, str):
+            raise OptionError(f"an option is called {name!r}, expected a text")
         if name.lower().removeprefix("kafka.") in arguments:
             raise OptionError(f"option {name!r} is none of this function's: use its arguments")
     return {name: _text(name, value) for name, value in options.items()}
@@ -99,5 +131,11 @@ def _plain(value: object) -> object:
 
 
 def key_bytes(key: bytes | str) -> bytes:
-    """Return a key; text stands for its UTF-8."""
+    """Return a key; text stands for its UTF-8.
+
+    Raises:
+        OptionError: it is neither text nor bytes. An int would be as many bytes of zero.
+    """
+    if not isinstance(key, str | bytes | bytearray | memoryview):
+        raise OptionError(f"a key is {key!r}, expected text or bytes")
     return key.encode() if isinstance(key, str) else bytes(key)

@@ -15,7 +15,15 @@ import pyarrow as pa
 from kafkalog.errors import OptionError
 from kafkalog.files.block_cache import CacheStats, block_cache
 from kafkalog.files.system import remembered, system
-from kafkalog.streaming.arguments import OptionValues, Paths, joined, key_bytes, texts, topic_names
+from kafkalog.streaming.arguments import (
+    OptionValues,
+    Paths,
+    joined,
+    key_bytes,
+    texts,
+    topic_name,
+    topic_names,
+)
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
 from kafkalog.streaming.commit.versions import with_digests
@@ -140,7 +148,7 @@ def _append_of_member(
 def _append_options(path: Paths, topic: str | None, options: OptionValues) -> WriteOptions:
     given = {"path": joined(path), **texts(options, _OF_APPEND)}
     if topic is not None:
-        given["topic"] = topic
+        given["topic"] = topic_name(topic)
     parsed = WriteOptions.parse(given)
     warn_ignored(parsed.ignored)
     return parsed
@@ -152,6 +160,8 @@ def _identity(
     """Return who writes; a name of its own for each append that is given none."""
     if (transactional_id is None) != (version is None):
         raise OptionError("give both transactional_id and version, or none")
+    if transactional_id == "":
+        raise OptionError("transactional_id is empty, expected the name of a writer")
     if transactional_id is None or version is None:
         return BatchIdentity(f"job:{system.random_id()}", 0)
     if type(version) is not int or not 0 <= version < 1 << 63:
@@ -258,7 +268,7 @@ def get(
     from kafkalog.streaming.source import lookup  # noqa: PLC0415
 
     given = {"path": joined(path), **texts(options or {}, _OF_GET)}
-    sought = key_bytes(key)
+    topic, sought = topic_name(topic), key_bytes(key)
     partition = lookup.partition_to_search(given, topic, sought, partition)
     as_of = lookup.AsOf(as_of_offset, _moment(as_of_timestamp))
     found = lookup.look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
@@ -299,7 +309,7 @@ def scan(
 
     given = {"path": joined(path), **texts(options or {}, _OF_GET)}
     bounds = (None if each is None else key_bytes(each) for each in (prefix, low, high))
-    span = KeySpan.named(*bounds)
+    topic, span = topic_name(topic), KeySpan.named(*bounds)
     if partition is not None:
         partition = lookup.partition_to_search(given, topic, b"", partition)
     as_of = lookup.AsOf(as_of_offset, _moment(as_of_timestamp))

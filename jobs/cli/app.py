@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -77,11 +78,31 @@ class _Commands(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+class _Command(typer.core.TyperCommand):
+    """A command that refuses a second value for an option that takes one: the first would be lost.
+
+    Example: ``kafkalog get LOG --topic t --key a --key b``.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
+        """Read the words of the command."""
+        if not ctx.resilient_parsing:  # which is how a shell completes words
+            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            for option in given:
+                if not isinstance(option, typer.core.TyperOption) or option.multiple:
+                    continue
+                if not option.is_flag and given.count(option) > 1:
+                    raise typer.BadParameter("given twice; it takes one value", ctx, option)
+        return super().parse_args(ctx, args)
+
+
 app = typer.Typer(
     cls=_Commands,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Kafka's log directories without a broker.",
 )
+_command = partial(app.command, cls=_Command)
 
 
 @app.callback(invoke_without_command=True)
@@ -97,40 +118,40 @@ def first_page(
         typer.echo(FIRST_PAGE)
 
 
-app.command(epilog="Example: kafkalog recover /logs --dry-run")(recover)
-app.command(epilog="Example: kafkalog handover /logs --cluster-id ID --node-id 1")(handover)
-app.command(epilog="Example: kafkalog takeover /logs --dry-run")(takeover)
-app.command(epilog="Example: kafkalog verify /logs")(verify)
-app.command(epilog="Example: kafkalog topics /logs")(topics)
-app.command(epilog="Example: kafkalog describe /logs --topic t")(describe)
-app.command(epilog="Example: kafkalog replicas '/a/log;/b/log;/c/log'")(replicas)
-app.command(epilog="Example: kafkalog offsets /logs --json")(offsets)
-app.command(epilog=r"Example: kafkalog dump /logs --topic t --format '%p %o %k %s\n'")(dump)
-app.command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-01")(find)
-app.command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
-app.command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
-app.command(epilog="Example: kafkalog stats /logs --topic t")(stats)
-app.command(epilog="Example: kafkalog plot /logs --topic t")(plot)
-app.command(epilog="Example: kafkalog report /logs --html /backup/report.html")(report)
-app.command(epilog="Example: kafkalog groups /logs")(groups)
-app.command(
+_command(epilog="Example: kafkalog recover /logs --dry-run")(recover)
+_command(epilog="Example: kafkalog handover /logs --cluster-id ID --node-id 1")(handover)
+_command(epilog="Example: kafkalog takeover /logs --dry-run")(takeover)
+_command(epilog="Example: kafkalog verify /logs")(verify)
+_command(epilog="Example: kafkalog topics /logs")(topics)
+_command(epilog="Example: kafkalog describe /logs --topic t")(describe)
+_command(epilog="Example: kafkalog replicas '/a/log;/b/log;/c/log'")(replicas)
+_command(epilog="Example: kafkalog offsets /logs --json")(offsets)
+_command(epilog=r"Example: kafkalog dump /logs --topic t --format '%p %o %k %s\n'")(dump)
+_command(epilog="Example: kafkalog find /logs --regex 'a|b' --since 2023-11-01")(find)
+_command(epilog="Example: kafkalog get /logs --topic t --key k")(get)
+_command(epilog='Example: kafkalog sql /logs "select count(*) from t"')(sql)
+_command(epilog="Example: kafkalog stats /logs --topic t")(stats)
+_command(epilog="Example: kafkalog plot /logs --topic t")(plot)
+_command(epilog="Example: kafkalog report /logs --html /backup/report.html")(report)
+_command(epilog="Example: kafkalog groups /logs")(groups)
+_command(
     "groups reset", epilog="Example: kafkalog groups reset /logs --group g --topic t --to earliest"
 )(reset_group)
-app.command("groups delete", epilog="Example: kafkalog groups delete /logs --group g")(delete_group)
-app.command(epilog="Example: kafkalog elect '/a/log;/b/log;/c/log' --preferred")(elect)
-app.command(epilog="Example: kafkalog reassign '/a/log;/b/log;/c/log' --replace 1=/d/log")(reassign)
-app.command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
-app.command(epilog="Example: kafkalog append /logs --topic t -K :")(append)
-app.command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
-app.command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
-app.command(epilog="Example: kafkalog create /logs --topic new --partitions 3")(create)
-app.command(epilog="Example: kafkalog alter /logs --topic t --config retention.ms=86400000")(alter)
-app.command(epilog="Example: kafkalog delete /logs --topic t --dry-run")(delete)
-app.command(epilog="Example: kafkalog retain /logs --dry-run")(retain)
-app.command(
+_command("groups delete", epilog="Example: kafkalog groups delete /logs --group g")(delete_group)
+_command(epilog="Example: kafkalog elect '/a/log;/b/log;/c/log' --preferred")(elect)
+_command(epilog="Example: kafkalog reassign '/a/log;/b/log;/c/log' --replace 1=/d/log")(reassign)
+_command(epilog='Example: kafkalog lag /logs --offsets \'{"t":{"0":1}}\'')(lag)
+_command(epilog="Example: kafkalog append /logs --topic t -K :")(append)
+_command(epilog="Example: kafkalog backup /logs /backup/monday")(backup)
+_command(epilog="Example: kafkalog salvage /logs t-0")(salvage)
+_command(epilog="Example: kafkalog create /logs --topic new --partitions 3")(create)
+_command(epilog="Example: kafkalog alter /logs --topic t --config retention.ms=86400000")(alter)
+_command(epilog="Example: kafkalog delete /logs --topic t --dry-run")(delete)
+_command(epilog="Example: kafkalog retain /logs --dry-run")(retain)
+_command(
     "delete-records", epilog='Example: kafkalog delete-records /logs --offsets \'{"t":{"0":1}}\''
 )(delete_records)
-app.command(epilog="Example: kafkalog compact /logs --dry-run")(compact)
+_command(epilog="Example: kafkalog compact /logs --dry-run")(compact)
 app.command(
     "run",
     epilog="Example: kafkalog run archive --help",

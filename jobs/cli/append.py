@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ import typer
 from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
+from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows, standard_input
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.line_input import RecordLines
@@ -116,13 +117,14 @@ class _Done:
         """Refuse what no append can use, before somebody types a line.
 
         Raises:
-            OptionError, InvalidTopicError: options or a topic.
+            OptionError, InvalidTopicError: options, a topic, or a folder to add to a log.
             LogDirectoryError: a log directory is a file.
         """
-        from kafkalog.jobs.cli.log_dirs import log_dirs_of  # noqa: PLC0415
+        from kafkalog.jobs.cli.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
 
-        log_dirs_of([self.path])
+        hint = ". Records come from standard input: < FILE"
+        check_no_new_beside_old([self.path], hint)
         WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
 
     def append_all(self, lines: RecordLines, most: int, seconds: float | None) -> None:
@@ -160,4 +162,12 @@ class _Done:
     def tell(self, *, as_json: bool) -> None:
         """Say what is committed."""
         row = {"topic": self.topic, "lines": self.lines, "records": self.records}
-        print_rows([{**row, "commits": self.commits, "ends": self.ends}], as_json=as_json)
+        try:
+            print_rows([{**row, "commits": self.commits, "ends": self.ends}], as_json=as_json)
+            sys.stdout.flush()
+        except (OSError, ValueError, AttributeError) as error:  # or there is no standard output
+            why = getattr(error, "strerror", None) or error
+            ends = ", ".join(f"{key}={end}" for key, end in self.ends.items())
+            said = f"appended up to {ends}; only this cannot be printed: {why}"
+            typer.echo(said, err=True)
+            raise typer.Exit(PROBLEM) from None

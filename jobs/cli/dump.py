@@ -16,7 +16,7 @@ from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - 
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -83,11 +83,11 @@ class _Output:
     def is_table(self) -> bool:
         return not (self.is_for_records or self.as_json)
 
-    def open(self, reader: RecordReader) -> AbstractContextManager[Printer]:
+    def open(self, reader: RecordReader, logs: Sequence[str]) -> AbstractContextManager[Printer]:
         from kafkalog.jobs.records import printing  # noqa: PLC0415
 
         if self.parquet is not None:
-            return printing.parquet_file(self.parquet, reader.rows.to_arrow())
+            return printing.parquet_file(self.parquet, reader.rows.to_arrow(), logs)
         template = _LINE if self.follow and self.template is None else self.template
         return nullcontext(printing.printer_of(template, is_hex=self.is_hex, as_json=self.as_json))
 
@@ -211,7 +211,7 @@ def _dump_records(
     reader = RecordReader.of({"path": path, **start, **options}, [topic], wanted)
     most = _TABLE_ROWS if count is None and output.is_table else count
     shown = 0
-    with output.open(reader) as printer:
+    with output.open(reader, paths) as printer:
         try:
             for batch in limited(_batches(reader, follow=output.follow), most):
                 printer.add(batch)

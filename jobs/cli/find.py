@@ -12,7 +12,8 @@ from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_opti
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.completing import topics_there
-from kafkalog.jobs.cli.output import exit_if, one_line_errors, progress_bar
+from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_bar
+from kafkalog.model import listed
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.reading import RecordReader
@@ -85,7 +86,7 @@ def find(  # noqa: PLR0917 - what the command line offers
         topics = split_names(topic) if topic else _all_topics(paths)
         reader = RecordReader.of(options, topics, words.wanted(path, search))
         found = _show(reader, count, template, is_hex=is_hex, as_json=as_json)
-    exit_if([not found])
+    end_if_nothing(found, f"no such record is in {listed(topics)}")
 
 
 def _search(
@@ -97,6 +98,8 @@ def _search(
         raise OptionError("give --regex or --text, not both")
     wanted = text if regex is None else regex
     if wanted is None:
+        if ignore_case or len(columns) == 1:
+            raise OptionError("--ignore-case and --in go with --regex or --text")
         return None
     search = Search(wanted, columns, is_fixed=regex is None, ignore_case=ignore_case)
     search.check()

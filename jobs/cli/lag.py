@@ -50,6 +50,8 @@ def lag(
             _show_for_ever(meter, every, as_json=as_json)
         rows = meter.look()
     print_rows(rows if as_json else _without_times(rows), as_json=as_json)
+    if not rows:
+        typer.echo(f"no position is known in topic {topic}", err=True)
     exit_if(row["lag"] is None for row in rows)
 
 

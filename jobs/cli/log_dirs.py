@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.local_paths import NodePlace
 from kafkalog.jobs.cli.emptiness import explain_nothing
 from kafkalog.model import listed
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs, entries_of
+from kafkalog.streaming.log.nearby import is_log_directory
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS
 from kafkalog.streaming.store.deleted import live_partitions
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["ends_of", "log_dirs_of", "partitions_of"]
+__all__ = ["check_no_new_beside_old", "check_some_log", "ends_of", "log_dirs_of", "partitions_of"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
@@ -30,6 +34,39 @@ _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 def log_dirs_of(paths: Sequence[str]) -> LogDirs:
     """Take the words of a command as log directories."""
     return LogDirs(_places(paths))
+
+
+def check_no_new_beside_old(paths: Sequence[str], hint: str = "") -> None:
+    """Refuse to add a folder that is not there to a log that is: a set keeps all its members.
+
+    Example: in ``kafkalog append LOG --topic t lines.txt`` the last word was meant as a file.
+
+    Raises:
+        OptionError: such a folder is named.
+    """
+    places = _places(paths)
+    if any(isinstance(place, NodePlace) for place in places):
+        return  # a node may be away
+    folders = [Path(place) for place in places]
+    old = [each for each in folders if (each / STATE_FILE).exists()]
+    new = [each for each in folders if not os.path.lexists(each)]
+    if old and new:
+        raise OptionError(
+            f"{new[0]} is not there, and would become one more directory of the log in {old[0]}. "
+            f"If that is meant, make the folder first: mkdir {new[0]}{hint}"
+        )
+
+
+def check_some_log(paths: Sequence[str]) -> None:
+    """Refuse folders in which neither a broker nor a sink has ever written.
+
+    Raises:
+        LogDirectoryError: they are such, or one is not there.
+    """
+    folders = [Path(place) for place in _places(paths) if Path(place).is_dir()]
+    are_partitions = any(parse_partition_directory(each.name) is not None for each in folders)
+    if folders and not are_partitions and not any(map(is_log_directory, folders)):
+        explain_nothing(folders)
 
 
 def _places(paths: Sequence[str]) -> tuple[str, ...]:
@@ -41,6 +78,8 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
     """
     try:
         places = READABLE_PATHS.read(",".join(paths))
+    except OptionError:
+        raise
     except ValueError:
         raise OptionError(
             f"{','.join(paths)!r} names no log directory, expected {READABLE_PATHS.accepts}"

@@ -8,7 +8,7 @@ import typer
 
 from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_found
+from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
 
 __all__ = ["get"]
 
@@ -80,4 +80,4 @@ def get(  # noqa: PLR0917 - what the command line offers
         from kafkalog.files.block_cache import block_cache  # noqa: PLC0415
 
         typer.echo(f"cache: {block_cache().stats()}", err=True)
-    exit_if([not found])
+    end_if_nothing(found, f"no record of such a key is in {topic}")

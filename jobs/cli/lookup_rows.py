@@ -35,14 +35,16 @@ class Sought:
         """Return the keys.
 
         Raises:
-            OptionError: none of the ways to name keys is used, or more than one; or digits that
-                are not hexadecimal.
+            OptionError: none of the ways to name keys is used, or more than one; keys that end
+                before they begin; or digits that are not hexadecimal.
         """
         spans = self.low is not None or self.high is not None
         if (self.key is not None) + (self.prefix is not None) + spans != 1:
             raise OptionError("say which keys: --key, or --prefix, or --from and --to")
         if self.key is not None:
             return frozenset({data_of(self.key, is_hex=self.is_hex)})
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise OptionError(f"--to {self.high} leaves nothing: --from is {self.low}")
         if self.prefix is not None:
             return KeySpan.with_prefix(data_of(self.prefix, is_hex=self.is_hex))
         high = None if self.high is None else data_of(self.high, is_hex=self.is_hex)

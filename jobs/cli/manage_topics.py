@@ -52,8 +52,10 @@ def create(
     """Create a topic with empty partitions."""
     settings = pairs(config)
     with one_line_errors():
+        from kafkalog.jobs.cli.log_dirs import check_no_new_beside_old  # noqa: PLC0415
         from kafkalog.streaming.operate.topics import create as act  # noqa: PLC0415
 
+        check_no_new_beside_old(paths)
         done = act(
             paths,
             topic,

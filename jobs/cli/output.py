@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PROBLEM",
     "each_message_once",
+    "end_if_nothing",
     "end_with",
     "exit_if",
     "one_line_errors",
@@ -83,6 +84,13 @@ def standard_input() -> TextIO:
 def exit_if(problems: Iterable[object]) -> None:
     """End with 1 if there is any problem."""
     if any(problems):
+        raise typer.Exit(PROBLEM)
+
+
+def end_if_nothing(found: int, text: str) -> None:
+    """Say so and end with 1 if no record was found."""
+    if not found:
+        typer.echo(text, err=True)
         raise typer.Exit(PROBLEM)
 
 

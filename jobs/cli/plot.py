@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, progress_bar, terminal_width
+from kafkalog.jobs.targets import check_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["plot"]
 
 _SPANS_OF_BARS: Final = 24
 _SPANS_OF_A_CHART: Final = 120
+_MARK: Final = b"\x89PNG\r\n\x1a\n"
+"""What such a file begins with."""
 
 Png = Annotated[
     Path | None, typer.Option("--png", metavar="FILE", help="Draw a PNG instead of bars.")
@@ -35,6 +42,7 @@ def plot(
         from kafkalog.jobs.plots.figures import measure, rows_of  # noqa: PLC0415
 
         if png is not None:
+            _check_target(png, paths)
             require_matplotlib()
         most = _SPANS_OF_BARS if png is None and not as_json else _SPANS_OF_A_CHART
         with progress_bar() as told:
@@ -48,3 +56,14 @@ def plot(
     elif png is None:
         for line in lines_of(found, terminal_width()):
             typer.echo(line)
+
+
+def _check_target(png: Path, logs: Sequence[str]) -> None:
+    """Refuse what is no earlier picture."""
+    check_file("--png", png, logs, example="plot.png")
+    if png.exists():
+        with png.open("rb") as file:
+            if file.read(len(_MARK)) != _MARK:
+                raise OptionError(
+                    f"{png} is there already, and is no PNG: name another file, or remove it"
+                )

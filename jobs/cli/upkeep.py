@@ -101,8 +101,10 @@ def takeover(
 ) -> None:
     """Let the sink continue after a broker that has stopped or was killed."""
     with one_line_errors():
+        from kafkalog.jobs.cli.log_dirs import check_some_log  # noqa: PLC0415
         from kafkalog.streaming.operate.handover import take_over  # noqa: PLC0415
 
+        check_some_log(paths)
         done = take_over(
             paths,
             aborts_open=abort_open_transactions,

@@ -15,7 +15,7 @@ from kafkalog.errors import RowError
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = ["RecordLines", "line_batches", "pieces_of"]
 
@@ -158,6 +158,8 @@ class RecordLines:
                     raise TypeError(f"{name!r} is {row[name]!r}, expected a whole number")
                 found[name] = row[name]
         given = row.get("headers") or []
+        if not isinstance(given, (dict, list)):
+            raise TypeError(f"'headers' is {given!r}, expected a list of objects")
         entries = given.items() if isinstance(given, dict) else map(_header, given)
         headers = [{"key": key, "value": self._of_value(value)} for key, value in entries]
         return {**found, "headers": self._with_own(headers)}
@@ -174,5 +176,7 @@ class RecordLines:
         return [*headers, *own] or None
 
 
-def _header(entry: Mapping[str, Any]) -> tuple[str, Any]:
+def _header(entry: Any) -> tuple[str, Any]:  # noqa: ANN401 - what JSON has
+    if not isinstance(entry, dict) or not isinstance(entry.get("key"), str):
+        raise TypeError(f"a header is {entry!r}, expected such as {{'key': 'h', 'value': 'v'}}")
     return entry["key"], entry.get("value")

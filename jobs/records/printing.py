@@ -15,10 +15,11 @@ from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.lookup_rows import shown_data, shown_record
 from kafkalog.jobs.cli.output import print_rows
 from kafkalog.jobs.records.format import RecordFormat
+from kafkalog.jobs.targets import check_file
 from kafkalog.streaming.source.lookup import with_ms
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -112,17 +113,15 @@ class _ParquetPrinter:
 
 
 @contextmanager
-def parquet_file(target: str, schema: pa.Schema) -> Iterator[Printer]:
+def parquet_file(target: str, schema: pa.Schema, logs: Sequence[str]) -> Iterator[Printer]:
     """Write records to a file that has its name only when all of them are in it.
 
     Raises:
-        OptionError: there is such a file already, or no folder for it.
+        OptionError: there is such a file already, it lies in one of the log directories, or there
+            is no folder for it.
     """
     path = Path(target)
-    if path.is_dir():
-        raise OptionError(f"--parquet is {target!r}, which is a folder: name a file in it")
-    if not path.parent.is_dir():
-        raise OptionError(f"--parquet names {path}, but {path.parent} is no folder")
+    check_file("--parquet", path, logs, example="records.parquet")
     if path.exists():
         raise OptionError(f"{path} is there already: name another file, or remove it")
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")

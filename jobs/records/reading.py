@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.system import system
 from kafkalog.jobs.cli.emptiness import unknown_partition
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordReader", "producers_of_transaction", "read_in_threads"]
 
 _TRANSACTIONS: Final = "__transaction_state"
+_SAID_ALREADY: Final = {"assign", "subscribe", "subscribepattern"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,9 @@ class RecordReader:
             OptionError: options that cannot be used.
             UnknownTopicOrPartitionError: the partition that is wanted is not there.
         """
+        for name in given:
+            if name.lower() in _SAID_ALREADY:
+                raise OptionError(f"option {name!r} cannot be set: --topic says what is read")
         bounds = {**wanted.bounds(topics), "onTimestampOverflow": "null"}
         options = ReadOptions.parse({**bounds, **given})
         warn_ignored(options.ignored)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.atomic import prepare, publish
-from kafkalog.files.local_paths import local_path
 from kafkalog.files.regular import open_regular
 from kafkalog.jobs.report.page import MARK
+from kafkalog.jobs.targets import check_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 __all__ = ["check_target", "write_page"]
 
@@ -26,18 +26,7 @@ def check_target(path: Path, logs: Sequence[str]) -> None:
         OptionError: it is a folder, another file, or lies in one of the log directories; or there
             is no folder for it.
     """
-    if path.is_dir():
-        raise OptionError(
-            f"--html names {path}, which is a folder: name a file, such as {path / 'report.html'}"
-        )
-    if not path.parent.is_dir():
-        raise OptionError(f"--html names {path}, but {path.parent} is no folder")
-    folder = path.parent.resolve()
-    for log in _local(logs):
-        if log == folder or log in folder.parents:
-            raise OptionError(
-                f"--html names {path}, which lies in the log directory {log}: name a file elsewhere"
-            )
+    check_file("--html", path, logs, example="report.html")
     if (path.exists() or path.is_symlink()) and not _is_report(path):
         raise OptionError(
             f"{path} is there already, and is no report of kafkalog: name another "
@@ -45,14 +34,6 @@ def check_target(path: Path, logs: Sequence[str]) -> None:
         )
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OptionError(f"--html names {path}, but {path.parent} may not be written to")
-
-
-def _local(logs: Sequence[str]) -> list[Path]:
-    found = []
-    for text in filter(None, map(str.strip, ",".join(logs).split(","))):
-        with suppress(KafkaLogError, OSError):  # a store: no local file lies there
-            found.append(Path(local_path(text)).resolve())
-    return found
 
 
 def _is_report(path: Path) -> bool:

@@ -90,6 +90,7 @@ class SqlSession(Closing):
         Raises:
             SqlError: what is wrong with it.
             KafkaLogError: a log that cannot be read.
+            KeyboardInterrupt: it was broken off.
         """
         self.scans.error = None
         try:
@@ -98,6 +99,10 @@ class SqlSession(Closing):
                 yield from relation.to_arrow_reader(_ROWS)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._reason(error, statement) from None
+        except RuntimeError as error:  # which is what DuckDB makes of Ctrl-C
+            if "interrupted" in str(error):
+                raise KeyboardInterrupt from None
+            raise
 
     def _reason(self, error: Exception, statement: str) -> KafkaLogError:
         """Return what is behind an error of DuckDB, or Arrow's of it."""

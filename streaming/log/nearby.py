@@ -15,7 +15,7 @@ from kafkalog.streaming.log.files import LOG, parse_base_offset, parse_partition
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["log_dirs_near", "refuse_a_level_above"]
+__all__ = ["is_log_directory", "log_dirs_near", "refuse_a_level_above"]
 
 
 def log_dirs_near(path: Path) -> str:
@@ -45,6 +45,11 @@ def refuse_a_level_above(path: Path) -> None:
             f"{path} is no log directory, and holds some: {listed(found)}. Nothing was written; "
             "name one of these, or a folder of its own"
         )
+
+
+def is_log_directory(path: Path) -> bool:
+    """Whether a broker or a sink has written in a folder: its own files, or a partition's."""
+    return _is_log_dir(path, _names(path))
 
 
 def _log_dirs_in(path: Path) -> list[str]:

@@ -12,6 +12,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.session import named
+from kafkalog.streaming.store.topics import check_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,6 +86,7 @@ def look_at_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas
 
     Raises:
         LogDirectoryError: the directories are of different sets, or of none that is replicated.
+        UnknownTopicOrPartitionError: there is no such topic.
     """
     directories = named(paths)
     voters = find_voters(directories)
@@ -93,6 +95,7 @@ def look_at_replicas(paths: Sequence[str], topic: str | None = None) -> Replicas
             f"{', '.join(map(str, directories))}: this is no replicated set. A path names the "
             "nodes of one with semicolons between them, in quotes on a command line"
         )
+    check_known(voters.newest, directories, topic)
     folders = partitions_by_node(voters.live)
     partitions = tuple(
         _view(voters, key, each, folders)

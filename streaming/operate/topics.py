@@ -22,7 +22,13 @@ from kafkalog.files.system import system
 from kafkalog.model import MAX_OFFSET, listed
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote, understood
+from kafkalog.streaming.log.config import (
+    LOG_CONFIG_NAMES,
+    REMOTE_STORAGE,
+    LogConfig,
+    is_remote,
+    understood,
+)
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.operate.groups import forget_positions
 from kafkalog.streaming.operate.old_segments import opened_after_broker
@@ -30,6 +36,7 @@ from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.replicas.placement import check_one_node
 from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
@@ -98,12 +105,19 @@ def create(
         _ensure(paths, allows_broker=allows_broker)
     opened = partial(_opened, paths, "kafkalog create", starts=True)
     with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
-        wanted = _catalog(log_set, TopicPolicy(partitions=partitions, settings=given)).topic(topic)
-        if wanted.exists:
-            raise _there_already(log_set, topic)
+        wanted = _wanted(log_set, topic, TopicPolicy(partitions=partitions, settings=given))
+        if not log_set.state.is_replicated:
+            check_one_node(replication_factor)
         if not dry_run:
             _make(log_set, wanted, first, replication_factor)
         return Altered(log_set.state.set_id, topic, 0, partitions, {}, given)
+
+
+def _wanted(log_set: LogSet, topic: str, policy: TopicPolicy) -> Topic:
+    wanted = _catalog(log_set, policy).topic(topic)
+    if wanted.exists:
+        raise _there_already(log_set, topic)
+    return wanted
 
 
 def _there_already(log_set: LogSet, topic: str) -> OptionError:
@@ -157,14 +171,14 @@ def alter(
         topic: its name.
         partitions: how many it has after that; None for as many as now.
         config: settings by Kafka's names, in place of those given before or beside them.
-        unset: names of settings to take away; one that was not given does not matter.
+        unset: names of settings to take away; whether one was given does not matter.
         allows_broker: whether to do so though a broker had the directories last.
         dry_run: whether to say only what would be done, and change nothing.
 
     Raises:
         UnknownTopicOrPartitionError: the commit state does not know the topic.
-        OptionError: fewer partitions, a setting that Kafka would refuse, or that does not go with
-            the others.
+        OptionError: fewer partitions, a setting that Kafka would refuse, or does not have, or that
+            does not go with the others.
         KafkaLogError: the directories are no whole set, or somebody else holds them.
     """
     given = dict(config or {})
@@ -181,6 +195,10 @@ def alter(
 def _altered(
     before: Topic, partitions: int | None, given: Mapping[str, str], unset: Collection[str]
 ) -> Topic:
+    if both := sorted(given.keys() & set(unset)):
+        raise OptionError(f"setting {both[0]!r} is both given and taken away")
+    unknown = sorted(set(unset) - before.settings.keys() - LOG_CONFIG_NAMES)
+    LogConfig.from_mapping(dict.fromkeys(unknown, ""))
     kept = {name: text for name, text in before.settings.items() if name not in unset}
     settings = {**kept, **given}
     LogConfig.from_mapping(understood(settings))

@@ -25,6 +25,7 @@ from kafkalog.streaming.options import (
 )
 from kafkalog.streaming.sink.replica_options import ReplicaOptions
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.replicas.placement import check_one_node
 
 __all__ = ["WriteOptions"]
 
@@ -321,6 +322,8 @@ class WriteOptions(ReplicaOptions):
                 "kafka.group.instance.id, since a member of a group reads parts of them"
             )
         self._ignore_half_a_group()
+        if not self.has_nodes:
+            check_one_node(self.replication_factor)
         if self.acks is not None and not self.has_nodes:
             object.__setattr__(self, "ignored", tuple(sorted((*self.ignored, "kafka.acks"))))
 

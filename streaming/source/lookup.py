@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -41,6 +42,11 @@ class AsOf:
 
     offset: int | None = None
     timestamp: int | None = None
+
+    def __post_init__(self) -> None:
+        offset: object = self.offset  # who calls from Python may give anything
+        if offset is not None and not (isinstance(offset, Integral) and int(offset) >= 0):
+            raise OptionError(f"as_of_offset is {self.offset!r}, expected an offset, 0 or more")
 
 
 def look_up(

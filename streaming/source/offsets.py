@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, TypeAlias
 
 from kafkalog.errors import CheckpointError, OptionError
@@ -145,7 +146,7 @@ def _partition_longs(
         if not isinstance(of_topic, dict):
             raise _not_of_form(option, text, example)
         for name, number in of_topic.items():
-            if not name.isdecimal() or type(number) is not int:
+            if name != _plain_number(name) or type(number) is not int:
                 raise _not_of_form(option, text, example)
             if not minimum <= number <= MAX_OFFSET:
                 raise OptionError(
@@ -154,6 +155,11 @@ def _partition_longs(
                 )
             found[TopicPartition(topic, int(name))] = number
     return found
+
+
+def _plain_number(name: str) -> str | None:
+    """Return a partition as Kafka writes it: ``00`` beside ``0`` would be the same one."""
+    return str(int(name)) if name.isdecimal() else None
 
 
 def parse_assignment(text: str) -> frozenset[TopicPartition]:
@@ -178,11 +184,23 @@ def parse_assignment(text: str) -> frozenset[TopicPartition]:
 
 def _object(option: str, text: str, example: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=partial(_without_doubles, option))
+    except OptionError:
+        raise
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _not_of_form(option, text, example)
+    return found
+
+
+def _without_doubles(option: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Refuse what JSON lets pass: of two values for one name the last would count."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for name in names if names.count(name) > 1)
+        raise OptionError(f"option {option!r} names {double!r} twice")
     return found
 
 

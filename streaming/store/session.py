@@ -259,6 +259,9 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
             folders = [Path(path) for path in nodes]
             return outlast(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
         directories = _real(paths)
+        for folder in directories:
+            if folder.is_file():
+                entries_of(folder)  # says so
         voters = find_voters(directories) if any(map(names_nodes, directories)) else None
         if voters is not None:
             voters.check_majority()

@@ -173,7 +173,7 @@ GUARDS: Final = {
     "a topic that is there is created": Mutation(
         "partitions that hold records are made again",
         {
-            "operate.topics.create": Instead("if wanted.exists:", "if False:"),
+            "operate.topics._wanted": Instead("if wanted.exists:", "if False:"),
         },
         test="unit/operate/test_topics.py::test_what_kafka_refuses_of_a_new_topic_is_refused_and_nothing_changes",
     ),

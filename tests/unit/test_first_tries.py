@@ -23,6 +23,7 @@ from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 FIRST_MS = 1_700_000_000_000
@@ -212,3 +213,44 @@ def test_what_only_a_stream_of_spark_can_do_is_refused_elsewhere(log: Path, name
         list(kafkalog.tail(log, "t", idle_timeout=0, options=options))
     with pytest.raises(OptionError, match=said):
         plan_batch(ReadOptions.parse({"path": str(log), "subscribe": "t", **texts(options, ())}))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda log: kafkalog.get(log, "t", 5), "a key is 5, expected text or bytes"),
+        (lambda log: kafkalog.get(log, "t", None), "a key is None"),
+        (lambda log: list(kafkalog.scan(log, "t", low=1)), "a key is 1"),
+        (lambda log: kafkalog.get(log, "t", "k", as_of_offset=-1), "as_of_offset is -1"),
+        (lambda log: kafkalog.get(log, "t", "k", as_of_offset="5"), "as_of_offset is '5'"),
+        (lambda log: kafkalog.get(log, None, "k"), "a topic is None"),
+        (lambda _: kafkalog.read(None, "t"), "a path is None"),
+        (lambda _: kafkalog.read(b"log", "t"), "a path is b'log'"),
+        (lambda log: kafkalog.read(log, 5), "a topic is 5"),
+        (lambda log: kafkalog.read(log, b"t"), "a topic is b't'"),
+        (lambda log: kafkalog.read(log, "t", options=["a"]), r"options are \['a'\]"),
+        (lambda log: kafkalog.read(log, "t", options="a=b"), "options are 'a=b'"),
+        (lambda log: kafkalog.read(log, "t", options={1: "a"}), "an option is called 1"),
+        (lambda log: kafkalog.append(log, ["t"], pa.table({"value": ["a"]})), "a topic is"),
+        (
+            lambda log: kafkalog.append(
+                log, "t", pa.table({"value": ["a"]}), transactional_id="", version=1
+            ),
+            "transactional_id is empty",
+        ),
+        (
+            lambda log: kafkalog.append(
+                log, "v", pa.table({"value": ["a"]}), options={"replication.factor": "2"}
+            ),
+            "'replication.factor' is 2, and the path names one node",
+        ),
+        (lambda _: kafkalog.read("log;witness:", "t"), "'witness:' names no directory"),
+    ],
+)
+def test_what_no_argument_can_be_is_told_in_a_sentence(
+    log: Path, call: Callable[[Path], object], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        call(log)
+    rows = kafkalog.read(log, ["t", "u"]).read_all()
+    assert rows.num_rows == 11

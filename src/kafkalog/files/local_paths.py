@@ -99,7 +99,9 @@ def _listed(text: str) -> list[str]:
 def _node(items: list[str], number: int) -> list[NodePlace]:
     """Read the directories of one node, which are local ones."""
     is_witness = items[0].startswith(_WITNESS)
-    items[0] = items[0].removeprefix(_WITNESS)
+    items[0] = items[0].removeprefix(_WITNESS).strip()
+    if not items[0]:
+        raise OptionError(f"{_WITNESS!r} names no directory, expected witness:DIRECTORY")
     return [NodePlace(local_path(item), number, is_witness) for item in items]
 
 

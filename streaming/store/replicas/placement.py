@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import CommitState
 
-__all__ = ["MOST_BY_DEFAULT", "data_nodes", "place", "place_new"]
+__all__ = ["MOST_BY_DEFAULT", "check_one_node", "data_nodes", "place", "place_new"]
 
 MOST_BY_DEFAULT: Final = 3
 """So many replicas has a new topic for which nobody says another number, if there are nodes."""
@@ -33,6 +33,19 @@ MOST_BY_DEFAULT: Final = 3
 def data_nodes(state: CommitState) -> list[int]:
     """Return the nodes that hold partitions, which witnesses do not."""
     return [node.node_id for node in state.nodes if not node.is_witness]
+
+
+def check_one_node(factor: int | None) -> None:
+    """Refuse to promise more replicas than one where a path names one node.
+
+    Raises:
+        OptionError: ``factor`` is larger.
+    """
+    if factor is not None and factor > 1:
+        raise OptionError(
+            f"option 'replication.factor' is {factor}, and the path names one node: expected 1. A "
+            "path names several nodes with semicolons between them"
+        )
 
 
 def place(

@@ -125,6 +125,23 @@ def call(*words: object, data: str = "") -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@pytest.mark.parametrize("out", ["> /dev/full", ">&-"])
+def test_an_append_that_cannot_be_told_is_told_to_be_done(tmp_path: Path, out: str) -> None:
+    kafkalog.append(tmp_path / "log", "t", pa.table({"value": ["a"]}))
+    line = f"echo b | kafkalog append $LOG --topic t {out}"
+    code, _, err = shell(line, tmp_path / "log")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert err.startswith("appended up to t-0=2; only this cannot be printed: ")
+    assert kafkalog.read(tmp_path / "log", "t").read_all().num_rows == 2
+
+
+def test_sql_that_is_broken_off_ends_without_a_trace(log: Path) -> None:
+    statement = "select count(*) from range(1000000000000)"
+    stops = "timeout --preserve-status -s INT 4"
+    code, out, err = shell(f'{stops} "$PYTHON" -c "$MAIN" sql $LOG "{statement}"', log)
+    assert (code, out, err) == (130, "", "")
+
+
 def test_more_records_than_an_arrow_can_count_are_all(log: Path) -> None:
     code, text = call("dump", log, "--topic", "t", "--records", "--json", "--count", 10**23)
     assert (code, len(text.splitlines())) == (0, 2)
@@ -143,7 +160,7 @@ def test_more_records_than_an_arrow_can_count_are_all(log: Path) -> None:
         ("append LOG --topic a/b", "topic name 'a/b'"),
         ("append LOG/t-0/00000000000000000000.log --topic t", "is a file"),
         ("append LOG --topic t --set numPartitions=x", "'numPartitions' is 'x'"),
-        ("plot LOG --topic t --png ABOVE/nowhere/x.png", "x.png: No such file or directory"),
+        ("plot LOG --topic t --png ABOVE/nowhere/x.png", "nowhere is no folder"),
     ],
 )
 def test_what_cannot_be_meant_is_told_before_anything_is_read(
