@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.local_paths import local_path
+from kafkalog.files.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_file"]
+__all__ = ["check_file", "check_replaced"]
 
 _BETWEEN: Final = re.compile("[,;]")
 
@@ -44,6 +46,34 @@ def check_file(option: str, path: Path, logs: Sequence[str], *, example: str) ->
                 f"{option} names {path}, which lies in the log directory {log}: name a file "
                 "elsewhere"
             )
+
+
+def check_replaced(path: Path, mark: bytes, what: str) -> None:
+    """See that there is no file of this name, or an earlier one of the same kind.
+
+    Args:
+        path: its name.
+        mark: what such a file begins with.
+        what: what it is called.
+
+    Raises:
+        OptionError: there is something else.
+    """
+    if (path.exists() or path.is_symlink()) and not _begins_with(path, mark):
+        raise OptionError(
+            f"{path} is there already, and is no {what}: name another file, or remove it"
+        )
+
+
+def _begins_with(path: Path, mark: bytes) -> bool:
+    try:
+        descriptor = open_regular(path)  # which waits for nobody at a FIFO
+    except (KafkaLogError, OSError):
+        return False
+    try:
+        return os.read(descriptor, len(mark)) == mark
+    finally:
+        os.close(descriptor)
 
 
 def _local(logs: Sequence[str]) -> list[Path]:

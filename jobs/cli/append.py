@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
@@ -153,7 +154,8 @@ class _Done:
     def tell_after(self, error: BaseException, *, as_json: bool) -> None:
         """Say what is committed, and after an interrupt which lines may be."""
         if self.commits:
-            self.tell(as_json=as_json)
+            with suppress(typer.Exit):  # the error that is on its way says more
+                self.tell(as_json=as_json)
         if self.committing and isinstance(error, KeyboardInterrupt):
             lines = f"lines {self.lines + 1} to {self.lines + self.committing}"
             said = f"interrupted amid a commit: {lines} are there, or none of them"
@@ -165,7 +167,9 @@ class _Done:
         try:
             print_rows([{**row, "commits": self.commits, "ends": self.ends}], as_json=as_json)
             sys.stdout.flush()
-        except (OSError, ValueError, AttributeError) as error:  # or there is no standard output
+        except (OSError, OptionError) as error:  # the latter where there is no standard output
+            if not self.commits:
+                raise
             why = getattr(error, "strerror", None) or error
             ends = ", ".join(f"{key}={end}" for key, end in self.ends.items())
             said = f"appended up to {ends}; only this cannot be printed: {why}"

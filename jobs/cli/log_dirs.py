@@ -13,7 +13,7 @@ from kafkalog.files.local_paths import NodePlace
 from kafkalog.jobs.cli.emptiness import explain_nothing
 from kafkalog.model import listed
 from kafkalog.streaming.log.files import parse_partition_directory
-from kafkalog.streaming.log.log_dir import LogDirs, entries_of
+from kafkalog.streaming.log.log_dir import LogDirs, refuse_file
 from kafkalog.streaming.log.nearby import is_log_directory
 from kafkalog.streaming.log.segments import LogSegments
 from kafkalog.streaming.options import READABLE_PATHS
@@ -84,9 +84,8 @@ def _places(paths: Sequence[str]) -> tuple[str, ...]:
         raise OptionError(
             f"{','.join(paths)!r} names no log directory, expected {READABLE_PATHS.accepts}"
         ) from None
-    for path in map(Path, places):
-        if path.is_file():
-            entries_of(path)  # says so, and which log directory was meant
+    for place in places:
+        refuse_file(Path(place))
     return places
 
 

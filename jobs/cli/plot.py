@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
-from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import SETTINGS, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, progress_bar, terminal_width
-from kafkalog.jobs.targets import check_file
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from kafkalog.jobs.targets import check_file, check_replaced
 
 __all__ = ["plot"]
 
@@ -42,7 +38,8 @@ def plot(
         from kafkalog.jobs.plots.figures import measure, rows_of  # noqa: PLC0415
 
         if png is not None:
-            _check_target(png, paths)
+            check_file("--png", png, paths, example="plot.png")
+            check_replaced(png, _MARK, "PNG")
             require_matplotlib()
         most = _SPANS_OF_BARS if png is None and not as_json else _SPANS_OF_A_CHART
         with progress_bar() as told:
@@ -56,14 +53,3 @@ def plot(
     elif png is None:
         for line in lines_of(found, terminal_width()):
             typer.echo(line)
-
-
-def _check_target(png: Path, logs: Sequence[str]) -> None:
-    """Refuse what is no earlier picture."""
-    check_file("--png", png, logs, example="plot.png")
-    if png.exists():
-        with png.open("rb") as file:
-            if file.read(len(_MARK)) != _MARK:
-                raise OptionError(
-                    f"{png} is there already, and is no PNG: name another file, or remove it"
-                )

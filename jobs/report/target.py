@@ -6,11 +6,10 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from kafkalog.errors import KafkaLogError, OptionError
+from kafkalog.errors import OptionError
 from kafkalog.files.atomic import prepare, publish
-from kafkalog.files.regular import open_regular
 from kafkalog.jobs.report.page import MARK
-from kafkalog.jobs.targets import check_file
+from kafkalog.jobs.targets import check_file, check_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,25 +26,9 @@ def check_target(path: Path, logs: Sequence[str]) -> None:
             is no folder for it.
     """
     check_file("--html", path, logs, example="report.html")
-    if (path.exists() or path.is_symlink()) and not _is_report(path):
-        raise OptionError(
-            f"{path} is there already, and is no report of kafkalog: name another "
-            "file, or remove it"
-        )
+    check_replaced(path, MARK.encode(), "report of kafkalog")
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise OptionError(f"--html names {path}, but {path.parent} may not be written to")
-
-
-def _is_report(path: Path) -> bool:
-    mark = MARK.encode()
-    try:
-        descriptor = open_regular(path)
-    except (KafkaLogError, OSError):
-        return False
-    try:
-        return os.read(descriptor, len(mark)) == mark
-    finally:
-        os.close(descriptor)
 
 
 def write_page(path: Path, page: str, logs: Sequence[str]) -> None:

@@ -42,6 +42,7 @@ __all__ = [
     "choose_directory",
     "entries_of",
     "partitions_by_node",
+    "refuse_file",
 ]
 
 _LOGGER = logging.getLogger("kafkalog.log")
@@ -347,6 +348,16 @@ def _counts_as_partition(name: str) -> bool:
 
 def _has_segments(path: Path) -> bool:
     return any(parse_base_offset(entry.name, LOG) is not None for entry in entries_of(path))
+
+
+def refuse_file(path: Path) -> None:
+    """Say that a file is no log directory, and which one was meant.
+
+    Raises:
+        LogDirectoryError: it is a file.
+    """
+    if path.is_file():
+        entries_of(path)
 
 
 def entries_of(path: Path) -> Sequence[os.DirEntry[str] | RemoteEntry]:

@@ -44,7 +44,7 @@ from kafkalog.streaming.operate.lent_nodes import (
 from kafkalog.streaming.operate.node_order import bring_nodes_in_order
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
-from kafkalog.streaming.operate.replicas import log_end_of, replicas_of
+from kafkalog.streaming.operate.replicas import known_topic, log_end_of, replicas_of
 from kafkalog.streaming.operate.state_of_logs import warn_of_broker_retention
 from kafkalog.streaming.store.guard import handover_is_over, note_handover
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
+    from kafkalog.checkpoints.commit_state import CommitState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.operate.cluster_check import Cluster
@@ -134,7 +134,8 @@ def _not_in_sync(state: CommitState, *, may_lag: bool) -> Iterator[str]:
 def _written_by_brokers(log_set: LogSet) -> Iterator[str]:
     """Say which logs do not end where they ended when they were handed over."""
     for node, key, found in _replicas(log_set):
-        end = _topic_of(log_set.state, key).partitions[key.partition].log_end
+        _, topic = known_topic(log_set.state, key)
+        end = topic.partitions[key.partition].log_end
         held = log_end_of(found)
         if held != end:
             yield (
@@ -150,10 +151,6 @@ def _replicas(log_set: LogSet) -> Iterator[tuple[int, TopicPartition, PartitionD
         for key, found in folders.items():
             if key in known and node in known[key].replicas:
                 yield node, key, found
-
-
-def _topic_of(state: CommitState, key: TopicPartition) -> TopicState:
-    return next(topic for topic in state.topics.values() if topic.name == key.topic)
 
 
 def _changes(log_set: LogSet, cluster: Cluster) -> Iterator[str]:

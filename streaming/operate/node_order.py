@@ -17,8 +17,8 @@ from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.log_end import find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import check_segment
-from kafkalog.streaming.operate.replica_check import differences, known_topic, wrong_id
-from kafkalog.streaming.operate.replicas import log_end_of, replicas_of
+from kafkalog.streaming.operate.replica_check import differences, wrong_id
+from kafkalog.streaming.operate.replicas import known_topic, log_end_of, replicas_of
 from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.deciding import prepared_state
 from kafkalog.streaming.store.replicas.election import shrunk

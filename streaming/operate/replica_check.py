@@ -25,17 +25,16 @@ from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.replicas import replicas_of
+from kafkalog.streaming.operate.replicas import known_topic, replicas_of
 from kafkalog.streaming.store.session import named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.read.slices import SegmentSlice
 
-__all__ = ["compare_replicas", "differences", "known_topic", "wrong_id"]
+__all__ = ["compare_replicas", "differences", "wrong_id"]
 
 _PIECE_BYTES: Final = 1 << 20
 _LARGEST_INDEX: Final = 1 << 30
@@ -77,11 +76,6 @@ def compare_replicas(
                 span = where.log_start, where.high_watermark
                 for text in differences(key, source.path, found.path, *span):
                     yield key, f"node {node} differs from node {leader}: {text}"
-
-
-def known_topic(state: CommitState, key: TopicPartition) -> tuple[str, TopicState]:
-    """Return a topic that is known, and the key under which the state has it."""
-    return next((at, topic) for at, topic in state.topics.items() if topic.name == key.topic)
 
 
 def wrong_id(expected: str, key: TopicPartition, folder: Path) -> str | None:

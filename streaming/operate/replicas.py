@@ -18,12 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.commit_state import CommitState, TopicState
     from kafkalog.checkpoints.replica_state import ReplicaState
     from kafkalog.checkpoints.voters import Voters
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["NodeView", "Replicas", "ReplicasView", "log_end_of", "look_at_replicas", "replicas_of"]
+__all__ = [
+    "NodeView",
+    "Replicas",
+    "ReplicasView",
+    "known_topic",
+    "log_end_of",
+    "look_at_replicas",
+    "replicas_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +128,11 @@ def replicas_of(state: CommitState) -> list[tuple[TopicPartition, ReplicaState]]
     )
 
 
+def known_topic(state: CommitState, key: TopicPartition) -> tuple[str, TopicState]:
+    """Return a topic that is known, and the key under which the state has it."""
+    return next((at, topic) for at, topic in state.topics.items() if topic.name == key.topic)
+
+
 def _nodes(voters: Voters) -> Iterator[NodeView]:
     for node in voters.newest.nodes:
         live = voters.live.get(node.node_id, {})
@@ -133,7 +146,7 @@ def _view(
     each: ReplicaState,
     folders: Mapping[int, Mapping[TopicPartition, PartitionDirectory]],
 ) -> ReplicasView:
-    topic = next(t for t in voters.newest.topics.values() if t.name == key.topic)
+    _, topic = known_topic(voters.newest, key)
     where = topic.partitions[key.partition]
     return ReplicasView(
         key,

@@ -322,9 +322,10 @@ class WriteOptions(ReplicaOptions):
                 "kafka.group.instance.id, since a member of a group reads parts of them"
             )
         self._ignore_half_a_group()
-        if not self.has_nodes:
-            check_one_node(self.replication_factor)
-        if self.acks is not None and not self.has_nodes:
+        if self.has_nodes:
+            return
+        check_one_node(self.replication_factor)
+        if self.acks is not None:
             object.__setattr__(self, "ignored", tuple(sorted((*self.ignored, "kafka.acks"))))
 
     def _ignore_half_a_group(self) -> None:

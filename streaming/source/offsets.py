@@ -196,11 +196,11 @@ def _object(option: str, text: str, example: str) -> dict[str, object]:
 
 def _without_doubles(option: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse what JSON lets pass: of two values for one name the last would count."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        double = next(name for name in names if names.count(name) > 1)
-        raise OptionError(f"option {option!r} names {double!r} twice")
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise OptionError(f"option {option!r} names {name!r} twice")
+        found[name] = value
     return found
 
 

@@ -27,7 +27,7 @@ from kafkalog.errors import LogDirectoryError
 from kafkalog.files.local_paths import NodePlace, split_paths
 from kafkalog.files.shield import shielded_part
 from kafkalog.files.stalling import outlast
-from kafkalog.streaming.log.log_dir import entries_of
+from kafkalog.streaming.log.log_dir import refuse_file
 from kafkalog.streaming.log.nearby import refuse_a_level_above
 from kafkalog.streaming.store.dead_segments import remove_dead
 from kafkalog.streaming.store.file_systems import check_file_system
@@ -104,8 +104,7 @@ def existing(paths: Sequence[str]) -> list[Path]:
     """
     directories = named(paths)
     for folder in directories:
-        if folder.is_file():
-            entries_of(folder)  # says so, and which log directory was meant
+        refuse_file(folder)
         if not folder.is_dir() and find_voters(directories) is None:
             raise LogDirectoryError(f"{folder} is no log directory: there is no such folder")
     check_given(directories)
@@ -260,8 +259,7 @@ def ensure_set(paths: Sequence[str | Path], policy: SetPolicy, *, knows_nodes: b
             return outlast(lambda: ensure_nodes(nodes, policy), folders, policy.lag_ms)
         directories = _real(paths)
         for folder in directories:
-            if folder.is_file():
-                entries_of(folder)  # says so
+            refuse_file(folder)
         voters = find_voters(directories) if any(map(names_nodes, directories)) else None
         if voters is not None:
             voters.check_majority()
