@@ -89,7 +89,8 @@ class _Output:
         if self.parquet is not None:
             return printing.parquet_file(self.parquet, reader.rows.to_arrow(), logs)
         template = _LINE if self.follow and self.template is None else self.template
-        return nullcontext(printing.printer_of(template, is_hex=self.is_hex, as_json=self.as_json))
+        form = {"is_hex": self.is_hex, "as_json": self.as_json, "is_copy": True}
+        return nullcontext(printing.printer_of(template, **form))
 
 
 def dump(  # noqa: PLR0917 - what the command line offers
@@ -122,7 +123,9 @@ def dump(  # noqa: PLR0917 - what the command line offers
     output = _Output(template, parquet, follow, is_hex, as_json)
     with one_line_errors():
         options = reading_options(isolation, settings)
-        is_for_records = records or group or output.is_for_records or words.are_for_records
+        is_for_records = (
+            records or is_hex or group or output.is_for_records or words.are_for_records
+        )
         if topic is None:
             file = _only_file(paths, is_for_records=bool(is_for_records))
             _dump_file(file, words, count, as_json=as_json)

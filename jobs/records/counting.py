@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.records.reading import read_in_threads
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.options import warn_ignored
+from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.plan.batch_plan import plan_batch
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -20,11 +23,12 @@ from kafkalog.streaming.source.reading import read_split
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    import pyarrow as pa
-
 __all__ = ["PartitionCount", "count_partitions", "read_batch_rows"]
 
 Row = dict[str, Any]
+
+_WHICH: Final = ("starting", "ending", "subscribe", "assign", "view")
+"""How options begin that say which rows are read."""
 
 
 @dataclass(slots=True)
@@ -35,6 +39,7 @@ class PartitionCount:
     markers: int = 0
     batches: int = 0
     bytes: int = 0
+    data_bytes: int = 0
     first: int | None = None
     last: int | None = None
     codecs: Counter[str] = field(default_factory=Counter)
@@ -46,6 +51,7 @@ class PartitionCount:
         self.bytes += pc.sum(batches.column("size")).as_py()
         data = batches.filter(pc.invert(batches.column("control")))
         self.markers += batches.num_rows - data.num_rows
+        self.data_bytes += pc.sum(data.column("size")).as_py() or 0
         self.records += pc.sum(data.column("count")).as_py() or 0
         self.codecs.update(data.column("codec").to_pylist())
         stamps = pc.max(data.column("maxTimestamp")).as_py(), _earliest(data)
@@ -65,7 +71,7 @@ class PartitionCount:
             "batches": self.batches,
             "bytes": self.bytes,
             "recordsPerBatch": round(self.records / max(1, self.batches - self.markers), 1),
-            "bytesPerBatch": self.bytes // max(1, self.batches),
+            "bytesPerBatch": self.data_bytes // max(1, self.batches - self.markers),
             "firstTimestamp": self.first,
             "lastTimestamp": self.last,
             "codecs": dict(sorted(self.codecs.items())),
@@ -113,11 +119,57 @@ def read_batch_rows(
     if not partitions:
         return
     topics = ",".join(sorted({key.topic for key in partitions}))
-    given = {"path": ",".join(paths), "subscribe": topics, "view": "batches"}
-    parsed = ReadOptions.parse({**given, **options})
+    given = {"path": ",".join(paths), "subscribe": topics, **options}
+    parsed = ReadOptions.parse({**given, "view": "batches"})
     warn_ignored(parsed.ignored)
-    with naming_way_out(parsed):
-        splits = plan_batch(parsed)
+    with naming_way_out(parsed):  # of records: batches would begin below the log start
+        splits = plan_batch(ReadOptions.parse(given))
+    starts: dict[TopicPartition, int] = {}
+    for split in splits:
+        starts.setdefault(split.topic_partition, split.slices[0].start_offset)
     for batch in read_in_threads(splits, lambda split: read_split(split, parsed, None), told):
         first = batch.slice(0, 1).to_pylist()[0]
-        yield TopicPartition(first["topic"], first["partition"]), batch
+        key = TopicPartition(first["topic"], first["partition"])
+        yield key, _from(starts[key], key, batch, given)
+
+
+def _from(
+    start: int, key: TopicPartition, batches: pa.RecordBatch, given: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Return batches with the counts of their records at ``start`` and above.
+
+    The first batch of a partition may begin below the log start, as after DeleteRecords.
+    """
+    below = pc.less(batches.column("baseOffset"), start)
+    if not pc.any(below).as_py():
+        return batches
+    rows = batches.select(["baseOffset", "lastOffset", "count", "control"]).to_pylist()
+    counts = [
+        _count_from(start, key, row, given) if is_below else row["count"]
+        for row, is_below in zip(rows, below.to_pylist(), strict=True)
+    ]
+    place = batches.schema.get_field_index("count")
+    field_ = batches.schema.field(place)
+    return batches.set_column(place, field_, pa.array(counts, field_.type))
+
+
+def _count_from(start: int, key: TopicPartition, row: Row, given: Mapping[str, str]) -> int | None:
+    """Return how many records of a batch have the offset ``start`` or a larger one."""
+    base: int = row["baseOffset"]
+    last: int = row["lastOffset"]
+    count: int | None = row["count"]
+    if count is None or row["control"]:
+        return count
+    if count == last - base + 1:  # else a cleaner took some: only the records tell
+        return max(0, last - start + 1)
+    bounds = {
+        name: json.dumps({key.topic: {str(key.partition): offset}})
+        for name, offset in (("startingOffsets", start), ("endingOffsets", last + 1))
+    }
+    assigned = {"assign": json.dumps({key.topic: [key.partition]})}
+    others = {name: each for name, each in given.items() if not name.lower().startswith(_WHICH)}
+    options = ReadOptions.parse({**others, **bounds, **assigned})
+    offset = RowSchema.named(["offset"])
+    splits = plan_batch(options)
+    found = (batch for each in splits for batch in read_split(each, options, offset))
+    return sum(len(batch) for batch in found)

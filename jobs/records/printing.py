@@ -16,6 +16,7 @@ from kafkalog.jobs.cli.lookup_rows import shown_data, shown_record
 from kafkalog.jobs.cli.output import print_rows
 from kafkalog.jobs.records.format import RecordFormat
 from kafkalog.jobs.targets import check_file
+from kafkalog.jobs.units import many
 from kafkalog.streaming.source.lookup import with_ms
 
 if TYPE_CHECKING:
@@ -47,18 +48,39 @@ class Printer(Protocol):
 
 
 class JsonPrinter:
-    """Prints one object a line, at once."""
+    """Prints one object a line, at once; of a copy says at the end if some bytes are not in it."""
 
-    def __init__(self, *, is_hex: bool) -> None:
+    def __init__(self, *, is_hex: bool, is_copy: bool) -> None:
         self._show = shown_data(is_hex=is_hex)
+        self._is_lossy = is_copy and not is_hex
+        self._escaped = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Print them."""
         for row in with_ms(batch).to_pylist():
             typer.echo(json.dumps(shown_record(row, self._show), ensure_ascii=False))
+            self._escaped += self._is_lossy and not _is_utf8(row)
 
     def end(self) -> None:
-        """Do nothing."""
+        """Name the records with other bytes than text: nobody sees which backslashes are theirs."""
+        if self._escaped:
+            typer.echo(
+                f"{many(self._escaped, 'record')} with bytes that are not UTF-8, written as "
+                r"\xff: `append --input json` takes that for text. --hex keeps all of it",
+                err=True,
+            )
+            self._escaped = 0
+
+
+def _is_utf8(row: dict[str, Any]) -> bool:
+    data = [row["key"], row["value"], *(each["value"] for each in row["headers"] or ())]
+    try:
+        for each in data:
+            if each is not None:
+                each.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class FormatPrinter:
@@ -92,10 +114,12 @@ class TablePrinter:
         print_rows(self._rows, as_json=False)
 
 
-def printer_of(template: str | None, *, is_hex: bool, as_json: bool) -> Printer:
+def printer_of(
+    template: str | None, *, is_hex: bool, as_json: bool, is_copy: bool = False
+) -> Printer:
     """Choose how records are printed: as objects, by a format as kcat's, or as a table."""
     if as_json:
-        return JsonPrinter(is_hex=is_hex)
+        return JsonPrinter(is_hex=is_hex, is_copy=is_copy)
     if template is not None:
         return FormatPrinter(RecordFormat(template))
     return TablePrinter(is_hex=is_hex)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["SqlError", "SqlSession"]
-
-_LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
 _VIEWS: Final = {topic: view for view, topic in DECODED_TOPICS.items()}
 _ROWS: Final = 10_000
@@ -59,9 +56,11 @@ class SqlSession(Closing):
         self._connection = duckdb.connect()
         self._connection.execute(
             "set timezone='UTC'; set autoinstall_known_extensions=false; "
-            "set enable_progress_bar=false"
+            "set enable_progress_bar=false; set python_enable_replacements=false"
         )
         self.tables: list[str] = []
+        named = Counter(name.lower() for name in (*numbers, _BATCHES))
+        self._alike: dict[str, list[str]] = {name: [] for name, n in named.items() if n > 1}
         for topic in sorted(numbers):
             view = _VIEWS.get(topic, "records")
             self._register(topic, {"subscribe": topic, "view": view}, numbers[topic])
@@ -69,14 +68,13 @@ class SqlSession(Closing):
         self._register(_BATCHES, every, set().union(*numbers.values()))
 
     def _register(self, name: str, given: Mapping[str, str], partitions: set[int]) -> None:
-        if name.lower() in {other.lower() for other in self.tables}:
-            _LOGGER.warning(
-                "%s is no table: SQL takes its name for that of another one",
-                name,
-            )
-            return
+        """Make a table. Of names that SQL takes for one, each gets a number: none answers alone."""
         options = ReadOptions.parse({**self._given, **given})
         warn_ignored(options.ignored)
+        alike = self._alike.get(name.lower())
+        if alike is not None:
+            name += f"#{len(alike) + 1}"  # no topic has such a name
+            alike.append(name)
         self._connection.register(name, LogTable(options, partitions, self.scans))
         self.tables.append(name)
 
@@ -111,6 +109,13 @@ class SqlSession(Closing):
         text, _, rest = str(error).partition("\n")
         candidates = re.search(r"^(Candidate bindings: .+|Did you mean .+)$", rest, re.MULTILINE)
         if isinstance(error, duckdb.CatalogException) and text.startswith(_NO_TABLE):
+            name = text.removeprefix(_NO_TABLE).split()[0]
+            alike = self._alike.get(name.lower())
+            if alike is not None:
+                return SqlError(
+                    f"{name} is no table: SQL takes the case of names for nothing. Tables of that "
+                    "name are " + " and ".join(f'"{each}"' for each in alike)
+                )
             text += f" Tables: {listed(self.tables)}"
         elif candidates is not None:
             text += " " + candidates[0]

@@ -84,6 +84,22 @@ def test_json_has_all_that_a_record_has(log: Path) -> None:
     assert dumped(log, "--topic", "t", "--hex", "--start", 2)[0]["value"] == "ff"
 
 
+def test_bytes_that_are_no_text_come_back_by_hex_alone_and_json_says_so(log: Path) -> None:
+    words = ["dump", str(log), "--topic", "t", "--partition", "0", "--json"]
+    done = CliRunner().invoke(app, [*words, "--records"])
+    assert done.exit_code == 0
+    assert done.stderr.startswith("1 record with bytes that are not UTF-8")
+    assert len(done.stderr.splitlines()) == 1
+    exact = CliRunner().invoke(app, [*words, "--hex"])
+    assert not exact.stderr
+    copy = log.parent / "copy"
+    append = ["append", str(copy), "--topic", "t", "--input", "json", "--hex"]
+    assert CliRunner().invoke(app, append, input=exact.stdout).exit_code == 0
+    columns = ["key", "value", "headers"]
+    there = [pa.table(kafkalog.read(each, "t", columns=columns)) for each in (log, copy)]
+    assert there[1].slice(0, 4).equals(there[0].slice(0, 4))
+
+
 def test_a_table_is_readable_on_a_terminal_and_one_line_a_record_in_a_pipe(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

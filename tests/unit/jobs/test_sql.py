@@ -77,6 +77,28 @@ def test_a_table_on_a_terminal_and_an_object_a_line_with_json(log: Path) -> None
     assert (code, json.loads(text)) == (0, {"one": 1})
 
 
+def test_names_that_differ_in_case_alone_each_have_a_table_with_a_number(tmp_path: Path) -> None:
+    for topic, value in (("weird", "low"), ("Weird", "high"), ("batches", "of"), ("t", "one")):
+        kafkalog.append(tmp_path, topic, pa.table({"value": [value]}))
+    with SqlSession([str(tmp_path)], {}) as session:
+        assert session.tables == ["Weird#1", "batches#1", "t", "weird#2", "batches#2"]
+        for table, value in (("Weird#1", "high"), ("weird#2", "low"), ("batches#1", "of")):
+            assert rows(session, f'select value_text from "{table}"') == [(value,)]
+        assert len(rows(session, 'select crc from "batches#2"')) == 4
+        for name in ("weird", "WEIRD", '"Weird"'):
+            with pytest.raises(SqlError, match='Tables of that name are "Weird#1" and "weird#2"'):
+                rows(session, f"select * from {name}")
+    code, text = call(tmp_path, "select value_text from t")
+    assert (code, text.split()[-1]) == (0, "one")
+
+
+def test_a_name_of_no_table_is_not_looked_for_in_the_program(session: SqlSession) -> None:
+    with pytest.raises(
+        SqlError, match=r"Table with name statement does not exist.+Tables: a\.b, t"
+    ):
+        rows(session, "select * from statement")
+
+
 def test_bytes_that_are_no_text_have_no_text(session: SqlSession) -> None:
     query = "select key, key_text, value_text from t where record_offset = 0 order by partition"
     assert rows(session, query) == [(b"\xff", None, "A" * 20_000), (b"k0", "k0", "v")]

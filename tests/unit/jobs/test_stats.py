@@ -78,6 +78,45 @@ def test_markers_and_producers_of_transactions_are_counted_apart(tmp_path: Path)
         assert row["producers"] == len({each["producerId"] for each in data} - {-1}) > 0
 
 
+def test_records_below_the_log_start_are_not_counted(tmp_path: Path) -> None:
+    values = pa.table({"value": [str(number) for number in range(200)]})
+    kafkalog.append(tmp_path, "t", values)
+    kafkalog.append(tmp_path, "t", values)
+    assert call("delete-records", tmp_path, "--offsets", '{"t":{"0":98}}')[0] == 0
+    (row,) = counted(tmp_path)
+    assert (row["records"], row["batches"]) == (302, 2)
+    code, text = call("plot", tmp_path, "--json")
+    assert code == 0
+    spans = [json.loads(line) for line in text.splitlines()]
+    assert sum(each["records"] for each in spans if each["kind"] == "time") == 302
+
+
+def test_a_compacted_batch_that_begins_below_the_log_start_is_counted(tmp_path: Path) -> None:
+    keys = [str(number % 50) for number in range(120)]
+    rows = pa.table({"key": keys, "value": [f"{number}" for number in range(120)]})
+    small = {"segment.bytes": "4000", "compression.type": "none"}
+    kafkalog.append(tmp_path, "t", rows, options=small)
+    for key in ("49", "7"):
+        newer = pa.table({"key": [key], "value": ["x" * 3000]})
+        kafkalog.append(tmp_path, "t", newer, options=small)
+    both = ("--config", "cleanup.policy=compact,delete")
+    assert call("compact", tmp_path, "--topic", "t", "--force", *both)[0] == 0
+    assert call("delete-records", tmp_path, "--offsets", '{"t":{"0":80}}')[0] == 0
+    readable = pa.table(kafkalog.read(tmp_path, "t"))
+    (row,) = counted(tmp_path)
+    assert row["records"] == readable.num_rows
+    assert (readable["offset"][0].as_py(), row["batches"]) == (80, 3)
+
+
+def test_bytes_and_records_a_batch_are_of_data_alone(tmp_path: Path) -> None:
+    path = UnpackedCase("p06-transactions", tmp_path).path
+    for row in counted(path, "--topic", "txn"):
+        words = ("--topic", "txn", "--partition", row["partition"], "--count", 9999, "--json")
+        batches = [json.loads(line) for line in call("dump", path, *words)[1].splitlines()]
+        sizes = [each["size"] for each in batches if not each["control"]]
+        assert row["bytesPerBatch"] == sum(sizes) // len(sizes)
+
+
 def test_a_topic_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     kafkalog.append(tmp_path, "t", pa.table({"value": ["x"]}))
     code, text = call("stats", tmp_path, "--topic", "u")
