@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.border import crosses_border, without_history
+from kafkalog.streaming.worker import uncollected
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -81,8 +82,9 @@ class KafkaLogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Make the reader of a streaming query, or one that says why there is none."""
-        from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
-        from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
+        with uncollected():
+            from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
+            from kafkalog.streaming.source.stream_reader import LogStreamReader  # noqa: PLC0415
 
         try:
             options = ReadOptions.parse(self.options)

@@ -35,12 +35,12 @@ from kafkalog.errors import CorruptRecordError
 from kafkalog.model import NO_PRODUCER_ID, NO_SEQUENCE
 from kafkalog.streaming.records.batch import BatchTable
 from kafkalog.streaming.records.batch_layout import CONTROL_MASK, TRANSACTIONAL_MASK, seal_batch
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+    from kafkalog.streaming.records.columns import RecordDecoder
 
 __all__ = [
     "NO_MARKER",
@@ -161,6 +161,9 @@ class MarkerReader:
         self, data: Bytes, markers: BatchTable, file_position: int, path: str
     ) -> Iterator[tuple[int, bytes | None]]:
         if self._decoder is None:
+            # not at import: many logs have no transactions
+            from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
+
             self._decoder = RecordDecoder(Columns.KEY | Columns.OFFSET, max_rows=1024)
         for batch in self._decoder.decode(
             data, as_data_batches(markers), file_position=file_position, path=path

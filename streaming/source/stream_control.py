@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
 from kafkalog.streaming.source.bounds.batch_limits import BatchLimits
-from kafkalog.streaming.source.bounds.group_start import starting_positions
+from kafkalog.streaming.source.bounds.positions import starting_positions
 from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
 from kafkalog.streaming.source.bounds.stream_end import StreamEnd
 from kafkalog.streaming.source.followed_logs import FollowedLogs

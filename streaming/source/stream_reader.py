@@ -20,7 +20,12 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.plan.packing import pack_micro_batch
-from kafkalog.streaming.worker import end_if_spark_has_gone, settle_worker, show_log_lines
+from kafkalog.streaming.worker import (
+    end_if_spark_has_gone,
+    settle_worker,
+    show_log_lines,
+    uncollected,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,6 +188,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _alone(options: ReadOptions) -> Control:
     """Make what knows the offsets of a query that is in no group."""
-    from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
+    with uncollected():
+        from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
 
     return StreamControl(options)

@@ -20,7 +20,6 @@ from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.log.segments import leaps_into_higher
 from kafkalog.streaming.records.batch import invalid_checksums, scan_batches
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.segment import LogSegment
     from kafkalog.streaming.records.batch import BatchTable
+    from kafkalog.streaming.records.columns import RecordDecoder
 
 __all__ = ["Place", "Salvage"]
 
@@ -68,13 +68,7 @@ class Salvage:
         """
         self._known = known
         self._topic_partition = topic_partition
-        self._decoder = (
-            RecordDecoder(
-                Columns.OFFSET, max_decompressed_bytes=max_decompressed_bytes, check_crcs=False
-            )
-            if check_records
-            else None
-        )
+        self._decoder = _decoder(max_decompressed_bytes) if check_records else None
         self._last_offset = -1
         self.position = 0
         self.places = 0
@@ -241,3 +235,12 @@ class Salvage:
     def _warn(self, text: str, *arguments: object) -> None:
         if self._topic_partition is not None:
             _LOGGER.warning(text, self._topic_partition, *arguments)
+
+
+def _decoder(max_decompressed_bytes: int) -> RecordDecoder:
+    # not at import: who only plans a query need not wait for it
+    from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
+
+    return RecordDecoder(
+        Columns.OFFSET, max_decompressed_bytes=max_decompressed_bytes, check_crcs=False
+    )

@@ -17,7 +17,6 @@ from kafkalog.errors import CorruptIndexError, CorruptRecordError
 from kafkalog.model import MAX_OFFSET, NO_TIMESTAMP
 from kafkalog.streaming.log.index.time import TimestampOffset
 from kafkalog.streaming.log.read.salvage import Salvage
-from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.records.control import as_data_batches
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kafkalog.streaming.log.segment import Chunk, LogSegment
+    from kafkalog.streaming.records.columns import RecordDecoder
 
 __all__ = ["find_by_timestamp", "find_max_timestamp", "largest_timestamp"]
 
@@ -227,6 +227,9 @@ def _newest_last(segments: Sequence[LogSegment]) -> list[tuple[bool, LogSegment]
 
 
 def _decoder(max_decompressed_bytes: int) -> RecordDecoder:
+    # not at import: a query that asks for no timestamp need not wait for it
+    from kafkalog.streaming.records.columns import Columns, RecordDecoder  # noqa: PLC0415
+
     return RecordDecoder(
         Columns.OFFSET | Columns.TIMESTAMP_MS, max_decompressed_bytes=max_decompressed_bytes
     )

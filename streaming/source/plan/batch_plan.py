@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
-from kafkalog.streaming.source.bounds.group_start import starting_positions
+from kafkalog.streaming.source.bounds.positions import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy

@@ -1,0 +1,53 @@
+"""Where a query starts in each partition if ``startingOffsets`` names a consumer group."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from kafkalog.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["starting_positions"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+
+def starting_positions(
+    options: ReadOptions, group: str, partitions: Iterable[TopicPartition]
+) -> PartitionOffsets:
+    """Return a group's positions in the partitions that a query reads; none without a group.
+
+    Raises:
+        OptionError: the group has committed nothing, or nothing in these partitions.
+    """
+    if not group:
+        return {}
+    # not at import: a query without a group need not wait for what reads a coordinator's log
+    from kafkalog.streaming.source.bounds.group_start import read_positions  # noqa: PLC0415
+
+    committed = read_positions(options.paths, group, to_log_end=options.read_up_to == "logEnd")
+    read = list(partitions)
+    found = {key: committed[key] for key in read if key in committed}
+    if read and not found:
+        where = ", ".join(map(str, sorted(committed)[:10]))
+        raise OptionError(
+            f"option 'startingOffsets': group {group!r} has committed nothing in the partitions "
+            f"that are read, only in {where}"
+        )
+    unknown = [str(key) for key in read if key not in found]
+    if unknown:
+        _LOGGER.warning(
+            "group %r has committed nothing in %d partitions, which start where they do without "
+            "startingOffsets: %s",
+            group,
+            len(unknown),
+            ", ".join(unknown[:10]),
+        )
+    return found
