@@ -42,10 +42,13 @@ _SCHEMA: Final = (
     " timestampType INT"
 )
 _BATCH_ROWS: Final = 8192
+_BATCH_BYTES: Final = 4 << 20
 
 
-def ready_source(shape: Shape) -> type[DataSource]:  # noqa: C901 - four small classes
-    """Return the source ``ready``: rows of the shape, the same Arrow batch again and again.
+def ready_source(  # noqa: C901 - four small classes
+    shape: Shape, format_name: str = "ready"
+) -> type[DataSource]:
+    """Return a source of rows of the shape: the same Arrow batch again and again.
 
     No reader can hand over rows sooner: it is what the pipe to Spark and Spark itself allow. As a
     stream it has all of them at once, and no more.
@@ -59,7 +62,7 @@ def ready_source(shape: Shape) -> type[DataSource]:  # noqa: C901 - four small c
             import numpy as np  # noqa: PLC0415
             import pyarrow as pa  # noqa: PLC0415
 
-            rows = _BATCH_ROWS
+            rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES // (shape.key_bytes + shape.value_bytes)))
             time = pa.array(np.full(rows, 1_700_000_000_000_000)).cast(pa.timestamp("us", "UTC"))
             columns = {
                 "key": pa.array([b"k" * shape.key_bytes] * rows),
@@ -98,7 +101,7 @@ def ready_source(shape: Shape) -> type[DataSource]:  # noqa: C901 - four small c
     class ReadySource(DataSource):
         @classmethod
         def name(cls) -> str:
-            return "ready"
+            return format_name
 
         def schema(self) -> str:
             return _SCHEMA

@@ -11,9 +11,11 @@ import random
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from benchmarks.engine import READY_SOURCE, ready_source
 from benchmarks.environment import QUEUED, send, wait_for_high_watermarks
 from benchmarks.measure import Contender, Goal, Workload, timed
 from benchmarks.reading import KAFKA_SOURCE
+from benchmarks.rows import Shape
 from confluent_kafka import Producer
 from tests.support.kafka import Topic
 
@@ -93,6 +95,10 @@ def _workload(env: Environment, title: str, number: int, shape: _Topic) -> Workl
     peer = env.spark.read.format("kafka").option("kafka.bootstrap.servers", broker.bootstrap)
     ours = env.spark.read.format("kafkalog").option("path", str(broker.log_dirs[0]))
     readers = {KAFKA_SOURCE: peer, _OURS: ours}
+    if not shape.headers:  # which that source does not have
+        given = Shape(rows, shape.key, shape.value, shape.partitions)
+        env.spark.dataSource.register(ready_source(given, f"ready-{name}"))
+        readers[READY_SOURCE] = env.spark.read.format(f"ready-{name}")
     return Workload(
         title=f"shape: {title}",
         contenders=tuple(
