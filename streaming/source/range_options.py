@@ -7,7 +7,7 @@ from typing import Final
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.options import BOOLEAN, READABLE_PATHS, TEXT, Kind, Options, choice, option
-from kafkalog.streaming.times import TIME_ACCEPTS, read_moment
+from kafkalog.streaming.times import TIME_ACCEPTS, read_moment, shown_time
 
 __all__ = ["RangeOptions"]
 
@@ -114,4 +114,14 @@ class RangeOptions(Options):
             raise OptionError(
                 "exactly one of the options assign, subscribe and subscribePattern says what to "
                 f"read, but {'none is' if not given else ' and '.join(given) + ' are'} given"
+            )
+
+    def require_order(self) -> None:
+        """Refuse a time to start at that lies after the time to end at."""
+        start, end = self.starting_timestamp, self.ending_timestamp
+        if start is not None and end is not None and start > end:
+            raise OptionError(
+                f"option 'startingTimestamp' ({shown_time(start)}) lies after option "
+                f"'endingTimestamp' ({shown_time(end)}), and no record can be between them: "
+                "exchange the two, or leave one out"
             )

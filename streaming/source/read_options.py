@@ -274,6 +274,7 @@ class ReadOptions(GroupOptions):
     def __post_init__(self) -> None:
         """Refuse what contradicts itself whatever the kind of query."""
         self.require_one_choice()
+        self.require_order()
         minimum, maximum = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if minimum is not None and maximum is not None and minimum > maximum:
             raise OptionError(

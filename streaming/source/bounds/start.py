@@ -115,6 +115,9 @@ def batch_bounds(options: ReadOptions) -> tuple[Bound, Bound]:
         raise OptionError(f"option {end.option!r} is earliest (-2): a batch cannot end there")
     if start.each is not None and end.each is not None and start.timestamps == end.timestamps:
         _check_pair(start.each, end.each, start, end)
+    if start.timestamps and end.timestamps and (start.each is None) != (end.each is None):
+        for key in sorted(start.each or end.each or ()):
+            _check_order(key, start, end)
     return start, end
 
 
@@ -134,11 +137,15 @@ def _check_pair(
             f"names {only}"
         )
     for key in sorted(starts.keys() & ends.keys()):
-        if starts[key] > ends[key] >= 0:
-            raise OptionError(
-                f"[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: option "
-                f"{start.option!r} ({starts[key]}) lies after option {end.option!r} ({ends[key]})"
-            )
+        _check_order(key, start, end)
+
+
+def _check_order(key: TopicPartition, start: Bound, end: Bound) -> None:
+    if start.of(key) > end.of(key) >= 0:
+        raise OptionError(
+            f"[UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET] {key}: option "
+            f"{start.option!r} ({start.of(key)}) lies after option {end.option!r} ({end.of(key)})"
+        )
 
 
 def resolve_start(

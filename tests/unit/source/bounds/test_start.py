@@ -166,11 +166,25 @@ def test_what_may_mean_other_offsets_later_is_known() -> None:
             },
             "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET.* t-0",
         ),
+        (
+            {"startingTimestamp": "8", "endingOffsetsByTimestamp": '{"t":{"0":9,"1":7}}'},
+            "t-1: option 'startingTimestamp' .8. lies after option 'endingOffsetsByTimestamp' .7.",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"t":{"0":8}}', "endingTimestamp": "7"},
+            "t-0: option 'startingOffsetsByTimestamp' .8. lies after option 'endingTimestamp' .7.",
+        ),
     ],
 )
 def test_bounds_of_a_batch_that_contradict_are_refused(given: dict[str, str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         batch_bounds(options(**given))
+
+
+def test_a_time_to_start_at_is_not_after_the_time_to_end_at() -> None:
+    options(startingTimestamp="7", endingTimestamp="7")
+    with pytest.raises(OptionError, match=r"'startingTimestamp' .*008Z.*'endingTimestamp'"):
+        options(startingTimestamp="8", endingTimestamp="7")
 
 
 def test_times_are_not_compared_with_offsets() -> None:
