@@ -142,7 +142,7 @@ def _report(done: Altered, *, as_json: bool, dry_run: bool) -> None:
 
 def _print(row: Mapping[str, object], set_id: str, *, as_json: bool, dry_run: bool) -> None:
     if as_json:
-        row = {"dryRun": dry_run, "set": set_id, **row}
+        row = {"dryRun": dry_run, "set": set_id or None, **row}
     else:
         tell_dry_run(dry_run=dry_run)
     print_rows([row], as_json=as_json)

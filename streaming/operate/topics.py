@@ -34,10 +34,12 @@ from kafkalog.streaming.operate.groups import forget_positions
 from kafkalog.streaming.operate.old_segments import opened_after_broker
 from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
+from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.placement import check_one_node
-from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
+from kafkalog.streaming.store.replicas.starting import has_nodes
+from kafkalog.streaming.store.session import check_written, ensure_set, existing, named, places
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
 if TYPE_CHECKING:
@@ -103,6 +105,9 @@ def create(
     _check_asked(topic, partitions, given)
     if not dry_run:
         _ensure(paths, allows_broker=allows_broker)
+    elif not any(folder.exists() for folder in named(paths)):
+        _check_makes(paths, replication_factor)
+        return Altered("", topic, 0, partitions, {}, given)  # the first write gives the set its id
     opened = partial(_opened, paths, "kafkalog create", starts=True)
     with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
         wanted = _wanted(log_set, topic, TopicPolicy(partitions=partitions, settings=given))
@@ -143,6 +148,14 @@ def _ensure(paths: Sequence[str], *, allows_broker: bool) -> None:
     folders = places(paths)
     allowed = allows_broker or _are_ours([Path(folder) for folder in folders])
     ensure_set(folders, SetPolicy(allows_broker=allowed))
+
+
+def _check_makes(paths: Sequence[str], replication_factor: int | None) -> None:
+    """Refuse what could not be made of log directories none of which is there."""
+    folders = places(paths)
+    check_given([Path(folder) for folder in folders])
+    if not has_nodes(folders):
+        check_one_node(replication_factor)
 
 
 def _starts(partitions: int, given: Mapping[int, int]) -> dict[int, int]:

@@ -473,6 +473,16 @@ def test_a_dry_run_says_the_same_and_changes_nothing(log: Path) -> None:
     assert len(delete(paths, "t").folders) == 3
 
 
+def test_a_dry_run_may_name_a_folder_that_create_would_make(tmp_path: Path) -> None:
+    paths = [str(tmp_path / "new")]
+    planned = create(paths, "t", partitions=2, dry_run=True)
+    with pytest.raises(OptionError, match=r"replication\.factor"):
+        create(paths, "t", replication_factor=2, dry_run=True)
+    assert list(tmp_path.iterdir()) == []
+    done = create(paths, "t", partitions=2)
+    assert done._replace(set_id="") == planned
+
+
 def test_no_command_is_called_where_nobody_of_ours_has_written(tmp_path: Path) -> None:
     for act in (lambda: alter([str(tmp_path)], "t"), lambda: delete([str(tmp_path)], "t")):
         with pytest.raises(LogDirectoryError, match=r"kafkalog\.commit"):
