@@ -38,6 +38,7 @@ from kafkalog.jobs.arguments import (
     split_names,
 )
 from kafkalog.jobs.attended import attend
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import session
 
@@ -58,7 +59,7 @@ BY_DAY = Annotated[
 TEXT = Annotated[bool, typer.Option("--text", help="Keep keys and values as text, not bytes.")]
 
 
-@app.command(help=help_text(__doc__))
+@app.command(cls=Command, help=help_text(__doc__))
 def main(
     log: LOG,
     table: TABLE,

@@ -28,6 +28,7 @@ __all__ = [
     "Isolation",
     "help_text",
     "milliseconds",
+    "named_values",
     "pairs",
     "reading_options",
     "split_names",
@@ -107,14 +108,27 @@ def pairs(words: Iterable[str] | None) -> dict[str, str]:
     """Read ``NAME=VALUE`` words.
 
     Raises:
+        BadParameter: a word without ``=``, or two values for a name.
+    """
+    found: dict[str, str] = {}
+    for name, value in named_values(words):
+        if found.setdefault(name, value) != value:
+            raise typer.BadParameter(f"{name} is given twice: {found[name]!r} and {value!r}")
+    return found
+
+
+def named_values(words: Iterable[str] | None) -> list[tuple[str, str]]:
+    """Read ``NAME=VALUE`` words whose names may come again, as those of headers.
+
+    Raises:
         BadParameter: a word without ``=``.
     """
-    found = {}
+    found = []
     for word in words or ():
         name, separator, value = word.partition("=")
         if not separator or not name:
             raise typer.BadParameter(f"{word!r} is not of the form NAME=VALUE")
-        found[name] = value
+        found.append((name, value))
     return found
 
 

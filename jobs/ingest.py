@@ -36,6 +36,7 @@ from kafkalog.jobs.arguments import (
     pairs,
 )
 from kafkalog.jobs.attended import attend
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import Input
 from kafkalog.jobs.running import run
@@ -162,7 +163,7 @@ _ISOLATION = Annotated[
 ]
 
 
-@app.command(help=help_text(__doc__))
+@app.command(cls=Command, help=help_text(__doc__))
 def main(
     source: _INPUT,
     log: LOG,

@@ -20,6 +20,7 @@ import typer
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, help_text, milliseconds, pairs
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
@@ -183,7 +184,7 @@ class Maintenance:
                 self._say(line)
 
 
-@app.command(help=help_text(__doc__))
+@app.command(cls=Command, help=help_text(__doc__))
 def main(
     log: LOG,
     *,

@@ -33,6 +33,7 @@ from kafkalog.jobs.arguments import (
     split_names,
 )
 from kafkalog.jobs.attended import attend
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
@@ -62,7 +63,7 @@ CHECKPOINT = Annotated[
 ]
 
 
-@app.command(help=help_text(__doc__))
+@app.command(cls=Command, help=help_text(__doc__))
 def main(
     source: FROM,
     target: TO,

@@ -10,6 +10,7 @@ import typer
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import run
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
@@ -79,7 +80,7 @@ def _chosen(
     return [found[topic_partition]]
 
 
-@app.command()
+@app.command(cls=Command)
 def command(
     log: LOG,
     topic: Annotated[str, typer.Option(help="Rebuild one partition of this topic only.")] = "",

@@ -37,6 +37,7 @@ from kafkalog.jobs.arguments import (
     split_names,
 )
 from kafkalog.jobs.attended import attend_pieces
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
 from kafkalog.jobs.replay_targets import target_of
 from kafkalog.jobs.replaying import Replay, parse_speed
@@ -83,7 +84,7 @@ TARGET_SETTINGS = Annotated[
 ]
 
 
-@app.command(help=help_text(__doc__))
+@app.command(cls=Command, help=help_text(__doc__))
 def main(
     log: LOG,
     target: TARGET,

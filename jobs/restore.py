@@ -34,6 +34,7 @@ from kafkalog.jobs.arguments import (
     pairs,
     split_names,
 )
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.restore_plan import Until, check_target
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.running import check_input, run
@@ -79,7 +80,7 @@ PARTITIONS = Annotated[
 ]
 
 
-@app.command(help=help_text(__doc__))
+@app.command(cls=Command, help=help_text(__doc__))
 def main(
     table: TABLE,
     log: LOG,

@@ -39,6 +39,7 @@ from kafkalog.jobs.cli.sql import sql
 from kafkalog.jobs.cli.stats import stats
 from kafkalog.jobs.cli.topics import describe, offsets, topics
 from kafkalog.jobs.cli.upkeep import handover, recover, takeover
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import run
 
 __all__ = ["FIRST_PAGE", "app", "first_page", "main"]
@@ -78,31 +79,13 @@ class _Commands(typer.core.TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-class _Command(typer.core.TyperCommand):
-    """A command that refuses a second value for an option that takes one: the first would be lost.
-
-    Example: ``kafkalog get LOG --topic t --key a --key b``.
-    """
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 - as above
-        """Read the words of the command."""
-        if not ctx.resilient_parsing:  # which is how a shell completes words
-            _, _, given = self.make_parser(ctx).parse_args(args=list(args))
-            for option in given:
-                if not isinstance(option, typer.core.TyperOption) or option.multiple:
-                    continue
-                if not option.is_flag and given.count(option) > 1:
-                    raise typer.BadParameter("given twice; it takes one value", ctx, option)
-        return super().parse_args(ctx, args)
-
-
 app = typer.Typer(
     cls=_Commands,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Kafka's log directories without a broker.",
 )
-_command = partial(app.command, cls=_Command)
+_command = partial(app.command, cls=Command)
 
 
 @app.callback(invoke_without_command=True)

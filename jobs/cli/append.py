@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import SETTINGS, pairs
+from kafkalog.jobs.arguments import SETTINGS, named_values, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows, standard_input
 
@@ -84,7 +84,7 @@ def append(  # noqa: PLR0917 - what the command line offers
             as_json=form is _Input.JSON,
             is_hex=is_hex,
             empty_is_null=empty_is_null,
-            headers=[(name, value.encode()) for name, value in pairs(header).items()],
+            headers=[(name, value.encode()) for name, value in named_values(header)],
             partition=partition,
         )
         # what is told apart by a number must be cut the same when it comes again

@@ -20,6 +20,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from kafkalog.jobs.commands import Command
 from kafkalog.jobs.demo.flights import FLIGHTS
 from kafkalog.jobs.demo.queries import TOPIC, Demo
 from kafkalog.jobs.demo.screen import next_steps, progress_on
@@ -40,7 +41,7 @@ _SPARK: Final = {
 }
 
 
-@app.command(help=__doc__)
+@app.command(cls=Command, help=__doc__)
 def main(
     work_dir: Annotated[
         Path | None,

@@ -82,7 +82,12 @@ def from_json_text(text: object) -> PartitionOffsets:
         CheckpointError: it is something else.
     """
     try:
-        found = json.loads(text) if isinstance(text, str) else text
+        once = partial(_without_doubles, "offsets")
+        found = json.loads(text, object_pairs_hook=once) if isinstance(text, str) else text
+    except OptionError as error:
+        raise CheckpointError(
+            str(error).replace("option 'offsets' names", "offsets name")
+        ) from None
     except (ValueError, RecursionError):
         raise _no_offsets(text) from None
     return {} if found is None else from_json(found)

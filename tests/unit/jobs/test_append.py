@@ -40,11 +40,11 @@ def test_each_line_is_a_record_and_the_last_one_needs_no_end(tmp_path: Path) -> 
 
 
 def test_keys_nulls_and_headers_are_given_as_to_kcat(tmp_path: Path) -> None:
-    words = ("-K", "::", "-Z", "-H", "h=1", "--partition", 0)
+    words = ("-K", "::", "-Z", "-H", "h=1", "-H", "h=2", "--partition", 0)
     assert append(tmp_path, "k::v\nno key\nk::\n::v\n", *words)[0] == 0
     assert records(tmp_path) == [(b"k", b"v"), (None, b"no key"), (b"k", None), (None, b"v")]
     (headers, *_) = kafkalog.read(tmp_path, "t", columns=["headers"]).read_all()["headers"]
-    assert headers.as_py() == [{"key": "h", "value": b"1"}]
+    assert headers.as_py() == [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
 
 
 @pytest.mark.parametrize("is_hex", [False, True])

@@ -42,3 +42,15 @@ def test_examples_stand_in_the_help_as_they_are_written_and_can_be_parsed(name: 
         start = 3 if words[0] == "kafkalog" else words.index(f"{name}.py") + 1
         assert words[:3] == ["kafkalog", "run", name] or words[0] == "spark-submit"
         command.make_context(name, words[start:])
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_no_pipeline_takes_the_last_of_two_values(name: str) -> None:
+    module: Any = import_module(f"kafkalog.jobs.{name}")
+    example = next(examples(module.__doc__.replace("    kafkalog", INDENT + "kafkalog")))
+    words = [word for word in shlex.split(example)[3:] if not word.startswith("[")]
+    command: Any = typer.main.get_command(module.app)
+    option = next(each for each in command.params if each.name in {"grace", "every", "until"})
+    again = [option.opts[0], "1s"] * 2
+    with pytest.raises(typer.BadParameter, match="given twice"):
+        command.make_context(name, [*words, *again])

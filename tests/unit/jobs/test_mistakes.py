@@ -69,6 +69,8 @@ MISTAKES = [
     ("alter LOG --topic t --config retention.ms=5 --delete-config retention.ms", "both"),
     ("alter LOG --topic t --delete-config retention", "no topic setting"),
     ('delete-records LOG --offsets \'{"t":{"0":1,"0":2}}\'', "twice"),
+    ('lag LOG --offsets \'{"t":{"0":1,"0":2}}\'', "twice"),
+    ("create LOG --topic u --config retention.ms=5 --config retention.ms=6", "twice"),
     ("takeover EMPTY", "is empty"),
     ("takeover OTHER", "is no log directory"),
     ("takeover ABOVE", "Log directories in it: "),

@@ -36,6 +36,8 @@ MIRROR = ("kafkalog.jobs.mirror", "/nowhere/log", "/nowhere/copy", "--checkpoint
         ((INGEST[0], "/nowhere/in", *INGEST[2:]), "/nowhere/in does not exist"),
         ((*INGEST, "--format=kafka"), "'/' is not of the form HOST:PORT"),
         ((*INGEST, "--set=flush"), "'flush' is not of the form NAME=VALUE"),
+        ((*INGEST, "--set=flush=os", "--set=flush=commit"), "flush is given twice"),
+        ((*INGEST, "--key=a", "--key=b"), "'--key': given twice; it takes one value"),
         ((*INGEST, "--set=flsh=os"), "option 'flsh' is not known: did you mean 'flush'?"),
         ((*INGEST[:3], "--topic=a/b", INGEST[4]), "a/b"),
         ((*ARCHIVE, "--topic=t", "--set=endingOffsets=latest"), "'endingOffsets' cannot be used"),
