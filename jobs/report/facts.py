@@ -20,10 +20,13 @@ from kafkalog.jobs.plots.figures import Measured, Timeline, with_one_width
 from kafkalog.jobs.records.counting import PartitionCount, read_batch_rows
 from kafkalog.jobs.report.warnings_heard import heard_warnings
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
+from kafkalog.streaming.log.read.salvage import SUMMARY
 from kafkalog.streaming.log.read.transactions import open_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+
+    import pyarrow as pa
 
 __all__ = ["Facts", "gather"]
 
@@ -31,7 +34,7 @@ Row = dict[str, Any]
 
 _MOST_SPANS: Final = 96
 _READING: Final = {"onCorruptRecord": "skip", "failOnDataLoss": "false"}
-"""Damage is told by what verifies; what lies around it is counted."""
+"""What lies around damage is counted."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,8 @@ class Facts:
     open_transactions: list[Row] = field(default_factory=list)
     """Of topics that are not internal: by producer, where each begins."""
     verified: list[Verified] = field(default_factory=list)
+    damage: dict[TopicPartition, list[str]] = field(default_factory=dict)
+    """What was met while records were counted, where nothing is verified afterwards."""
     unknown: dict[str, KafkaLogError] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
@@ -96,6 +101,7 @@ def gather(
             facts.readers = LagMeter(paths, named, topic).look()
         _describe(facts, paths)
         _read(facts, paths, told)
+    _note_what_was_skipped(facts)
     return facts
 
 
@@ -134,6 +140,7 @@ def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]
         ):
             counts[key].add(batch)
             facts.measured[key].add(batch)
+            _note_damage(facts, key, batch)
             if pc.any(batch.column("transactional")).as_py():
                 transactional.add(key)
     except KafkaLogError as error:
@@ -148,6 +155,28 @@ def _read(facts: Facts, paths: Sequence[str], told: Callable[[int, int], object]
         facts.verified.append(each)
         done += each.row.get("bytes", 0)
         told(done, max(size, done))
+
+
+def _note_damage(facts: Facts, key: TopicPartition, batch: pa.RecordBatch) -> None:
+    if facts.checks or not pc.any(pc.is_valid(batch.column("error"))).as_py():
+        return
+    rows = batch.filter(pc.is_valid(batch.column("error")))
+    for row in rows.select(["file", "position", "error"]).to_pylist():
+        text = f"{row['file']}: the batch at position {row['position']}: {row['error']}"
+        facts.damage.setdefault(key, []).append(text)
+
+
+def _note_what_was_skipped(facts: Facts) -> None:
+    """Take what no batch can be made of from the warnings about it."""
+    for key in () if facts.checks else facts.measured:
+        said = [text for text in facts.warnings if text.startswith(f"{key}: skipped ")]
+        places = [
+            text.removeprefix(f"{key}: ")
+            for text in said
+            if not text.startswith(f"{key}: {SUMMARY}")
+        ]
+        if places:
+            facts.damage[key] = [*places, *facts.damage.get(key, [])]
 
 
 def _look_for_open(

@@ -49,6 +49,7 @@ def find_problems(facts: Facts) -> list[Finding]:
         *_unknown(facts),
         *_unfinished(facts),
         *_verified(facts),
+        *_met(facts),
         *_unchecked_ends(facts),
         *_groups(facts),
         *_open_transactions(facts),
@@ -117,6 +118,13 @@ def _verified(facts: Facts) -> Iterator[Finding]:
     for (fault, name), rows in wrong.items():
         texts = [row["problem"] for row in rows]
         yield Finding(True, name, texts, _ADVICE[fault], _remedy(facts, fault, rows[0]))
+
+
+def _met(facts: Facts) -> Iterator[Finding]:
+    """Say what was found damaged while records were counted, if nothing was verified."""
+    for key, texts in facts.damage.items():
+        commands = _remedy(facts, Fault.BATCHES, key._asdict())
+        yield Finding(True, str(key), texts, _ADVICE[Fault.BATCHES], commands)
 
 
 _ADVICE: Final = {

@@ -9,7 +9,7 @@ warning names everything that is left out, with its place and what is wrong.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
     from kafkalog.streaming.records.columns import RecordDecoder
 
-__all__ = ["Place", "Salvage"]
+__all__ = ["SUMMARY", "Place", "Salvage"]
 
 _LOGGER = logging.getLogger("kafkalog.log")
+
+SUMMARY: Final = "skipped damage at"
+"""How the warning begins that counts what the others name."""
 
 
 class Place(NamedTuple):
@@ -113,7 +116,9 @@ class Salvage:
     def report(self) -> None:
         """Say in one line how much was left out, if anything was."""
         if self.places:
-            self._warn("%s: skipped damage at %d places, %d bytes in all", self.places, self.bytes)
+            ending = "" if self.places == 1 else "s"
+            text = f"%s: {SUMMARY} %d place{ending}, %d bytes in all"
+            self._warn(text, self.places, self.bytes)
 
     # Batches
 

@@ -217,6 +217,18 @@ def test_what_lies_around_damage_is_counted(log: Path, tmp_path: Path) -> None:
     assert "What follows a damaged batch" in texts(found)
 
 
+@pytest.mark.parametrize("is_header", [True, False])
+def test_damage_that_was_met_counts_without_a_check_too(log: Path, is_header: bool) -> None:
+    segment = log / "flights-0" / f"{0:020d}.log"
+    data = bytearray(segment.read_bytes())
+    data[8 if is_header else -1] ^= 0x7F
+    segment.write_bytes(data)
+    code, text = call("report", log, "--no-verify")
+    assert code == 1
+    assert "problem: flights-0: " in text
+    assert text.splitlines()[-1].endswith(", 1 problem")
+
+
 def test_a_group_above_the_end_is_set_back_by_the_command(log: Path, tmp_path: Path) -> None:
     writer = GroupWriter([str(log)], "lost group")
     writer.commit({TopicPartition("flights", 0): 99, TopicPartition("t", 0): 1})

@@ -180,7 +180,7 @@ def test_the_skip_names_them_too_and_leaves_out_nothing_else(
     assert f" {len(BEFORE)} " in told
     assert "offsets from 5 on and below 10" in told or "as its header says" in told
     assert re.search(check.replace("no whole batch|", ""), told)
-    assert total.startswith("t-0: skipped damage at 1 places, ")
+    assert total.startswith("t-0: skipped damage at 1 place, ")
 
 
 def test_a_view_of_batches_shows_it_as_far_as_it_is_one_batch(

@@ -156,4 +156,4 @@ def test_damage_fails_or_is_skipped_and_counted(
     assert [row["offset"] for row in rows] == [*range(5), *range(10, 20)]
     skipped, counted = caplog.messages
     assert f"skipped the batch at position {len(data) // 2} of {path}" in skipped
-    assert counted == f"t-0: skipped damage at 1 places, {len(data) // 2} bytes in all"
+    assert counted == f"t-0: skipped damage at 1 place, {len(data) // 2} bytes in all"
