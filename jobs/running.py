@@ -35,6 +35,12 @@ _SPARKS: Final = re.compile(
 )
 """What Spark says of a format that it does not know, or that cannot do what was asked for."""
 
+_ENDED: Final = re.compile(
+    r"terminated with exception: (?!.*Traceback)(.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE
+)
+_QUERY: Final = re.compile(r"^Identifier: (.+) \[id = ", re.MULTILINE)
+"""What ended a query within Spark, as a checkpoint that is gone does; and which query that was."""
+
 _SPARKS_TYPES: Final = frozenset(
     {
         "AnalysisException",
@@ -104,7 +110,13 @@ def sentence_in(error: Exception) -> str | None:
     if type(error).__name__ in _SPARKS_TYPES:
         return text.strip().partition("\n")[0]
     told = _SPARKS.search(text)
-    return told and told[1]
+    return told[1] if told else _why_ended(text)
+
+
+def _why_ended(text: str) -> str | None:
+    """Return what Spark says of a query that failed; None if Python code has raised that."""
+    why, query = _ENDED.search(text), _QUERY.search(text)
+    return f"{query[1]} has failed: {why[1]}" if why and query else None
 
 
 def _missing(error: Exception, text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import kafkalog
@@ -50,6 +52,9 @@ _REPEATING: Final = (
     "org.apache.spark.util.Utils",
 )
 """The loggers that show an error, with the frames of Java, on its way to the driver."""
+
+_OF_QUERIES: Final = "SQLQueryContextLogger"
+"""PySpark's own, which shows what is wrong with a query as JSON, frames of Java included."""
 
 
 @contextmanager
@@ -151,6 +156,7 @@ def _settings(*, delta: bool, kafka: bool) -> dict[str, str]:
 
 def _let_errors_be_told_once(session: SparkSession) -> None:
     """Let Spark not log the errors that it throws as well: the job says them in one line."""
+    PySparkLogger.getLogger(_OF_QUERIES).setLevel(logging.CRITICAL + 1)
     jvm = session.sparkContext._jvm  # noqa: SLF001 - Spark offers no other way
     if jvm is None:
         return

@@ -96,6 +96,15 @@ def test_what_a_query_fails_of_is_the_last_line(tmp_path: Path) -> None:
     assert "do not match its checksum" in said, said
 
 
+def test_what_is_wrong_with_an_expression_is_told_once(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    command = [*_COMMAND, "ingest", tmp_path, tmp_path / "log", "--topic=t", "--format=text"]
+    words = [*map(str, command), "--key=nocolumn", f"--checkpoint={tmp_path / 'c'}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("nocolumn") == 1, done.stderr
+
+
 _UNTOLD: Final = """
 import typer
 from kafkalog.jobs.running import run

@@ -102,6 +102,19 @@ def test_what_spark_throws_is_reduced_to_our_sentence() -> None:
     assert sentence_in(RuntimeError("a fault of ours")) is None
 
 
+def test_why_a_query_ended_within_spark_is_one_sentence() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: File file:/c/offsets "
+        "does not exist SQLSTATE: XXKST\n=== Streaming Query ===\n"
+        "Identifier: archive t [id = 1, runId = 2]\n"
+    )
+    assert sentence_in(RuntimeError(text)) == (
+        "archive t has failed: File file:/c/offsets does not exist"
+    )
+    ours = text.replace("File file:/c", 'Traceback (most recent call last):\n  File "x.py"')
+    assert sentence_in(RuntimeError(ours)) is None
+
+
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
