@@ -133,16 +133,17 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
         tell_dry_run(dry_run=dry_run)
+        would = "would be " if dry_run else ""
         for batch in done.taken_back:
-            typer.echo(f"taken back: {batch}")
+            typer.echo(f"{would}taken back: {batch}")
         for line in done.reset:
-            typer.echo(f"reset: {line}")
+            typer.echo(f"{would}reset: {line}")
         for line in done.aborted:
-            typer.echo(f"aborted: {line}")
+            typer.echo(f"{would}aborted: {line}")
         _print_lost(done)
         print_rows(rows, as_json=False)
         for line in done.written:
-            typer.echo(f"written: {line}")
+            typer.echo(f"{would}written: {line}")
     end_with(done.problems, as_json=as_json)
 
 

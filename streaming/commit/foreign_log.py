@@ -22,10 +22,11 @@ from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.files.stalling import at
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.append.recovery import recover_segment
-from kafkalog.streaming.log.log_end import find_valid_end
+from kafkalog.streaming.log.log_end import ends_in_zeros, find_valid_end
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.store.batch_search import find_valid_batch, reach_of
 from kafkalog.streaming.store.ends.rule import SeenEnd, end_of, marks_above
 from kafkalog.streaming.store.file_systems import is_shared
@@ -247,10 +248,11 @@ class ForeignLog:
     @staticmethod
     def cut_text(segment: LogSegment, end: ValidEnd) -> str:
         """Say what is cut off."""
-        return (
-            f"{segment.path} is cut off at byte {end.position}, offset {end.next_offset}; "
-            f"{segment.size - end.position} bytes of a torn batch go: {end.problem}"
-        )
+        where = f"{segment.path} is cut off at byte {end.position}, offset {end.next_offset}"
+        count = segment.size - end.position
+        if count >= HEADER_SIZE and ends_in_zeros(segment, end.position):
+            return f"{where}; {count} zero bytes go that a broker has set aside (preallocate=true)"
+        return f"{where}; {count} bytes of a torn batch go: {end.problem}"
 
     def _check_may_go(self, segment: LogSegment, end: ValidEnd) -> None:
         marks = marks_above(self._said, end.next_offset, lambda: reach_of(segment, end))

@@ -97,9 +97,13 @@ def test_a_torn_batch_above_the_committed_end_is_cut_off(
     assert f"{cut} bytes of a torn batch go" in caplog.text
 
 
-def test_the_zeros_of_a_preallocated_segment_are_cut_off(log: Path) -> None:
+def test_the_zeros_of_a_preallocated_segment_are_cut_off(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     append(log, bytes(3_000_000))
     assert go_on(log) == {0: ["a", "b", "c"]}
+    assert "3000000 zero bytes go that a broker has set aside (preallocate=true)" in caplog.text
+    assert "torn" not in caplog.text
 
 
 def test_what_a_broker_appended_whole_is_kept_and_appended_after(log: Path) -> None:

@@ -545,7 +545,10 @@ def test_a_dry_run_is_said_to_be_one(log: Path) -> None:
     for command in ("recover", "handover", "takeover"):
         (done,) = call_json(command, log, "--dry-run")
         assert (done["dryRun"], done["takenBack"]) == (True, ["batch 1 of query:4711"])
-        assert "nothing was changed" in call(command, log, "--dry-run")[1]
+        said = call(command, log, "--dry-run")[1]
+        assert "nothing was changed" in said
+        assert "would be taken back: batch 1 of query:4711" in said
+        assert not any(line.startswith(("taken", "written")) for line in said.splitlines())
     assert (log / UNFINISHED_FOLDER).is_dir()
     (done,) = call_json("recover", log)
     assert (done["dryRun"], done["takenBack"]) == (False, ["batch 1 of query:4711"])
