@@ -12,7 +12,7 @@ from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import run
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, said_there
 from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.deleted import live_partitions
@@ -76,7 +76,8 @@ def _chosen(
         return [*found.values()]
     if topic_partition not in found:
         places = ", ".join(map(str, log_dirs.paths))
-        raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {places}")
+        known = said_there(topic_partition.topic, found)
+        raise UnknownTopicOrPartitionError(f"{topic_partition} is not in {places}. {known}")
     return [found[topic_partition]]
 
 

@@ -13,7 +13,13 @@ import typer
 from kafkalog.errors import OptionError
 from kafkalog.jobs.arguments import SETTINGS, named_values, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows, standard_input
+from kafkalog.jobs.cli.output import (
+    PROBLEM,
+    one_line_errors,
+    print_rows,
+    standard_input,
+    tell_if_nothing,
+)
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.line_input import RecordLines
@@ -97,6 +103,7 @@ def append(  # noqa: PLR0917 - what the command line offers
             done.tell_after(error, as_json=as_json)
             raise
         done.tell(as_json=as_json)
+        tell_if_nothing(done.lines, "nothing is appended: standard input had no line")
 
 
 @dataclass(slots=True)

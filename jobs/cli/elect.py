@@ -13,7 +13,13 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     Paths,
     TopicName,
 )
-from kafkalog.jobs.cli.output import PROBLEM, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.output import (
+    PROBLEM,
+    one_line_errors,
+    print_rows,
+    tell_dry_run,
+    tell_if_nothing,
+)
 
 if TYPE_CHECKING:
     from kafkalog.streaming.operate.elect import Elected
@@ -58,6 +64,14 @@ def elect(
     if not as_json:
         tell_dry_run(dry_run=dry_run)
     print_rows([_row(each) for each in done], as_json=as_json, has_units=False)
+    tell_if_nothing(done, _nothing(topic, partition))
+
+
+def _nothing(topic: str | None, partition: int | None) -> str:
+    if topic is None:
+        return "nothing is elected: all that can be led by their preferred replicas are"
+    name = f"each partition of {topic}" if partition is None else f"{topic}-{partition}"
+    return f"nothing is elected: {name} has a leader, or a replica in sync that can lead"
 
 
 def _ask(would: list[Elected], *, yes: bool) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
-from kafkalog.model import listed
+from kafkalog.model import listed, said_there
 from kafkalog.streaming.log.log_dir import entries_of
 from kafkalog.streaming.log.nearby import log_dirs_near
 
@@ -47,8 +47,6 @@ def unknown_partition(
     wanted: TopicPartition, paths: Sequence[str], there: Iterable[TopicPartition]
 ) -> UnknownTopicOrPartitionError:
     """Return the error that names the partitions of the topic that are there."""
-    numbers = sorted(key.partition for key in there if key.topic == wanted.topic)
-    known = f"Partitions of {wanted.topic} there: {listed(map(str, numbers))}"
     return UnknownTopicOrPartitionError(
-        f"{wanted} is not in {', '.join(paths)}. {known if numbers else 'Nor is its topic'}"
+        f"{wanted} is not in {', '.join(paths)}. {said_there(wanted.topic, there)}"
     )

@@ -13,7 +13,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     Paths,
     Topic,
 )
-from kafkalog.jobs.cli.output import one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.cli.output import one_line_errors, print_rows, tell_dry_run, tell_if_nothing
 from kafkalog.jobs.units import shown_place
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ def alter(
 ) -> None:
     """Give a topic more partitions, or other settings."""
     settings = pairs(config)
+    if partitions is None and not settings and not delete_config:
+        raise typer.BadParameter("say what to change: --partitions, --config or --delete-config")
     with one_line_errors():
         from kafkalog.streaming.operate.topics import alter as act  # noqa: PLC0415
 
@@ -103,6 +105,8 @@ def alter(
             dry_run=dry_run,
         )
     _report(done, as_json=as_json, dry_run=dry_run)
+    changes = done.partitions_before != done.partitions or done.settings_before != done.settings
+    tell_if_nothing(changes, f"nothing is changed: {topic} has all of that already")
 
 
 def delete(

@@ -29,6 +29,7 @@ __all__ = [
     "progress_bar",
     "standard_input",
     "tell_dry_run",
+    "tell_if_nothing",
     "terminal_width",
 ]
 
@@ -92,6 +93,12 @@ def end_if_nothing(found: int, text: str) -> None:
     if not found:
         typer.echo(text, err=True)
         raise typer.Exit(PROBLEM)
+
+
+def tell_if_nothing(done: object, text: str) -> None:
+    """Say on stderr that there was nothing to do, which is fine."""
+    if not done:
+        typer.echo(text, err=True)
 
 
 def end_with(problems: Sequence[object], *, as_json: bool) -> NoReturn:

@@ -21,6 +21,7 @@ from kafkalog.jobs.cli.output import (
     print_rows,
     standard_input,
     tell_dry_run,
+    tell_if_nothing,
 )
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def _move(
     if not as_json:
         tell_dry_run(dry_run=dry_run)
     print_rows([_moving_row(each) for each in found], as_json=as_json, has_units=False)
+    tell_if_nothing(found, "no partition moves between nodes")
     if not dry_run:
         exit_if(not each.is_done for each in found)
 
@@ -145,6 +147,7 @@ def _move_folders(
         for each in moved
     ]
     print_rows(rows, as_json=as_json, has_units=False)
+    tell_if_nothing(rows, f"nothing is moved: all of it lies in {target} already")
 
 
 def _moves(

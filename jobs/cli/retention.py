@@ -59,10 +59,16 @@ def delete_records(
 
 
 def _offsets(text: str) -> dict[TopicPartition, int]:
+    from kafkalog.errors import OptionError  # noqa: PLC0415
     from kafkalog.streaming.operate.retain import HIGH_WATERMARK_OFFSET  # noqa: PLC0415
     from kafkalog.streaming.source.offsets import parse_partition_longs  # noqa: PLC0415
 
-    return dict(parse_partition_longs("offsets", text, HIGH_WATERMARK_OFFSET))
+    offsets = dict(parse_partition_longs("offsets", text, HIGH_WATERMARK_OFFSET))
+    if not offsets:
+        raise OptionError(
+            f'--offsets is {text}, which names no partition, expected such as {{"t":{{"0":23}}}}'
+        )
+    return offsets
 
 
 def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "listed",
     "partition_counts",
     "partition_directory_name",
+    "said_there",
     "validate_topic_name",
 ]
 
@@ -129,3 +130,13 @@ def listed(items: Iterable[str], *, most: int = 10) -> str:
     found = list(items)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
+
+
+def said_there(topic: str, there: Iterable[TopicPartition]) -> str:
+    """Return a sentence that names the partitions of a topic that are there, or else the topics."""
+    keys = set(there)
+    numbers = sorted(key.partition for key in keys if key.topic == topic)
+    if numbers:
+        return f"Partitions of {topic} there: {listed(map(str, numbers))}"
+    topics = sorted({key.topic for key in keys})
+    return f"Topics there: {listed(topics)}" if topics else "There is no topic at all"

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kafkalog.errors import OffsetOutOfRangeError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.system import system
+from kafkalog.model import said_there
 from kafkalog.streaming.groups.group_commits import GroupCommits, encode_record
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, sign_name
 from kafkalog.streaming.groups.plan_files import remove_plans
 from kafkalog.streaming.groups.watch import LOOK_S, Watch
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, places
@@ -184,10 +186,12 @@ def _targets(
         raise OptionError(f"group {group!r} has no position here: say which topics (--topic)")
     watch = EndsWatch(places(paths), lambda key: key.topic in named)
     ends = watch.look().offsets
-    missing = [*map(str, offsets.keys() - ends.keys()), *(named - {key.topic for key in ends})]
+    missing = {str(key): key.topic for key in offsets.keys() - ends.keys()}
+    missing |= {topic: topic for topic in named - {key.topic for key in ends}}
     if missing:
+        known = said_there(missing[min(missing)], LogDirs(places(paths)).partitions())
         raise UnknownTopicOrPartitionError(
-            f"{', '.join(sorted(missing))} is not in {', '.join(paths)}"
+            f"{', '.join(sorted(missing))} is not in {', '.join(paths)}. {known}"
         )
     if isinstance(to, str | int):
         return {key: _resolved(watch, key, end, to) for key, end in sorted(ends.items())}

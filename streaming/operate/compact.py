@@ -17,6 +17,7 @@ from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.shield import Interrupted, shielded
 from kafkalog.files.system import system
+from kafkalog.model import listed
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.retired_files import Removed
@@ -241,8 +242,10 @@ def _check_known(log_set: LogSet, wanted: Wanted) -> None:
     check_known(log_set.state, log_set.directories, wanted.topic)
     known = [topic for topic in log_set.state.topics.values() if topic.name == wanted.topic]
     if wanted.partition is not None and not any(wanted.partition in t.partitions for t in known):
+        numbers = listed(str(number) for topic in known for number in sorted(topic.partitions))
         raise UnknownTopicOrPartitionError(
-            f"the commit state knows no partition {wanted.partition} of topic {wanted.topic!r}"
+            f"the commit state knows no partition {wanted.partition} of topic {wanted.topic!r}, "
+            f"but {numbers}"
         )
 
 

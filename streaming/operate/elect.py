@@ -21,6 +21,7 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import shielded
+from kafkalog.model import said_there
 from kafkalog.streaming.log.append.recovery import cut_segment, remove_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import SNAPSHOT, parse_base_offset
@@ -176,7 +177,8 @@ def _named(
     ]
     if not found:
         name = topic if partition is None else f"{topic}-{partition}"
-        raise UnknownTopicOrPartitionError(f"the set has no partition of {name}")
+        known = said_there(topic, [key for key, _ in replicas_of(state)])
+        raise UnknownTopicOrPartitionError(f"the set has no {name}. {known}")
     yield from found
 
 

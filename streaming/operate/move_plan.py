@@ -16,7 +16,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, said_there
 from kafkalog.streaming.store.replicas.placement import data_nodes
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def moves_of_topic(
     numbers = sorted(n for each in known for n in each.replicas if partition in {None, n})
     if not numbers:
         name = topic if partition is None else f"{topic}-{partition}"
-        raise UnknownTopicOrPartitionError(f"the set has no {name}")
+        raise UnknownTopicOrPartitionError(
+            f"the set has no {name}. {said_there(topic, _partitions_there(state))}"
+        )
     return [
         Move(TopicPartition(topic, n), _turned(replicas, n if partition is None else 0))
         for n in numbers
@@ -107,6 +109,14 @@ def _turned(nodes: Sequence[int], steps: int) -> tuple[int, ...]:
     return (*nodes[turn:], *nodes[:turn])
 
 
+def _partitions_there(state: CommitState) -> set[TopicPartition]:
+    return {
+        TopicPartition(topic.name, number)
+        for topic in state.topics.values()
+        for number in topic.replicas
+    }
+
+
 def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
     """Refuse what a set cannot do.
 
@@ -114,15 +124,12 @@ def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
         UnknownTopicOrPartitionError: it does not know a partition.
         OptionError: it does not know a node; or one is a witness, or named twice.
     """
-    there = {
-        TopicPartition(topic.name, number)
-        for topic in state.topics.values()
-        for number in topic.replicas
-    }
+    there = _partitions_there(state)
     able = data_nodes(state)
     for key, replicas, _ in moves:
         if key not in there:
-            raise UnknownTopicOrPartitionError(f"the set has no {key}")
+            known = said_there(key.topic, there)
+            raise UnknownTopicOrPartitionError(f"the set has no {key}. {known}")
         if not replicas or len({*replicas}) < len(replicas):
             raise OptionError(
                 f"{key} is to lie on nodes {[*replicas]}: expected each node once, and one at least"

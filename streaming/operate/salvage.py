@@ -46,6 +46,7 @@ from kafkalog.files.regular import (
     sync,
 )
 from kafkalog.files.shield import shielded
+from kafkalog.model import said_there
 from kafkalog.streaming.log.append.recovery import start_segment
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.files import LOG, file_name
@@ -194,7 +195,8 @@ def _chosen(
         if key not in there:
             why = "was deleted" if key in listed else "has no folder"
             raise UnknownTopicOrPartitionError(
-                f"partition {key} {why} in {', '.join(map(str, directories))}"
+                f"partition {key} {why} in {', '.join(map(str, directories))}. "
+                + said_there(key.topic, there)
             )
     return {key: there[key] for key in sorted(set(wanted) or there)}
 

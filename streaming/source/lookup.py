@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.model import said_there
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.records.murmur2 import murmur2
@@ -173,14 +174,19 @@ def partition_to_search(
             partitions, so that their number is not known.
     """
     paths = ReadOptions.parse({**given, "subscribe": topic, "view": "latest"}).paths
-    there = {found.partition for found in LogDirs(paths).partitions() if found.topic == topic}
+    found = LogDirs(paths).partitions()
+    there = {key.partition for key in found if key.topic == topic}
     where = ", ".join(map(str, paths))
     if partition is not None:
         if partition not in there:
-            raise UnknownTopicOrPartitionError(f"{topic}-{partition} is not in {where}")
+            raise UnknownTopicOrPartitionError(
+                f"{topic}-{partition} is not in {where}. {said_there(topic, found)}"
+            )
         return partition
     if not there:
-        raise UnknownTopicOrPartitionError(f"no partition of topic {topic} is in {where}")
+        raise UnknownTopicOrPartitionError(
+            f"no partition of topic {topic} is in {where}. {said_there(topic, found)}"
+        )
     count = max(there) + 1
     if len(there) < count:
         raise UnknownTopicOrPartitionError(

@@ -154,3 +154,8 @@ def test_an_interrupt_leaves_what_was_committed_and_the_same_again_adds_the_rest
     summary = json.loads(text)
     assert (code, summary["lines"], summary["records"], summary["commits"]) == (0, 5, 3, 2)
     assert [value for _, value in records(tmp_path)] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_no_line_is_said_to_be_none(tmp_path: Path) -> None:
+    code, text = append(tmp_path, b"")
+    assert (code, text.splitlines()[-1]) == (0, "nothing is appended: standard input had no line")

@@ -298,3 +298,28 @@ def test_a_plan_may_name_log_directories(nodes: list[Path], tmp_path: Path) -> N
     code, text = call("reassign", path, "--plan", tmp_path / "plan")
     assert code == 2
     assert "no log directory of node 0" in text
+
+
+def test_nothing_to_do_is_said(nodes: list[Path]) -> None:
+    path = path_of(nodes)
+    told = "no partition moves between nodes"
+    for words, said in (
+        (("elect", path, "--preferred"), "nothing is elected"),
+        (("elect", path, "--unclean", "--topic", "t"), "nothing is elected: each partition of t"),
+        (("reassign", path), told),
+        (("reassign", path, "--verify"), told),
+    ):
+        code, text = call(*words)
+        assert (code, said in text) == (0, True), text
+
+
+def test_what_is_there_is_named_where_something_else_was_asked_for(nodes: list[Path]) -> None:
+    path = path_of(nodes)
+    for words, said in (
+        (("elect", path, "--unclean", "--topic", "u"), "the set has no u. Topics there: t"),
+        (("elect", path, "--unclean", "--topic", "t", "--partition", 7), "t there: 0, 1"),
+        (("reassign", path, "--topic", "u", "--to", "0"), "the set has no u. Topics there: t"),
+        (("reassign", path, "--topic", "t", "--partition", 7, "--to", "0"), "t there: 0, 1"),
+    ):
+        code, text = call(*words)
+        assert (code, said in text) == (2, True), text

@@ -34,6 +34,8 @@ def test_a_topic_is_created_altered_and_deleted_from_the_command_line(tmp_path: 
     row = json.loads(text)
     assert (code, row["partitionsBefore"], row["partitions"]) == (0, 1, 2)
     assert (row["settingsBefore"], row["settings"]) == ({"retention.ms": "5"}, {"flush.ms": "9"})
+    code, text = call("alter", log, "--topic", "t", "--partitions", 2)
+    assert (code, "nothing is changed: t has all of that already" in text) == (0, True)
     code, text = call("delete", log, "--topic", "t", "--dry-run")
     assert code == 0
     assert "dry run: nothing was changed" in text
