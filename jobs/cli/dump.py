@@ -14,6 +14,7 @@ from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_opti
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.units import many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -221,6 +222,8 @@ def _dump_records(
                 shown += batch.num_rows
         finally:
             printer.end()
+    if output.parquet is not None:
+        typer.echo(f"{many(shown, 'record')} in {output.parquet}", err=True)
     if count is None and shown == most:
         typer.echo(f"the first {shown} records; --count shows more", err=True)
     if not shown and not output.follow:
