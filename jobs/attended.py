@@ -18,6 +18,7 @@ from rich.console import Console
 
 from kafkalog.files.system import system
 from kafkalog.jobs.interrupts import noting_signals
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -121,7 +122,7 @@ class _Pieces:
     @property
     def told(self) -> str:
         """What was done, in one line."""
-        told = _told(self._name, self._rows, self._count, "pieces", self._began)
+        told = _told(self._name, self._rows, self._count, "piece", self._began)
         return f"{told}; the piece that ran was broken off" if self.is_broken_off else told
 
 
@@ -175,9 +176,9 @@ class _Count:
                     self._rows += progress["numInputRows"]
                     self._batches += 1
                 self._last = max(self._last, progress["batchId"])
-        return _told(self._query.name, self._rows, self._batches, "micro-batches", self._began)
+        return _told(self._query.name, self._rows, self._batches, "micro-batch", self._began)
 
 
 def _told(name: str, rows: int, count: int, what: str, began: float) -> str:
     seconds = max(system.monotonic() - began, 0.001)
-    return f"{name}: {rows:,} rows in {count:,} {what}, {rows / seconds:,.0f} rows/s"
+    return f"{name}: {many(rows, 'row')} in {many(count, what)}, {rows / seconds:,.0f} rows/s"

@@ -24,6 +24,7 @@ from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -152,8 +153,8 @@ class Maintenance:
                 f"segments with {each.bytes} bytes have expired"
             )
         self._say(
-            f"{len(done.partitions)} partitions looked at, {len(gone)} shortened, "
-            f"{done.removed.files} files with {done.removed.bytes} bytes removed"
+            f"{many(len(done.partitions), 'partition')} looked at, {len(gone)} shortened, "
+            f"{many(done.removed.files, 'file')} with {done.removed.bytes} bytes removed"
         )
         return done.problems
 
@@ -174,7 +175,7 @@ class Maintenance:
         for each in results:
             if each.busy:
                 self._say(each.busy)
-        self._say(f"{len(plan.due)} partitions to compact, {len(done)} compacted")
+        self._say(f"{many(len(plan.due), 'partition')} to compact, {len(done)} compacted")
         return [*plan.problems, *(each.problem for each in results if each.problem)]
 
     def _say_once(self, lines: Iterable[str]) -> None:

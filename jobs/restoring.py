@@ -24,7 +24,7 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.restore_groups import restore_groups
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
 from kafkalog.jobs.topic_facts import read_facts
-from kafkalog.model import OFFSETS_TOPIC, TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, many
 from kafkalog.streaming.operate.copied_bounds import set_bounds
 from kafkalog.streaming.operate.topics import alter, create
 
@@ -95,7 +95,7 @@ class Restore:
         total = sum(self._restore(rows, plan, said) for plan in plans)
         archived = rows if seen[OFFSETS_TOPIC] else None
         said += restore_groups(archived, split_paths(self.log), plans)
-        return [*said, f"{self.name}: {total:,} records in {len(plans):,} topics"]
+        return [*said, f"{self.name}: {many(total, 'record')} in {many(len(plans), 'topic')}"]
 
     def _plan(self, topic: str, facts: TopicFacts | None, seen: Mapping[int, Seen]) -> TopicPlan:
         return TopicPlan.of(

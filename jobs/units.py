@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
+from kafkalog.model import many
 from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
@@ -52,12 +53,6 @@ def shown_duration(milliseconds: int) -> str:
             below = rest // lower_size if lower != "ms" else 0
             return f"{count} {unit} {below} {lower}" if below else f"{count} {unit}"
     return f"{milliseconds} ms"
-
-
-def many(number: int, what: str) -> str:
-    """Return a number of things, such as ``1 batch`` or ``3 batches``."""
-    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
-    return f"{number:,} {what}{ending}"
 
 
 def for_people(row: Mapping[str, Any]) -> dict[str, Any]:

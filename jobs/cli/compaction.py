@@ -17,7 +17,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
 )
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
 from kafkalog.jobs.cli.retention import shortened_rows
-from kafkalog.jobs.units import shown_size
+from kafkalog.jobs.units import many, shown_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,10 +118,12 @@ def _report(done: Compacted, *, as_json: bool, dry_run: bool) -> None:
         for row in (each for each in deleted if each["segments"]):
             typer.echo(
                 f"deleted: {row['topic']}-{row['partition']} starts at offset {row['start']}: "
-                f"{row['segments']} segments, {shown_size(row['bytes'])}"
+                f"{many(row['segments'], 'segment')}, {shown_size(row['bytes'])}"
             )
         if done.removed.files:
-            typer.echo(f"removed: {done.removed.files} files, {shown_size(done.removed.bytes)}")
+            typer.echo(
+                f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
+            )
     end_with(problems, as_json=as_json)
 
 

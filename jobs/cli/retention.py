@@ -15,7 +15,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     TopicName,
 )
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
-from kafkalog.jobs.units import shown_size
+from kafkalog.jobs.units import many, shown_size
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
@@ -91,7 +91,9 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
         for topic, reason in sorted(done.left_alone.items()):
             typer.echo(f"left alone: {topic}: {reason}")
         if done.removed.files:
-            typer.echo(f"removed: {done.removed.files} files, {shown_size(done.removed.bytes)}")
+            typer.echo(
+                f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
+            )
     end_with(done.problems, as_json=as_json)
 
 

@@ -24,6 +24,7 @@ __all__ = [
     "TimestampType",
     "TopicPartition",
     "listed",
+    "many",
     "partition_counts",
     "partition_directory_name",
     "said_there",
@@ -130,6 +131,12 @@ def listed(items: Iterable[str], *, most: int = 10) -> str:
     found = list(items)
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more
+
+
+def many(number: int, what: str) -> str:
+    """Return a number of things, such as ``1 batch`` or ``3 batches``."""
+    ending = "" if number == 1 else "es" if what.endswith("ch") else "s"
+    return f"{number:,} {what}{ending}"
 
 
 def said_there(topic: str, there: Iterable[TopicPartition]) -> str:

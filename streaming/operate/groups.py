@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
-from kafkalog.model import OFFSETS_TOPIC
+from kafkalog.model import OFFSETS_TOPIC, many
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.commit.riders import Rider
@@ -63,7 +63,7 @@ def empty_groups(log_set: LogSet, *, dry_run: bool = False) -> list[str]:
             return []
         said.append(
             f"group {name}: empty in generation {known.generation + 1}, before with "
-            f"{len(known.members)} members"
+            f"{many(len(known.members), 'member')}"
         )
         empty = replace(
             known,

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.files.system import system
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,10 +42,10 @@ def say_gaps(
         )
     if damaged:
         _LOGGER.warning(
-            "the logs of %d partitions end at a damaged batch, as for a broker that recovers them: "
+            "the logs of %s end at a damaged batch, as for a broker that recovers them: "
             "nothing tells that the batches after it are committed, and they are not read "
             "(kafkalog verify names the places): %s",
-            len(damaged),
+            many(len(damaged), "partition"),
             ", ".join(damaged[:10]),
         )
 
@@ -90,4 +91,4 @@ def _counted(gaps: Mapping[TopicPartition, OffsetGap]) -> tuple[str, str]:
     count = sum(end - start for start, end in gaps.values())
     shown = [f"{key} [{gap.start}, {gap.end})" for key, gap in islice(gaps.items(), 10)]
     more = ["…"] if len(gaps) > len(shown) else []
-    return f"{count} offsets of {len(gaps)} partitions", ", ".join(shown + more)
+    return f"{many(count, 'offset')} of {many(len(gaps), 'partition')}", ", ".join(shown + more)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
-from kafkalog.model import said_there
+from kafkalog.model import many, said_there
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.records.murmur2 import murmur2
@@ -190,9 +190,9 @@ def partition_to_search(
     count = max(there) + 1
     if len(there) < count:
         raise UnknownTopicOrPartitionError(
-            f"{where} has {len(there)} partitions of topic {topic}, up to {topic}-{count - 1}: the "
-            "partition of a key is not known without all of them; name the partition to look in, "
-            "or look in all"
+            f"{where} has {many(len(there), 'partition')} of topic {topic}, up to "
+            f"{topic}-{count - 1}: the partition of a key is not known without all of them; name the "
+            "partition to look in, or look in all"
         )
     ends = pa.py_buffer(np.array([0, len(key)], np.int32))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(key)])

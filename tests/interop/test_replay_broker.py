@@ -35,7 +35,7 @@ def test_a_broker_gets_keys_values_and_partitions_in_order(tmp_path: Path) -> No
         )
         assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
         got = broker.consume_all("copy")
-    assert ran.stderr.splitlines()[-1].startswith(f"replay t: {count} rows in 1 pieces, ")
+    assert ran.stderr.splitlines()[-1].startswith(f"replay t: {count} rows in 1 piece, ")
     expected = list(zip(keys, values, strict=True))
     for partition in range(2):
         taken = [(each.key, each.value) for each in got if each.partition == partition]

@@ -63,10 +63,10 @@ def test_a_broker_serves_what_was_archived_and_restored(tmp_path: Path) -> None:
     write(log)
     archive = (ROOT / "jobs" / "archive.py", log, table)
     said = run(*archive, "--topic=t", f"--checkpoint={tmp_path / 'checkpoint'}")
-    assert said.startswith("archive t: 6 rows in 1 micro-batches, ")
+    assert said.startswith("archive t: 6 rows in 1 micro-batch, ")
     module = "from kafkalog.jobs.cli.app import main; main()"
     said = run("-c", module, "run", "restore", table, copy, "--topic=t")
-    assert said == "restore t: 6 records in 1 topics"
+    assert said == "restore t: 6 records in 1 topic"
 
     with serve(tmp_path / "broker", [copy], [Topic("t", 3)]) as broker:
         assert broker.offsets("t") == BOUNDS

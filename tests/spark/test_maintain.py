@@ -101,7 +101,7 @@ def test_it_deletes_every_so_often_beside_a_writer_until_it_is_ended(tmp_path: P
         writer.write(6, rows(["6"]))
         job.send_signal(signal.SIGTERM)
         assert job.wait() == 128 + signal.SIGTERM
-    assert "1 partitions looked at, 0 shortened" in said[0]
+    assert "1 partition looked at, 0 shortened" in said[0]
     assert list_base_offsets(tmp_path / "t-0")[0] > 0
     values = kafkalog.read(tmp_path, "t").read_all().column("value").to_pylist()
     assert values[-2:] == [b"5", b"6"]

@@ -89,4 +89,4 @@ def test_a_plain_script_shows_records_on_the_terminal_and_says_how_many(log: Pat
         (1, 2, None),
     ]
     assert shown[0]["timestamp"] == "1970-01-01T00:00:02.000Z"
-    assert ran.stderr.splitlines()[-1].startswith("replay t: 4 rows in 1 pieces, ")
+    assert ran.stderr.splitlines()[-1].startswith("replay t: 4 rows in 1 piece, ")

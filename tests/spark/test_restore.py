@@ -232,7 +232,7 @@ def test_the_same_command_ends_what_a_killed_one_has_begun_and_another_one_is_re
     for _ in range(2):
         copy, said = restored(spark, table, source, tmp_path / "copy")
         assert "t: its records were restored before" in said
-        assert said[-1] == "restore t: 24 records in 1 topics"
+        assert said[-1] == "restore t: 24 records in 1 topic"
     assert copy.records() == source.records()
     assert copy.bounds() == source.bounds()
     assert copy.settings() == source.settings()

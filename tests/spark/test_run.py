@@ -141,7 +141,7 @@ def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
     ingest = (jobs / "ingest.py", tmp_path / "input", log, "--topic=t", "--value=id")
     code, out, said = ended(*ingest, f"--checkpoint={tmp_path / 'checkpoint'}")
     assert (code, out) == (0, ""), said
-    assert said.startswith("ingest t: 2 rows in 1 micro-batches, ")
+    assert said.startswith("ingest t: 2 rows in 1 micro-batch, ")
 
     code, out, said = ended(jobs / "maintain.py", log)
     assert (code, out.splitlines()[-1]) == (0, "0 partitions to compact, 0 compacted"), said
@@ -151,7 +151,7 @@ def test_plain_scripts_take_files_in_bring_a_table_back_and_look_after_the_log(
     table = kafkalog.read(log, "t").read_all().select(["partition", "offset", "value"])
     pq.write_table(table, tmp_path / "table.parquet")
     restore = (jobs / "restore.py", tmp_path / "table.parquet", copy, "--topic=t")
-    assert ended(*restore, "--format=parquet") == (0, "", "restore t: 2 records in 1 topics")
+    assert ended(*restore, "--format=parquet") == (0, "", "restore t: 2 records in 1 topic")
     restored = kafkalog.read(copy, "t").read_all().column("value").to_pylist()
     assert sorted(restored) == [b"1", b"2"]
 

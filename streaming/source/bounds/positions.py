@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import OptionError
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,10 +45,10 @@ def starting_positions(
     unknown = [str(key) for key in read if key not in found]
     if unknown:
         _LOGGER.warning(
-            "group %r has committed nothing in %d partitions, which start where they do without "
+            "group %r has committed nothing in %s, which start where they do without "
             "startingOffsets: %s",
             group,
-            len(unknown),
+            many(len(unknown), "partition"),
             ", ".join(unknown[:10]),
         )
     return found

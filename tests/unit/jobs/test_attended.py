@@ -135,7 +135,7 @@ def test_a_piece_that_outlasts_its_grace_is_broken_off_and_the_last_line_says_so
     session = Session()
     ended = attend_pieces(session, "replay t", pieces_of(session), grace_ms=0)  # type: ignore[arg-type]
     assert ended.code == 128 + signal.SIGTERM
-    assert ended.rows.startswith("replay t: 5 rows in 1 pieces")
+    assert ended.rows.startswith("replay t: 5 rows in 1 piece")
     assert ended.rows.endswith("; the piece that ran was broken off")
 
 

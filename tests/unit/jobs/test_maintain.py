@@ -89,7 +89,7 @@ def test_a_round_compacts_what_is_due_and_says_so(tmp_path: Path) -> None:
     assert dict(read(tmp_path, C0).values()) == dict(before.values())
     assert len(read(tmp_path, C0)) < len(before)
     assert said[-2].startswith("c-0 is clean up to offset 10: ")
-    assert said[-1] == "1 partitions to compact, 1 compacted"
+    assert said[-1] == "1 partition to compact, 1 compacted"
     maintenance.round()
     assert said[-1] == "0 partitions to compact, 0 compacted"
 

@@ -26,7 +26,7 @@ from kafkalog.streaming.store.policy import SetPolicy
 if TYPE_CHECKING:
     from pathlib import Path
 
-EMPTIED = "group g: empty in generation 2, before with 1 members"
+EMPTIED = "group g: empty in generation 2, before with 1 member"
 
 
 @pytest.fixture

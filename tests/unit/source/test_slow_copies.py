@@ -50,7 +50,7 @@ def test_a_preallocated_segment_that_was_copied_early_ends_the_log(
     for level in ("read_uncommitted", "read_committed"):
         assert _offsets(copy, **{"kafka.isolation.level": level}) == list(range(30))
     assert (
-        "30 offsets of 1 partitions are said to be committed and are not in the log" in caplog.text
+        "30 offsets of 1 partition are said to be committed and are not in the log" in caplog.text
     )
     assert "t-0 [30, 60)" in caplog.text
 

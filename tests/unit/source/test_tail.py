@@ -174,7 +174,7 @@ def test_a_brokers_high_watermark_is_the_end(log: Path, caplog: pytest.LogCaptur
     assert ends(tail) == {"t-0": 5}
     with caplog.at_level(logging.WARNING, "kafkalog"):
         tail.report()
-    assert "5 offsets of 1 partitions lie above what is committed" in caplog.text
+    assert "5 offsets of 1 partition lie above what is committed" in caplog.text
     assert "t-0 [5, 10)" in caplog.text
     write_checkpoint(log, HIGH_WATERMARK, {"t-0": 10})
     assert ends(tail) == {"t-0": 10}
@@ -187,7 +187,7 @@ def test_a_high_watermark_beyond_the_log_is_held_to_its_end(
     tail = tail_of(log)
     assert ends(tail) == {"t-0": 10}
     tail.report()
-    assert "60 offsets of 1 partitions are said to be committed and are not" in caplog.text
+    assert "60 offsets of 1 partition are said to be committed and are not" in caplog.text
 
 
 def test_a_high_watermark_below_the_log_start_is_held_to_it(log: Path) -> None:
@@ -439,9 +439,7 @@ def test_what_a_checkpoint_claims_and_the_log_lacks_is_said(
     tail = tail_of(log, to_log_end=to_log_end)
     assert ends(tail) == {"t-0": 10}
     tail.report()
-    assert (
-        "7 offsets of 1 partitions are said to be committed and are not in the log" in caplog.text
-    )
+    assert "7 offsets of 1 partition are said to be committed and are not in the log" in caplog.text
     assert "t-0 [10, 17)" in caplog.text
 
 

@@ -300,7 +300,7 @@ def test_what_stays_uncommitted_for_long_is_said_and_said_again_ever_later(
     now[0] = 560.0
     stream.next_end(read, take_all=True)
     (text,) = caplog.messages
-    assert "3 offsets of 1 partitions are in the log and have not become committed for 60 s" in text
+    assert "3 offsets of 1 partition are in the log and have not become committed for 60 s" in text
 
 
 def test_an_end_that_goes_back_with_another_topic_is_that_of_a_topic_recreated(log: Path) -> None:

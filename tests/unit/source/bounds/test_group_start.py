@@ -80,7 +80,7 @@ def test_partitions_without_a_position_start_as_without_the_option(
 ) -> None:
     Groups(log).commit("g", t0=5)
     assert StreamControl(given(log)).initial() == {T0: 5, T1: 4}
-    assert "committed nothing in 1 partitions" in caplog.text
+    assert "committed nothing in 1 partition" in caplog.text
     assert "t-1" in caplog.text
     spans = [(s.slices[0].start_offset, s.slices[-1].end_offset) for s in plan_batch(given(log))]
     assert spans == [(5, 10), (0, 4)]
