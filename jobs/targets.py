@@ -15,7 +15,7 @@ from kafkalog.files.regular import open_regular
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_file", "check_replaced"]
+__all__ = ["check_file", "check_outside", "check_replaced"]
 
 _BETWEEN: Final = re.compile("[,;]")
 
@@ -39,9 +39,18 @@ def check_file(option: str, path: Path, logs: Sequence[str], *, example: str) ->
         )
     if not path.parent.is_dir():
         raise OptionError(f"{option} names {path}, but {path.parent} is no folder")
-    folder = path.parent.resolve()
+    check_outside(option, path, logs)
+
+
+def check_outside(option: str, path: Path, logs: Sequence[str]) -> None:
+    """Refuse a file or folder among the files of a log; arguments as for :func:`check_file`.
+
+    Raises:
+        OptionError: it lies in one of the log directories.
+    """
+    place = path.parent.resolve() / path.name
     for log in _local(logs):
-        if log == folder or log in folder.parents:
+        if log == place or log in place.parents:
             raise OptionError(
                 f"{option} names {path}, which lies in the log directory {log}: name a file "
                 "elsewhere"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 
@@ -29,7 +29,7 @@ _TABLE_ROWS: Final = 1000
 
 def sql(
     words: Words,
-    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
 ) -> None:
@@ -63,8 +63,17 @@ def _prompt(session: SqlSession, *, as_json: bool) -> None:
         return
 
 
-def _answer(session: SqlSession, statement: str, *, as_json: bool) -> None:
-    """Print the rows of a statement: all as JSON, the first ones as a table."""
+def _answer(session: SqlSession, text: str, *, as_json: bool) -> None:
+    """Print the rows of one statement after the other."""
+    has_shown = False
+    for statement in session.statements(text):
+        if has_shown and not as_json:
+            typer.echo()
+        has_shown = _show(session, statement, as_json=as_json)
+
+
+def _show(session: SqlSession, statement: str, *, as_json: bool) -> bool:
+    """Print a statement's rows: all as JSON, the first ones as a table; tell if there are any."""
     shown: list[dict[str, Any]] = []
     more = False
     for batch in session.run(statement):
@@ -79,6 +88,7 @@ def _answer(session: SqlSession, statement: str, *, as_json: bool) -> None:
     print_rows(shown[:_TABLE_ROWS], as_json=False, has_units=False)
     if more:
         typer.echo(f"the first {_TABLE_ROWS} rows; --json shows all", err=True)
+    return bool(shown)
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.closing import Closing
 from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
+from kafkalog.jobs.targets import check_outside
 from kafkalog.model import listed
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -31,6 +33,7 @@ _VIEWS: Final = {topic: view for view, topic in DECODED_TOPICS.items()}
 _ROWS: Final = 10_000
 _BATCHES: Final = "batches"
 _NO_TABLE: Final = "Catalog Error: Table with name"
+_COPY_TO: Final = re.compile(r".*\bto\s+'((?:[^']|'')+)'", re.IGNORECASE | re.DOTALL)
 _OFFSET: Final = re.compile(r"\boffset\b", re.IGNORECASE)
 
 
@@ -81,6 +84,24 @@ class SqlSession(Closing):
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
+
+    def statements(self, text: str) -> list[str]:
+        """Return the statements of a text.
+
+        Raises:
+            SqlError: what is wrong with it.
+            OptionError: one writes a file into a log directory.
+        """
+        try:
+            found = self._connection.extract_statements(text)
+        except duckdb.Error as error:
+            raise self._reason(error, text) from None
+        for each in found:
+            target = _COPY_TO.search(each.query) if each.type == duckdb.StatementType.COPY else None
+            if target is not None:
+                path = Path(target[1].replace("''", "'"))
+                check_outside("COPY", path, [self._given["path"]])
+        return [each.query for each in found]
 
     def run(self, statement: str) -> Iterator[pa.RecordBatch]:
         """Run a statement, and return its rows as they come.

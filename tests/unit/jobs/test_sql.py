@@ -73,8 +73,8 @@ def test_a_table_on_a_terminal_and_an_object_a_line_with_json(log: Path) -> None
         0,
         [{"partition": n, "n": 20, "last": 19} for n in (0, 1)],
     )
-    code, text = call(log, "--json", data='select value, timestamp from "a.b"; select 1 one')
-    assert (code, json.loads(text)) == (0, {"one": 1})
+    code, text = call(log, "--json", data='select value from "a.b"; select 1 one')
+    assert (code, text.splitlines()) == (0, ['{"value": "x"}', '{"one": 1}'])
 
 
 def test_names_that_differ_in_case_alone_each_have_a_table_with_a_number(tmp_path: Path) -> None:
@@ -170,6 +170,25 @@ def test_an_error_is_one_line(log: Path, statement: str, expected: str) -> None:
     assert code == 2
     assert expected in text
     assert len(text.splitlines()) == 1
+
+
+def test_each_statement_of_several_is_answered(log: Path) -> None:
+    assert call(log, "select 1 as a; select 2 as b") == (0, "a\n1\n\nb\n2\n")
+    assert call(log, "--json", data="select 1 as a;\nselect 2 as b;\n") == (
+        0,
+        '{"a": 1}\n{"b": 2}\n',
+    )
+    code, text = call(log, "select 1 as a; selec 2")
+    assert (code, len(text.splitlines())) == (2, 1)
+
+
+def test_no_file_is_written_among_those_of_a_log(log: Path, tmp_path: Path) -> None:
+    inside, outside = log / "t-0" / "x.csv", tmp_path / "x.csv"
+    code, text = call(log, f"copy (select 1 as a) to '{inside}'")
+    assert (code, "which lies in the log directory" in text) == (2, True)
+    assert not inside.exists()
+    assert call(log, f"copy (select 1 as a) to '{outside}'")[0] == 0
+    assert outside.read_text() == "a\n1\n"
 
 
 def test_damage_is_named_as_everywhere(tmp_path: Path) -> None:
