@@ -20,6 +20,7 @@ __all__ = [
     "ISOLATION",
     "LOG",
     "NOT_GIVEN",
+    "READ_ISOLATION",
     "SETTINGS",
     "TABLE",
     "TABLE_FORMAT",
@@ -36,7 +37,7 @@ __all__ = [
 
 
 class Isolation(StrEnum):
-    """Which records a pipeline copies: Kafka's ``isolation.level``."""
+    """Which records are read: Kafka's ``isolation.level``."""
 
     COMMITTED = "read_committed"
     UNCOMMITTED = "read_uncommitted"
@@ -82,6 +83,13 @@ ISOLATION = Annotated[
     typer.Option(
         help="read_uncommitted takes records of open and aborted transactions too: the copy has no "
         "transactions, so they count as committed there."
+    ),
+]
+READ_ISOLATION = Annotated[
+    Isolation,
+    typer.Option(
+        "--isolation",
+        help="read_committed leaves out records of open and aborted transactions.",
     ),
 ]
 NOT_GIVEN = Annotated[

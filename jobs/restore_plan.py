@@ -224,7 +224,7 @@ def check_target(
     for topic in topics:
         WriteOptions.parse({"path": log, "topic": topic})
         try:
-            check_writable(topic, allow_internal=False)
+            check_writable(topic, allow_internal=None)
         except RowError:
             raise OptionError(
                 f"topic {topic!r} is Kafka's own. Positions of groups are restored with the topics "

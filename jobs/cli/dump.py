@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
@@ -113,7 +113,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
     template: given.Format = None,
     parquet: Parquet = None,
     is_hex: given.Hex = False,
-    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
 ) -> None:

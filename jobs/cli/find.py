@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options, split_names
+from kafkalog.jobs.arguments import (
+    READ_ISOLATION,
+    SETTINGS,
+    Isolation,
+    reading_options,
+    split_names,
+)
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.completing import topics_there
@@ -64,7 +70,7 @@ def find(  # noqa: PLR0917 - what the command line offers
     count: Count = None,
     template: given.Format = None,
     is_hex: given.Hex = False,
-    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
 ) -> None:

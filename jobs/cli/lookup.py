@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kafkalog.jobs.arguments import ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, print_found
 
@@ -53,7 +53,7 @@ def get(  # noqa: PLR0917 - what the command line offers
     all_partitions: AllPartitions = False,
     as_of_offset: Offset = None,
     as_of_timestamp: Time = None,
-    isolation: ISOLATION = Isolation.UNCOMMITTED,
+    isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
     as_json: Json = False,
     stats: Stats = False,

@@ -172,7 +172,11 @@ def _text_of(plan: str) -> str:
     try:
         return Path(plan).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise OptionError(f"{plan} is no plan: it is no text") from None
+        raise OptionError(f"--plan names {plan}, which is no plan: it is no text") from None
+    except OSError as error:
+        raise OptionError(
+            f"--plan names {plan}, which cannot be read: {error.strerror}; - reads standard input"
+        ) from None
 
 
 def _moving_row(each: Moving) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import OptionError
+from kafkalog.jobs.records.hex_digits import from_hex
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.wanted import RecordsWanted, Search
@@ -125,6 +126,6 @@ def data_of(text: str, *, is_hex: bool) -> bytes:
     if not is_hex:
         return text.encode("utf-8", "surrogateescape")
     try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise OptionError(f"{text!r} is no sequence of pairs of hexadecimal digits") from None
+        return from_hex(text)
+    except ValueError as error:
+        raise OptionError(str(error)) from None

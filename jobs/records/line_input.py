@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from kafkalog.errors import RowError
 from kafkalog.files.system import system
+from kafkalog.jobs.records.hex_digits import from_hex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -142,7 +143,7 @@ class RecordLines:
     def _data(self, data: bytes) -> bytes | None:
         if self.empty_is_null and not data:
             return None
-        return bytes.fromhex(data.decode("ascii")) if self.is_hex else data
+        return from_hex(data.decode(errors="replace")) if self.is_hex else data
 
     def _of_json(self, line: bytes) -> dict[str, Any]:
         row = json.loads(line)
@@ -169,7 +170,7 @@ class RecordLines:
             return None
         if not isinstance(value, str):
             return json.dumps(value, ensure_ascii=False).encode()
-        return bytes.fromhex(value) if self.is_hex else value.encode()
+        return from_hex(value) if self.is_hex else value.encode()
 
     def _with_own(self, headers: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
         own = [{"key": key, "value": value} for key, value in self.headers]

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 __all__ = ["Move", "check_moves", "moves_of_topic", "parse_plan"]
 
 _ANY: Final = "any"
-_FIELDS: Final = frozenset({"topic", "partition", "replicas", "log_dirs"})
+_KINDS: Final = {"topic": str, "partition": int, "replicas": list, "log_dirs": list}
+_ACCEPTS: Final = {
+    "topic": "a text",
+    "partition": "a number",
+    "replicas": "a list of numbers",
+    "log_dirs": "a list of texts",
+}
+_FIELDS: Final = _KINDS.keys()
 
 
 class Move(NamedTuple):
@@ -48,12 +55,10 @@ def parse_plan(text: str) -> list[Move]:
         OptionError: it is none, or names a partition or a node twice.
     """
     try:
-        moves = [_parse_move(each) for each in _partitions_of(json.loads(text))]
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise OptionError(
-            f"no plan of partitions: {error!r:.200}. Expected, as kafka-reassign-partitions does, "
-            '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[0,1]}]}'
-        ) from error
+        plan = json.loads(text)
+    except (ValueError, RecursionError):
+        raise _no_plan("it is no JSON") from None
+    moves = [_parse_move(each) for each in _partitions_of(plan)]
     keys = [move.key for move in moves]
     for key in keys:
         if keys.count(key) > 1:
@@ -61,23 +66,40 @@ def parse_plan(text: str) -> list[Move]:
     return moves
 
 
-def _partitions_of(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    if plan.get("version", 1) != 1:
-        raise ValueError(f"version {plan['version']!r:.20}")
-    partitions: list[dict[str, Any]] = plan["partitions"]
+def _no_plan(why: str) -> OptionError:
+    return OptionError(
+        f"no plan of partitions: {why}. Expected, as kafka-reassign-partitions does, "
+        '{"version":1,"partitions":[{"topic":"t","partition":0,"replicas":[0,1]}]}'
+    )
+
+
+def _partitions_of(plan: Any) -> list[Any]:  # noqa: ANN401 - what JSON has
+    if not isinstance(plan, dict) or not isinstance(plan.get("partitions"), list):
+        raise _no_plan('it is no object with a list "partitions"')
+    version = plan.get("version", 1)
+    if version != 1:
+        raise _no_plan(f"its version is {json.dumps(version):.20}, not 1")
+    partitions: list[Any] = plan["partitions"]
     return partitions
 
 
-def _parse_move(line: dict[str, Any]) -> Move:
-    if unknown := line.keys() - _FIELDS:
-        raise ValueError(f"a partition has {sorted(unknown)!r:.100}")
+def _parse_move(line: Any) -> Move:  # noqa: ANN401 - what JSON has
+    shown = f"{json.dumps(line):.100}"
+    if not isinstance(line, dict):
+        raise _no_plan(f"{shown} is no partition")
+    if unknown := sorted(line.keys() - _FIELDS):
+        raise _no_plan(f'a partition has "{unknown[0]:.40}"')
+    for name, kind in _KINDS.items():
+        if type(line.get(name)) is not kind and (name in line or name != "log_dirs"):
+            raise _no_plan(f'{shown} lacks "{name}", {_ACCEPTS[name]}')
     key = TopicPartition(line["topic"], line["partition"])
     replicas, log_dirs = tuple(line["replicas"]), tuple(line.get("log_dirs", ()))
-    numbers_are_whole = all(type(each) is int for each in (key.partition, *replicas))
-    if not numbers_are_whole or not all(isinstance(each, str) for each in (key.topic, *log_dirs)):
-        raise TypeError(f"{line!r:.100}")
+    if not all(type(each) is int for each in replicas):
+        raise _no_plan(f'{shown} lacks "replicas", {_ACCEPTS["replicas"]}')
+    if not all(isinstance(each, str) for each in log_dirs):
+        raise _no_plan(f'{shown} lacks "log_dirs", {_ACCEPTS["log_dirs"]}')
     if log_dirs and len(log_dirs) != len(replicas):
-        raise ValueError(f"{key} has {len(replicas)} replicas and {len(log_dirs)} log_dirs")
+        raise _no_plan(f"{key} has {len(replicas)} replicas and {len(log_dirs)} log_dirs")
     return Move(key, replicas, tuple(None if each == _ANY else each for each in log_dirs))
 
 

@@ -138,7 +138,7 @@ def _there_already(log_set: LogSet, topic: str) -> OptionError:
 
 
 def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -> None:
-    check_writable(topic, allow_internal=False)
+    check_writable(topic, allow_internal=None)
     LogConfig.from_mapping(given)
     if partitions is not None and not 1 <= partitions < 2**31:
         raise OptionError(f"a topic cannot have {partitions} partitions, expected 1 or more")
@@ -259,7 +259,7 @@ def delete(
         KafkaLogError: folders that are not the topic's own; or the directories are no whole set, or
             somebody else holds them.
     """
-    check_writable(topic, allow_internal=False)
+    check_writable(topic, allow_internal=None)
     opened = partial(_opened, paths, "kafkalog delete", deletes=topic)
     with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
         keys = [key for key, known in log_set.state.topics.items() if known.name == topic]

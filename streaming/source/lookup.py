@@ -191,8 +191,8 @@ def partition_to_search(
     if len(there) < count:
         raise UnknownTopicOrPartitionError(
             f"{where} has {many(len(there), 'partition')} of topic {topic}, up to "
-            f"{topic}-{count - 1}: the partition of a key is not known without all of them; name the "
-            "partition to look in, or look in all"
+            f"{topic}-{count - 1}: the partition of a key is not known without all of them; name "
+            "the partition to look in, or look in all"
         )
     ends = pa.py_buffer(np.array([0, len(key)], np.int32))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(key)])

@@ -121,8 +121,10 @@ def check_known(state: CommitState, directories: Iterable[Path], name: str | Non
         raise unknown_topic(state, directories, name)
 
 
-def check_writable(name: str, *, allow_internal: bool) -> None:
+def check_writable(name: str, *, allow_internal: bool | None) -> None:
     """Refuse a name that Kafka forbids, and one that belongs to Kafka itself unless asked for.
+
+    ``allow_internal`` is None for what nobody may do to such a topic.
 
     Raises:
         InvalidTopicError: it breaks Kafka's rules.
@@ -132,9 +134,15 @@ def check_writable(name: str, *, allow_internal: bool) -> None:
     if name == CLUSTER_METADATA_TOPIC:
         raise RowError(f"{name!r} is the log in which a cluster keeps its metadata, and no topic")
     if (name.startswith(_RESERVED_PREFIX) or name in INTERNAL_TOPICS) and not allow_internal:
+        way = (
+            ""
+            if allow_internal is None
+            else ". The option allowInternalTopics=true permits it; at the command line --set "
+            "allowInternalTopics=true"
+        )
         raise RowError(
             f"topic {name!r} is not written to: names with two leading underscores belong to "
-            "Kafka. The option allowInternalTopics=true permits it"
+            f"Kafka{way}"
         )
 
 

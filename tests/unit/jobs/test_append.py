@@ -159,3 +159,10 @@ def test_an_interrupt_leaves_what_was_committed_and_the_same_again_adds_the_rest
 def test_no_line_is_said_to_be_none(tmp_path: Path) -> None:
     code, text = append(tmp_path, b"")
     assert (code, text.splitlines()[-1]) == (0, "nothing is appended: standard input had no line")
+
+
+def test_digits_that_are_no_hexadecimal_ones_are_shown_with_an_example(tmp_path: Path) -> None:
+    code, text = append(tmp_path, "6b31\nzz\n", "--hex")
+    assert code == 2
+    assert "line 2 is no record: with --hex, 'zz' is read as hexadecimal digits" in text
+    assert "such as 6b31" in text

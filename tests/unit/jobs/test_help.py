@@ -11,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from kafkalog.jobs.cli.app import app as commands
 from kafkalog.jobs.cli.pipelines import PIPELINES
 
 if TYPE_CHECKING:
@@ -42,6 +43,13 @@ def test_examples_stand_in_the_help_as_they_are_written_and_can_be_parsed(name: 
         start = 3 if words[0] == "kafkalog" else words.index(f"{name}.py") + 1
         assert words[:3] == ["kafkalog", "run", name] or words[0] == "spark-submit"
         command.make_context(name, words[start:])
+
+
+@pytest.mark.parametrize("name", ["dump", "find", "get", "sql"])
+def test_what_reads_speaks_of_no_copy(name: str) -> None:
+    command: Any = typer.main.get_command(commands)
+    (option,) = (each for each in command.commands[name].params if each.name == "isolation")
+    assert option.help.startswith("read_committed leaves out")
 
 
 @pytest.mark.parametrize("name", PIPELINES)

@@ -38,6 +38,9 @@ MISTAKES = [
     ("topics LOG/t-0/00000000000000000000.log", "00000000000000000000.log"),
     ("topics EMPTY", "is empty: no sink and no broker has written there"),
     ("topics ABOVE", "Log directories in it: "),
+    ("get LOG --topic t --key xy --hex", "such as 6b31"),
+    ("append LOG --topic __t", "--set allowInternalTopics=true"),
+    ("reassign LOG --plan nowhere", "--plan names nowhere"),
     ("get LOG --topic t --key k --prefix p", "say which keys"),
     ("verify OTHER", "is no log directory"),
     # topics, partitions, offsets, times

@@ -347,6 +347,15 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
         parse_plan(text)
 
 
+def test_what_is_wrong_with_a_plan_is_said_in_its_own_words() -> None:
+    text = '{"partitions":[{"topic":"t","partition":"0","replicas":[1]}]}'
+    with pytest.raises(OptionError) as error:
+        parse_plan(text)
+    assert '"partition": "0", "replicas": [1]} lacks "partition", a number' in str(error.value)
+    with pytest.raises(OptionError, match='no object with a list "partitions"'):
+        parse_plan("[]")
+
+
 def test_a_set_of_one_node_has_nowhere_to_move_to(tmp_path: Path) -> None:
     append([tmp_path / "log"], 0, ROWS)
     with pytest.raises(LogDirectoryError, match="no replicated set"):
