@@ -7,6 +7,7 @@ by the names of the fields.
 from __future__ import annotations
 
 import os
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,8 +26,10 @@ _AGED_TIMES: Final = {"lastTimestamp"}
 _DURATIONS: Final = {"behindMs": "behind"}
 """Fields and what they are called in a table: a length of time says its unit itself."""
 _PLACES: Final = {"copy", "path"}
+_SENTENCES: Final = {"error", "problem", "reason"}
 _FILES: Final = {"file"}
 """Of a partition's folder: shown with that folder's name, and not where it lies."""
+_FILE_OF_LOG: Final = re.compile(r"(?<!\S)/[^\s:]*/([^/\s:]+-\d+/\d{20}\.\w+)")
 _UNITS: Final = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1))
 
 
@@ -97,6 +100,8 @@ def _shown(name: str, value: Any) -> Any:  # noqa: ANN401 - what rows hold
 def _place(name: str, text: str) -> str:
     if name in _FILES:
         return "/".join(text.split("/")[-2:])
+    if name in _SENTENCES:
+        return _FILE_OF_LOG.sub(r"\1", text)
     return shown_place(text) if name in _PLACES else text
 
 

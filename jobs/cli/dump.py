@@ -137,9 +137,17 @@ def dump(  # noqa: PLR0917 - what the command line offers
 
 
 def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
+    from kafkalog.streaming.log.files import parse_partition_directory  # noqa: PLC0415
+
     path = Path(paths[0])
     if len(paths) == 1 and path.suffix and not path.exists() and "://" not in paths[0]:
         raise OptionError(f"there is no file {path}, and no folder of that name")
+    key = parse_partition_directory(path.name) if len(paths) == 1 and path.is_dir() else None
+    if key is not None:
+        raise OptionError(
+            f"{path} is the folder of partition {key.partition} of topic {key.topic}: "
+            f"kafkalog dump {path.parent} --topic {key.topic} --partition {key.partition}"
+        )
     if len(paths) > 1 or not path.is_file():
         raise OptionError("say which topic: --topic; `kafkalog topics` lists them")
     if is_for_records:

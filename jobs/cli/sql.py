@@ -11,6 +11,7 @@ import typer
 from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
+from kafkalog.jobs.units import for_people
 
 if TYPE_CHECKING:
     from kafkalog.jobs.sql.session import SqlSession
@@ -25,6 +26,7 @@ Words = Annotated[
 ]
 
 _TABLE_ROWS: Final = 1000
+_OF_BATCHES: Final = ("file", "baseTimestamp", "maxTimestamp")
 
 
 def sql(
@@ -85,10 +87,16 @@ def _show(session: SqlSession, statement: str, *, as_json: bool) -> bool:
         more = len(shown) > _TABLE_ROWS
         if more:
             break
-    print_rows(shown[:_TABLE_ROWS], as_json=False, has_units=False)
+    first = [{**row, **_for_people(row)} for row in shown[:_TABLE_ROWS]]
+    print_rows(first, as_json=False, has_units=False)
     if more:
         typer.echo(f"the first {_TABLE_ROWS} rows; --json shows all", err=True)
     return bool(shown)
+
+
+def _for_people(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what a table shows of columns of ``batches`` that are hard to read."""
+    return for_people({name: row[name] for name in _OF_BATCHES if name in row})
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has

@@ -49,11 +49,11 @@ def test_each_partition_has_a_line_with_its_replicas(nodes: list[Path]) -> None:
     first = found[0]
     assert first["leader"] == 0
     assert first["replicas"] == first["isr"] == [0, 1, 2]
-    assert first["leader_epoch"] == 0
-    ends = first["log_end_offsets"]
+    assert first["leaderEpoch"] == 0
+    ends = first["logEndOffsets"]
     assert set(ends) == {"0", "1", "2"}
-    assert set(ends.values()) == {first["high_watermark"]}
-    assert sum(each["high_watermark"] for each in found) == 18
+    assert set(ends.values()) == {first["highWatermark"]}
+    assert sum(each["highWatermark"] for each in found) == 18
 
 
 def test_a_node_that_is_not_there_is_a_problem_and_told(nodes: list[Path]) -> None:
@@ -66,7 +66,7 @@ def test_a_node_that_is_not_there_is_a_problem_and_told(nodes: list[Path]) -> No
     (first, second) = lines("replicas", path_of(nodes))
     assert first["isr"] == [0, 2]
     assert second["isr"] == [2, 0]
-    assert (second["leader"], second["leader_epoch"]) == (2, 1)
+    assert (second["leader"], second["leaderEpoch"]) == (2, 1)
 
 
 def test_recover_brings_a_node_in_sync_that_is_back(nodes: list[Path]) -> None:
@@ -93,7 +93,7 @@ def test_preferred_leaders_come_back_when_asked(nodes: list[Path]) -> None:
     code, text = call("elect", path_of(nodes), "--preferred")
     assert code == 0, text
     second = lines("replicas", path_of(nodes))[1]
-    assert (second["leader"], second["leader_epoch"]) == (1, 2)
+    assert (second["leader"], second["leaderEpoch"]) == (1, 2)
     append(nodes, 4, [f"4.{n}" for n in range(9)])
     check_in_sync(nodes)
     check_equal(nodes)
@@ -147,7 +147,7 @@ def test_what_a_node_has_that_an_unclean_election_lost_is_replaced_though_it_has
 
 def test_records_are_deleted_on_all_replicas(nodes: list[Path]) -> None:
     append(nodes, 3, [f"3.{n}" for n in range(40)])
-    end = lines("replicas", path_of(nodes))[0]["high_watermark"]
+    end = lines("replicas", path_of(nodes))[0]["highWatermark"]
     code, text = call("delete-records", path_of(nodes), "--offsets", json.dumps({"t": {"0": end}}))
     assert code == 0, text
     check_equal(nodes)

@@ -182,6 +182,18 @@ def test_each_statement_of_several_is_answered(log: Path) -> None:
     assert (code, len(text.splitlines())) == (2, 1)
 
 
+def test_a_table_of_batches_has_times_and_short_names(log: Path) -> None:
+    query = "select file, \"baseTimestamp\" from batches where topic = 't' limit 1"
+    code, text = call(log, query)
+    assert (code, text.split()[2]) == (0, f"t-0/{0:020d}.log")
+    assert text.split()[3].startswith("2023-11-14T22:13:")
+    (row,) = map(json.loads, call(log, query, "--json")[1].splitlines())
+    assert (row["file"], row["baseTimestamp"] // 100_000) == (
+        str(log / "t-0" / f"{0:020d}.log"),
+        STAMP // 100_000,
+    )
+
+
 def test_no_file_is_written_among_those_of_a_log(log: Path, tmp_path: Path) -> None:
     inside, outside = log / "t-0" / "x.csv", tmp_path / "x.csv"
     code, text = call(log, f"copy (select 1 as a) to '{inside}'")

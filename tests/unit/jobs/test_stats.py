@@ -174,3 +174,10 @@ def test_tables_show_sizes_with_units_and_json_exact_ones(tmp_path: Path, comman
     assert str(size) not in text
     _, text = call(name, tmp_path, *options, "--json")
     assert json.loads(text.splitlines()[0])["bytes"] == size
+
+
+def test_a_sentence_names_a_file_of_a_log_by_its_folder() -> None:
+    name = f"t-0/{0:020d}.log"
+    row = {"problem": f"/a/b/{name}: the batch at position 0 is incomplete"}
+    assert for_people(row) == {"problem": f"{name}: the batch at position 0 is incomplete"}
+    assert for_people({"problem": "/a/b is away"}) == {"problem": "/a/b is away"}
