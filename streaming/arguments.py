@@ -6,7 +6,8 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from numbers import Integral
+from math import isnan
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import OptionError
@@ -18,8 +19,14 @@ __all__ = [
     "OptionValue",
     "OptionValues",
     "Paths",
+    "check_member",
+    "group_name",
     "joined",
     "key_bytes",
+    "names",
+    "partition_pair",
+    "seconds",
+    "several",
     "texts",
     "topic_name",
     "topic_names",
@@ -139,3 +146,74 @@ def key_bytes(key: bytes | str) -> bytes:
     if not isinstance(key, str | bytes | bytearray | memoryview):
         raise OptionError(f"a key is {key!r}, expected text or bytes")
     return key.encode() if isinstance(key, str) else bytes(key)
+
+
+def several(argument: str, given: object) -> list[Any]:
+    """Return the items of a list, a tuple or another collection that is no text.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+        raise OptionError(f"{argument} is {given!r}, expected a list")
+    return [*given]
+
+
+def names(argument: str, given: object) -> tuple[str, ...]:
+    """Return a list of names.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    found = several(argument, given)
+    for each in found:
+        if not isinstance(each, str):
+            raise OptionError(f"{argument} has {each!r}, expected a name, a text")
+    return tuple(found)
+
+
+def seconds(argument: str, given: object) -> float:
+    """Return a number of seconds.
+
+    Raises:
+        OptionError: it is no number.
+    """
+    if not isinstance(given, Real) or isinstance(given, bool) or isnan(given):
+        raise OptionError(f"{argument} is {given!r}, expected a number of seconds")
+    return float(given)
+
+
+def group_name(group: object) -> str:
+    """Return the id of a group.
+
+    Raises:
+        OptionError: it is no text.
+    """
+    if not isinstance(group, str):
+        raise OptionError(f"a group is {group!r}, expected its id, a text")
+    return group
+
+
+def partition_pair(given: object) -> tuple[str, int]:
+    """Return a topic and a partition of it.
+
+    Raises:
+        OptionError: it is something else.
+    """
+    pair = given if isinstance(given, tuple | list) and len(given) == 2 else (None, None)
+    topic, number = pair
+    if not isinstance(topic, str) or not isinstance(number, Integral) or isinstance(number, bool):
+        raise OptionError(
+            f'a partition is {given!r}, expected a pair of topic and number, such as ("t", 0)'
+        )
+    return topic, int(number)
+
+
+def check_member(consumer: object) -> None:
+    """Refuse what is no ``Consumer``, such as the name of a group.
+
+    Raises:
+        OptionError: it is none.
+    """
+    if consumer is not None and not hasattr(consumer, "note_failure"):
+        raise OptionError(f"consumer is {consumer!r}, expected a kafkalog.Consumer")

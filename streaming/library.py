@@ -18,6 +18,7 @@ from kafkalog.files.system import remembered, system
 from kafkalog.streaming.arguments import (
     OptionValues,
     Paths,
+    check_member,
     joined,
     key_bytes,
     texts,
@@ -110,6 +111,7 @@ def append(
         FencedMemberError: the ``consumer`` has lost what it has read; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
+    check_member(consumer)
     with _telling(consumer):
         parsed = _append_options(path, topic, options or {})
         return _append_of_member(data, parsed, (transactional_id, version), consumer)

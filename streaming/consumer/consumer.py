@@ -22,7 +22,13 @@ from kafkalog.errors import (
 from kafkalog.files.closing import Closing
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.arguments import topic_names
+from kafkalog.streaming.arguments import (
+    group_name,
+    partition_pair,
+    seconds,
+    several,
+    topic_names,
+)
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.consumer.consumer_options import parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
@@ -95,7 +101,7 @@ class Consumer(Closing):
     ) -> None:
         self._options, self._read = parse_options(path, topics, options or {})
         self._directories = [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
-        self._commits = GroupCommits(self._directories, group_id, self._options.policy)
+        self._commits = GroupCommits(self._directories, group_name(group_id), self._options.policy)
         self._topics = frozenset(topic_names(topics))
         self._fetcher = Fetcher(self._read)
         ensure_set(self._options.paths, self._options.policy)
@@ -133,7 +139,7 @@ class Consumer(Closing):
         self._check_usable()
         if self._is_calling_back:
             raise KafkaLogError("poll cannot be called from on_assign or on_revoke")
-        deadline = system.monotonic() + timeout
+        deadline = system.monotonic() + seconds("timeout", timeout)
         while True:
             self._take_part()
             rows = self._next_rows()
@@ -204,7 +210,7 @@ class Consumer(Closing):
             OptionError: the member does not have one.
         """
         self._check_usable()
-        self._cursors.pause([self._own(each) for each in partitions], is_paused=True)
+        self._cursors.pause([*map(self._own, several("partitions", partitions))], is_paused=True)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Return rows of partitions again.
@@ -213,7 +219,7 @@ class Consumer(Closing):
             OptionError: the member does not have one.
         """
         self._check_usable()
-        self._cursors.pause([self._own(each) for each in partitions], is_paused=False)
+        self._cursors.pause([*map(self._own, several("partitions", partitions))], is_paused=False)
 
     def close(self) -> None:
         """Leave the group; what was not committed is read by others, or later.
@@ -368,7 +374,7 @@ class Consumer(Closing):
 
     def _own(self, partition: tuple[str, int]) -> TopicPartition:
         self._check_usable()
-        key = TopicPartition(*partition)
+        key = TopicPartition(*partition_pair(partition))
         if key not in self._cursors:
             raise OptionError(f"this member of group {self._commits.group!r} does not have {key}")
         return key

@@ -75,6 +75,7 @@ def parse_topics(topics: Mapping[str, int]) -> dict[str, int]:
     Raises:
         OptionError: a number is none, or below 0.
     """
+    _check_dict("topics", topics, '{"t": 3}')
     for name, partitions in topics.items():
         if not isinstance(name, str):
             raise OptionError(f"topics has the name {name!r}, expected text")
@@ -91,7 +92,13 @@ def parse_members(members: Mapping[str, Mapping[str, Any]]) -> dict[str, Subscri
     Raises:
         OptionError: what was given for a member cannot be used; the message names it.
     """
+    _check_dict("members", members, '{"a": {"topics": ["t"]}}')
     return {member: _subscription(member, given) for member, given in members.items()}
+
+
+def _check_dict(argument: str, given: object, example: str) -> None:
+    if not isinstance(given, Mapping):
+        raise OptionError(f"{argument} is {given!r}, expected a dict such as {example}")
 
 
 def _subscription(member: str, given: Mapping[str, Any]) -> Subscription:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kafkalog.files.system import system
+from kafkalog.streaming.arguments import seconds
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.stream_control import StreamControl
 
@@ -19,6 +20,7 @@ __all__ = ["new_splits"]
 
 def new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[LogSplit]:
     """Plan what is committed, as it comes; each split has been read when the next is asked for."""
+    idle_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
     control = StreamControl(options)
     with naming_way_out(options):
         position = control.initial()
@@ -30,5 +32,5 @@ def new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[Log
         if end != position:
             yield from splits
             position, last_seen = end, system.monotonic()
-        elif idle_timeout is not None and system.monotonic() - last_seen >= idle_timeout:
+        elif idle_s is not None and system.monotonic() - last_seen >= idle_s:
             return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from kafkalog.errors import OptionError
+from kafkalog.streaming.arguments import names
 from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.source.views import view_arrow_schema
 
@@ -33,6 +34,7 @@ class ReadRows:
         Raises:
             OptionError: a column that is not there, or a column of a view that is to be a string.
         """
+        columns, strings = names("columns", columns), names("strings", strings)
         if not options.has_view:
             named = RowSchema.named(
                 columns, strings=strings, include_headers=options.include_headers

@@ -69,3 +69,19 @@ def is_defined(file: Path, name: str) -> bool:
             return False
         scope = found[0].body
     return True
+
+
+def test_the_examples_of_python_run_as_they_are_pasted(tmp_path: Path) -> None:
+    """The functions one after the other, in the order of the pages; each page's need its import."""
+    python = python_blocks("python.md")[:2]
+    latest = [block for block in python_blocks("latest.md") if "kafkalog." in block]
+    assert [len(python), len(latest)] == [2, 2]
+    for blocks in (["\n".join(python)], latest):
+        for block in blocks:
+            text = block.replace("/var/kafka-logs", str(tmp_path / "logs"))
+            exec(text.replace("idle_timeout=10", "idle_timeout=0"), {})
+
+
+def python_blocks(page: str) -> list[str]:
+    text = (ROOT / "docs" / page).read_text()
+    return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

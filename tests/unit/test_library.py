@@ -18,6 +18,7 @@ from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 EARLIEST = {"startingOffsets": "earliest"}
@@ -200,6 +201,28 @@ def test_what_cannot_be_used_is_refused_and_nothing_made(
     with pytest.raises(OptionError, match=message):
         kafkalog.append(tmp_path / "log", "t", table("a"), **arguments)
     assert not (tmp_path / "log").exists()
+
+
+def test_what_is_of_another_kind_is_named_with_what_is_expected(tmp_path: Path) -> None:
+    log: Any = tmp_path / "log"
+    kafkalog.append(log, "t", table("a"))
+    wrong: Any = "5"
+    consumer = kafkalog.Consumer(log, "g", "t")
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: kafkalog.read(log, "t", strings=wrong), "strings is '5', expected a list"),
+        (lambda: kafkalog.append(log, "t", table("a"), consumer=wrong), "a kafkalog.Consumer"),
+        (lambda: next(kafkalog.tail(log, "t", idle_timeout=wrong)), "idle_timeout is '5'"),
+        (lambda: kafkalog.Consumer(log, 5, "t"), "a group is 5, expected its id"),  # type: ignore[arg-type]
+        (lambda: consumer.poll(wrong), "timeout is '5', expected a number of seconds"),
+        (lambda: consumer.seek(wrong, 0), "a partition is '5', expected a pair"),
+        (lambda: consumer.pause(wrong), "partitions is '5', expected a list"),
+        (lambda: kafkalog.assign_partitions("range", wrong, {}), "topics is '5', expected a dict"),
+        (lambda: kafkalog.assign_partitions("range", {}, wrong), "members is '5', expected a dict"),
+    ]
+    for call, said in calls:
+        with pytest.raises(OptionError, match=said):
+            call()
+    consumer.close()
 
 
 @pytest.mark.parametrize("data", [None, "abc", {"value": ["a"]}, [{"value": "a"}], [None]])
