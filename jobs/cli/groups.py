@@ -20,6 +20,23 @@ if TYPE_CHECKING:
 __all__ = ["delete_group", "groups", "reset_group"]
 
 _SPARE: Final = ("generation", "host", "process", "member", "bytes", "instance", "client", "state")
+_SECOND_WORDS: Final = ("delete", "reset")
+
+
+def _second_words(context: typer.Context, incomplete: str) -> list[str]:
+    """Return what a shell completes in place of a folder, once a letter of it is there."""
+    is_first = incomplete and not context.params.get("paths")
+    return [word for word in _SECOND_WORDS if is_first and word.startswith(incomplete)]
+
+
+_Paths = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="PATH…",
+        help="The log directories that belong together.",
+        autocompletion=_second_words,
+    ),
+]
 _Groups = Annotated[
     list[str] | None, typer.Option("--group", help="This group; may be repeated. Default: all.")
 ]
@@ -39,8 +56,11 @@ _To = Annotated[
 _Offsets = Annotated[str | None, typer.Option(help='Offsets to go to: {"t":{"0":5}}.')]
 
 
-def groups(paths: Paths, group: _Groups = None, as_json: Json = False) -> None:
-    """Show consumer groups: their members, their positions, and how far they are behind."""
+def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
+    """Show consumer groups: their members, their positions, and how far they are behind.
+
+    `kafkalog groups reset` sets one elsewhere, `kafkalog groups delete` forgets one.
+    """
     with one_line_errors():
         from kafkalog.jobs.cli.group_rows import list_groups  # noqa: PLC0415
 

@@ -22,9 +22,16 @@ PIPELINES: Final = {
 _NAMES: Final = "; ".join(f"{name}: {what}" for name, what in PIPELINES.items())
 
 
+def _names_beginning(incomplete: str) -> list[str]:
+    """Return what a shell completes."""
+    return [name for name in PIPELINES if name.startswith(incomplete)]
+
+
 def run_pipeline(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help=_NAMES)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=_NAMES, autocompletion=_names_beginning)
+    ],
 ) -> None:
     """Run a pipeline. `kafkalog run NAME --help` says what it takes."""
     if name not in PIPELINES:

@@ -54,6 +54,8 @@ def shell(home: Path, line: str) -> list[str]:
         ("kafkalog ver", ["verify"]),
         ("kafkalog dump --topi", ["--topic"]),
         ("kafkalog groups reset --dry", ["--dry-run"]),
+        ("kafkalog groups re", ["reset"]),
+        ("kafkalog run ar", ["archive"]),
         ("kafkalog dump log --topic f", ["fares", "flights"]),
         ("kafkalog find log --topic ''", ["fares", "flights", "seats"]),
         ("kafkalog append log --topic s", ["seats"]),

@@ -45,6 +45,12 @@ def test_examples_stand_in_the_help_as_they_are_written_and_can_be_parsed(name: 
         command.make_context(name, words[start:])
 
 
+def test_groups_names_its_second_words() -> None:
+    command: Any = typer.main.get_command(commands)
+    assert "groups reset" in command.commands["groups"].help
+    assert "groups delete" in command.commands["groups"].help
+
+
 @pytest.mark.parametrize("name", ["dump", "find", "get", "sql"])
 def test_what_reads_speaks_of_no_copy(name: str) -> None:
     command: Any = typer.main.get_command(commands)
