@@ -178,7 +178,7 @@ def seconds(argument: str, given: object) -> float:
     Raises:
         OptionError: it is no number.
     """
-    if not isinstance(given, Real) or isinstance(given, bool) or isnan(given):
+    if isinstance(given, bool) or not isinstance(given, Real) or isnan(given):
         raise OptionError(f"{argument} is {given!r}, expected a number of seconds")
     return float(given)
 
@@ -202,7 +202,7 @@ def partition_pair(given: object) -> tuple[str, int]:
     """
     pair = given if isinstance(given, tuple | list) and len(given) == 2 else (None, None)
     topic, number = pair
-    if not isinstance(topic, str) or not isinstance(number, Integral) or isinstance(number, bool):
+    if not isinstance(topic, str) or isinstance(number, bool) or not isinstance(number, Integral):
         raise OptionError(
             f'a partition is {given!r}, expected a pair of topic and number, such as ("t", 0)'
         )

@@ -111,7 +111,6 @@ def append(
         FencedMemberError: the ``consumer`` has lost what it has read; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
-    check_member(consumer)
     with _telling(consumer):
         parsed = _append_options(path, topic, options or {})
         return _append_of_member(data, parsed, (transactional_id, version), consumer)
@@ -120,6 +119,7 @@ def append(
 @contextmanager
 def _telling(consumer: Consumer | None) -> Iterator[None]:
     """Tell a member that an append with it has failed, be it interrupted at whatever call."""
+    check_member(consumer)
     try:
         yield
     except BaseException:

@@ -39,7 +39,7 @@ from kafkalog.streaming.store.ownership import check_no_link
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.placement import check_one_node
 from kafkalog.streaming.store.replicas.starting import has_nodes
-from kafkalog.streaming.store.session import check_written, ensure_set, existing, named, places
+from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
 from kafkalog.streaming.store.topics import Topic, TopicCatalog, check_writable, unknown_topic
 
 if TYPE_CHECKING:
@@ -53,7 +53,10 @@ __all__ = ["Altered", "Deleted", "alter", "create", "delete"]
 
 
 class Altered(NamedTuple):
-    """A topic before and after: how many partitions, and which settings by Kafka's names."""
+    """A topic before and after: how many partitions, and which settings by Kafka's names.
+
+    ``set_id`` is empty in a dry run of what makes the directories first.
+    """
 
     set_id: str
     topic: str
@@ -103,25 +106,24 @@ def create(
     """
     given, first = dict(config or {}), _starts(partitions, starts or {})
     _check_asked(topic, partitions, given)
-    if not dry_run:
-        _ensure(paths, allows_broker=allows_broker)
-    elif not any(folder.exists() for folder in named(paths)):
-        _check_makes(paths, replication_factor)
-        return Altered("", topic, 0, partitions, {}, given)  # the first write gives the set its id
+    done = Altered("", topic, 0, partitions, {}, given)
+    if not _are_there(paths, replication_factor, allows_broker=allows_broker, dry_run=dry_run):
+        return done
     opened = partial(_opened, paths, "kafkalog create", starts=True)
     with opened(allows_broker=allows_broker, dry_run=dry_run) as log_set:
-        wanted = _wanted(log_set, topic, TopicPolicy(partitions=partitions, settings=given))
-        if not log_set.state.is_replicated:
-            check_one_node(replication_factor)
+        wanted = _wanted(log_set, done, replication_factor)
         if not dry_run:
             _make(log_set, wanted, first, replication_factor)
-        return Altered(log_set.state.set_id, topic, 0, partitions, {}, given)
+        return done._replace(set_id=log_set.state.set_id)
 
 
-def _wanted(log_set: LogSet, topic: str, policy: TopicPolicy) -> Topic:
-    wanted = _catalog(log_set, policy).topic(topic)
+def _wanted(log_set: LogSet, asked: Altered, replication_factor: int | None) -> Topic:
+    policy = TopicPolicy(partitions=asked.partitions, settings=asked.settings)
+    wanted = _catalog(log_set, policy).topic(asked.topic)
     if wanted.exists:
-        raise _there_already(log_set, topic)
+        raise _there_already(log_set, asked.topic)
+    if not log_set.state.is_replicated:
+        check_one_node(replication_factor)
     return wanted
 
 
@@ -144,18 +146,24 @@ def _check_asked(topic: str, partitions: int | None, given: Mapping[str, str]) -
         raise OptionError(f"a topic cannot have {partitions} partitions, expected 1 or more")
 
 
-def _ensure(paths: Sequence[str], *, allows_broker: bool) -> None:
-    folders = places(paths)
-    allowed = allows_broker or _are_ours([Path(folder) for folder in folders])
-    ensure_set(folders, SetPolicy(allows_broker=allowed))
+def _are_there(
+    paths: Sequence[str], replication_factor: int | None, *, allows_broker: bool, dry_run: bool
+) -> bool:
+    """Make log directories that are not there; in a dry run tell whether any is, and make none.
 
-
-def _check_makes(paths: Sequence[str], replication_factor: int | None) -> None:
-    """Refuse what could not be made of log directories none of which is there."""
+    Raises:
+        OptionError, LogDirectoryError: they could not be made.
+    """
     folders = places(paths)
-    check_given([Path(folder) for folder in folders])
-    if not has_nodes(folders):
-        check_one_node(replication_factor)
+    found = [Path(folder) for folder in folders]
+    if not dry_run:
+        ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(found)))
+    elif not any(folder.exists() for folder in found):
+        check_given(found)
+        if not has_nodes(folders):
+            check_one_node(replication_factor)
+        return False
+    return True
 
 
 def _starts(partitions: int, given: Mapping[int, int]) -> dict[int, int]:
