@@ -56,7 +56,9 @@ CHANGING = [
     "groups reset LOG --group GROUP --to earliest --dry-run",
     "groups delete LOG --group GROUP --dry-run",
 ]
-SENTENCES = re.compile(r"(written|left alone|problem|note): |  Readers of |  If the |    kafka")
+SENTENCES = re.compile(
+    r"((would be )?written|left alone|problem|note): |  Readers of |  If the |    kafka"
+)
 """Lines of words or for a shell, which a terminal folds by itself."""
 BROKERS = {"p09-groups": ("orders-0", "classic-b"), "p06-transactions": ("txn", "")}
 
