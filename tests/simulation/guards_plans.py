@@ -78,8 +78,22 @@ GUARDS: Final = {
     ),
     "a start may be given after its end": Mutation(
         "a batch reads nothing, and nobody is told",
-        {"source.bounds.start._check_pair": Instead("starts[key] > ends[key] >= 0", "False")},
+        {"source.bounds.start._check_order": Instead("start.of(key) > end.of(key) >= 0", "False")},
         test="unit/source/bounds/test_start.py::test_bounds_of_a_batch_that_contradict_are_refused",
+    ),
+    "a time for all partitions is not compared with those of each": Mutation(
+        "a batch reads nothing, and nobody is told",
+        {
+            "source.bounds.start.batch_bounds": Instead(
+                "(start.each is None) != (end.each is None)", "False"
+            )
+        },
+        test="unit/source/bounds/test_start.py::test_bounds_of_a_batch_that_contradict_are_refused",
+    ),
+    "a time to start at may be given after the one to end at": Mutation(
+        "a query reads nothing, and nobody is told",
+        {"source.range_options.RangeOptions.require_order": Instead("start > end", "False")},
+        test="unit/source/bounds/test_start.py::test_a_time_to_start_at_is_not_after_the_time_to_end_at",
     ),
     "the end of a stream is looked for once": Mutation(
         "a stream goes on beyond its endingTimestamp",
