@@ -28,7 +28,7 @@ from kafkalog.jobs.cli.group_rows import list_groups
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.topic_facts import FactsOfLogs
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, many
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.operate.topics import alter, create
@@ -171,7 +171,7 @@ def test_what_comes_back_is_what_was_archived_or_what_was_asked_for(
     assert copy.records() == wanted
     assert copy.bounds() == bounds
     assert copy.settings() == {topic: found or {} for topic, found in source.settings().items()}
-    count = f"{len(wanted):,} records in {len(source.topics)} topics"
+    count = f"{many(len(wanted), 'record')} in {many(len(source.topics), 'topic')}"
     assert said[-1] == f"restore {','.join(source.topics)}: {count}"
 
     middle = {key: (start + end) // 2 for key, (start, end) in bounds.items()}
