@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -96,7 +97,17 @@ def _show(session: SqlSession, statement: str, *, as_json: bool) -> bool:
 
 def _for_people(row: dict[str, Any]) -> dict[str, Any]:
     """Return what a table shows of columns of ``batches`` that are hard to read."""
-    return for_people({name: row[name] for name in _OF_BATCHES if name in row})
+    known: dict[str, Any] = {name: row[name] for name in _OF_BATCHES if name in row}
+    if not _is_segment(known.get("file")):  # somebody's own column: it is shown whole
+        known.pop("file", None)
+    return for_people(known)
+
+
+def _is_segment(file: object) -> bool:
+    from kafkalog.streaming.log.files import LOG, parse_partition_directory  # noqa: PLC0415
+
+    path = Path(file) if isinstance(file, str) else Path()
+    return path.suffix == LOG and parse_partition_directory(path.parent.name) is not None
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has

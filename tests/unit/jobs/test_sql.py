@@ -99,6 +99,15 @@ def test_a_name_of_no_table_is_not_looked_for_in_the_program(session: SqlSession
         rows(session, "select * from statement")
 
 
+def test_a_column_called_file_is_shown_whole_unless_it_is_of_batches(log: Path) -> None:
+    code, text = call(log, "select '/x/y/z/w' as file")
+    assert (code, text.split()) == (0, ["file", "/x/y/z/w"])
+    code, text = call(log, "select 5 as file, 'abc' as \"maxTimestamp\"")
+    assert (code, text.split()) == (0, ["file", "maxTimestamp", "5", "abc"])
+    code, text = call(log, "select file from batches where topic = 'a.b'")
+    assert (code, text.split()) == (0, ["file", f"a.b-0/{0:020d}.log"])
+
+
 def test_bytes_that_are_no_text_have_no_text(session: SqlSession) -> None:
     query = "select key, key_text, value_text from t where record_offset = 0 order by partition"
     assert rows(session, query) == [(b"\xff", None, "A" * 20_000), (b"k0", "k0", "v")]
