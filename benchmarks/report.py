@@ -137,11 +137,12 @@ def _section_of(path: Path, title: str) -> str:
 def _lines(one: Measured) -> Iterator[_Line]:
     """Yield a line per contender; ratios are against the first one, the floor, and its goals'."""
     workload, first = one.workload, one.workload.contenders[0].name
-    floor = [each for each in (_floor(one),) if each is not None]
+    floor = _floor(one)
     for number, (who, samples) in enumerate(one.samples.items()):
         goals = [goal for goal in workload.goals if goal.who == who]
         against = dict.fromkeys((first, *(goal.against for goal in goals if goal.against)))
-        against |= dict.fromkeys(floor if who.startswith(_OURS) else ())
+        if floor is not None and who.startswith(_OURS):
+            against[floor] = None
         ratios = [f"{one.speed(who, peer):.2f} x {peer}" for peer in against if peer != who]
         yield _Line(
             workload.title if number == 0 else "",

@@ -12,13 +12,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
-from kafkalog.model import many
 from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["for_people", "many", "shown_duration", "shown_place", "shown_size"]
+__all__ = ["for_people", "shown_duration", "shown_place", "shown_size"]
 
 _SIZES: Final = {"bytes", "bytesBefore", "bytesPerBatch", "size"}
 _TIMES: Final = {"baseTimestamp", "firstTimestamp", "maxTimestamp", "nextTimestamp", "timestamp"}

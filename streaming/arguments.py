@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from math import isnan
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kafkalog.errors import OptionError
 
@@ -65,13 +65,12 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
     Raises:
         OptionError: there is none, or something else.
     """
-    several = isinstance(topics, Iterable) and not isinstance(topics, str | bytes)
-    names = [topic_name(each) for each in (topics if several else [topics])]
-    if not names:
+    found = [topic_name(each) for each in (topics if _is_list(topics) else [topics])]
+    if not found:
         raise OptionError("an empty list of topics was given: name one, or several")
-    if "" in names:
+    if "" in found:
         raise OptionError("the name of a topic is empty: name one, or several")
-    return names
+    return found
 
 
 def topic_name(topic: object) -> str:
@@ -80,9 +79,7 @@ def topic_name(topic: object) -> str:
     Raises:
         OptionError: it is something else.
     """
-    if not isinstance(topic, str):
-        raise OptionError(f"a topic is {topic!r}, expected its name, a text")
-    return topic
+    return _named("a topic", topic, "its name")
 
 
 def texts(options: OptionValues, arguments: Collection[str]) -> dict[str, str]:
@@ -154,9 +151,19 @@ def several(argument: str, given: object) -> list[Any]:
     Raises:
         OptionError: it is something else.
     """
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes):
+    if not _is_list(given):
         raise OptionError(f"{argument} is {given!r}, expected a list")
     return [*given]
+
+
+def _is_list(given: object) -> TypeGuard[Iterable[Any]]:
+    return isinstance(given, Iterable) and not isinstance(given, str | bytes)
+
+
+def _named(what: str, given: object, expected: str) -> str:
+    if not isinstance(given, str):
+        raise OptionError(f"{what} is {given!r}, expected {expected}, a text")
+    return given
 
 
 def names(argument: str, given: object) -> tuple[str, ...]:
@@ -189,9 +196,7 @@ def group_name(group: object) -> str:
     Raises:
         OptionError: it is no text.
     """
-    if not isinstance(group, str):
-        raise OptionError(f"a group is {group!r}, expected its id, a text")
-    return group
+    return _named("a group", group, "its id")
 
 
 def partition_pair(given: object) -> tuple[str, int]:

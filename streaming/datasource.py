@@ -147,7 +147,8 @@ def _joining_reader(
 
 def _join(given: dict[str, str], options: ReadOptions) -> JoinedControl:
     """Make what knows the offsets of a query that is a member of a group."""
-    from kafkalog.streaming.joining.joined_control import JoinedControl  # noqa: PLC0415
+    with uncollected():
+        from kafkalog.streaming.joining.joined_control import JoinedControl  # noqa: PLC0415
 
     return JoinedControl(options, given)
 

@@ -8,7 +8,8 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
-from kafkalog.jobs.units import many, shown_size
+from kafkalog.jobs.units import shown_size
+from kafkalog.model import many
 
 __all__ = ["verify"]
 

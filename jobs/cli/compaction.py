@@ -17,7 +17,8 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
 )
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
 from kafkalog.jobs.cli.retention import shortened_rows
-from kafkalog.jobs.units import many, shown_size
+from kafkalog.jobs.units import shown_size
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

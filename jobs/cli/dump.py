@@ -14,7 +14,7 @@ from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
-from kafkalog.jobs.units import many
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

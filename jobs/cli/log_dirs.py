@@ -11,7 +11,7 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.local_paths import NodePlace
 from kafkalog.jobs.cli.emptiness import explain_nothing
-from kafkalog.model import listed
+from kafkalog.model import said_there
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs, refuse_file
 from kafkalog.streaming.log.nearby import is_log_directory
@@ -115,7 +115,7 @@ def partitions_of(
         names = sorted({key.topic for key in found})
         raise UnknownTopicOrPartitionError(
             f"no partition of topic {topic} is in {', '.join(map(str, log_dirs.paths))}. "
-            + (f"Topics there: {listed(names)}" if names else "There is no topic at all")
+            + said_there(topic, found)
             + _partition_meant(topic, names)
         )
     return chosen

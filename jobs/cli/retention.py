@@ -15,7 +15,8 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     TopicName,
 )
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
-from kafkalog.jobs.units import many, shown_size
+from kafkalog.jobs.units import shown_size
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.files.system import system
 from kafkalog.jobs.plots.figures import summed
-from kafkalog.jobs.units import many, shown_duration, shown_size
+from kafkalog.jobs.units import shown_duration, shown_size
+from kafkalog.model import many
 from kafkalog.streaming.times import shown_time
 
 if TYPE_CHECKING:

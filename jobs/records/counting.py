@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,12 +22,11 @@ from kafkalog.streaming.source.reading import read_split
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+    from kafkalog.streaming.source.plan.planner import LogSplit
+
 __all__ = ["PartitionCount", "count_partitions", "read_batch_rows"]
 
 Row = dict[str, Any]
-
-_WHICH: Final = ("starting", "ending", "subscribe", "assign", "view")
-"""How options begin that say which rows are read."""
 
 
 @dataclass(slots=True)
@@ -121,31 +119,31 @@ def read_batch_rows(
     topics = ",".join(sorted({key.topic for key in partitions}))
     given = {"path": ",".join(paths), "subscribe": topics, **options}
     parsed = ReadOptions.parse({**given, "view": "batches"})
+    wanted = ReadOptions.parse({**given, "view": "records"})
     warn_ignored(parsed.ignored)
     with naming_way_out(parsed):  # of records: batches would begin below the log start
-        splits = plan_batch(ReadOptions.parse(given))
-    starts: dict[TopicPartition, int] = {}
+        splits = plan_batch(wanted)
+    firsts: dict[TopicPartition, LogSplit] = {}
     for split in splits:
-        starts.setdefault(split.topic_partition, split.slices[0].start_offset)
+        firsts.setdefault(split.topic_partition, split)
     for batch in read_in_threads(splits, lambda split: read_split(split, parsed, None), told):
         first = batch.slice(0, 1).to_pylist()[0]
         key = TopicPartition(first["topic"], first["partition"])
-        yield key, _from(starts[key], key, batch, given)
+        yield key, _from_start(firsts[key], batch, wanted)
 
 
-def _from(
-    start: int, key: TopicPartition, batches: pa.RecordBatch, given: Mapping[str, str]
-) -> pa.RecordBatch:
-    """Return batches with the counts of their records at ``start`` and above.
+def _from_start(first: LogSplit, batches: pa.RecordBatch, options: ReadOptions) -> pa.RecordBatch:
+    """Return batches with the counts of their records from the partition's first split on.
 
     The first batch of a partition may begin below the log start, as after DeleteRecords.
     """
+    start = first.slices[0].start_offset
     below = pc.less(batches.column("baseOffset"), start)
     if not pc.any(below).as_py():
         return batches
     rows = batches.select(["baseOffset", "lastOffset", "count", "control"]).to_pylist()
     counts = [
-        _count_from(start, key, row, given) if is_below else row["count"]
+        _count_from_start(first, row, options) if is_below else row["count"]
         for row, is_below in zip(rows, below.to_pylist(), strict=True)
     ]
     place = batches.schema.get_field_index("count")
@@ -153,23 +151,15 @@ def _from(
     return batches.set_column(place, field_, pa.array(counts, field_.type))
 
 
-def _count_from(start: int, key: TopicPartition, row: Row, given: Mapping[str, str]) -> int | None:
-    """Return how many records of a batch have the offset ``start`` or a larger one."""
+def _count_from_start(first: LogSplit, row: Row, options: ReadOptions) -> int | None:
+    """Return how many records of a batch lie in the first split."""
     base: int = row["baseOffset"]
     last: int = row["lastOffset"]
     count: int | None = row["count"]
+    whole = first.slices[0]
     if count is None or row["control"]:
         return count
     if count == last - base + 1:  # else a cleaner took some: only the records tell
-        return max(0, last - start + 1)
-    bounds = {
-        name: json.dumps({key.topic: {str(key.partition): offset}})
-        for name, offset in (("startingOffsets", start), ("endingOffsets", last + 1))
-    }
-    assigned = {"assign": json.dumps({key.topic: [key.partition]})}
-    others = {name: each for name, each in given.items() if not name.lower().startswith(_WHICH)}
-    options = ReadOptions.parse({**others, **bounds, **assigned})
-    offset = RowSchema.named(["offset"])
-    splits = plan_batch(options)
-    found = (batch for each in splits for batch in read_split(each, options, offset))
-    return sum(len(batch) for batch in found)
+        return max(0, last - whole.start_offset + 1)
+    batch = replace(first, slices=(whole._replace(end_offset=last + 1),))
+    return sum(len(rows) for rows in read_split(batch, options, RowSchema.named(["offset"])))

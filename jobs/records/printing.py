@@ -6,7 +6,7 @@ import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow.parquet as pq
 import typer
@@ -16,7 +16,7 @@ from kafkalog.jobs.cli.lookup_rows import shown_data, shown_record
 from kafkalog.jobs.cli.output import print_rows
 from kafkalog.jobs.records.format import RecordFormat
 from kafkalog.jobs.targets import check_file
-from kafkalog.jobs.units import many
+from kafkalog.model import many
 from kafkalog.streaming.source.lookup import with_ms
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ __all__ = [
     "parquet_file",
     "printer_of",
 ]
+
+
+_ESCAPE: Final = r"\\x"
+"""How what stands for a byte that is no text begins in JSON: most lines have none."""
 
 
 class Printer(Protocol):
@@ -58,8 +62,10 @@ class JsonPrinter:
     def add(self, batch: pa.RecordBatch) -> None:
         """Print them."""
         for row in with_ms(batch).to_pylist():
-            typer.echo(json.dumps(shown_record(row, self._show), ensure_ascii=False))
-            self._escaped += self._is_lossy and not _is_utf8(row)
+            line = json.dumps(shown_record(row, self._show), ensure_ascii=False)
+            typer.echo(line)
+            if self._is_lossy and _ESCAPE in line and not _is_utf8(row):
+                self._escaped += 1
 
     def end(self) -> None:
         """Name the records with other bytes than text: nobody sees which backslashes are theirs."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.jobs.cli.batch_rows import Fault
 from kafkalog.jobs.report.findings import new_warnings
 from kafkalog.jobs.report.markup import NOTHING, Markup, joined, tag
-from kafkalog.jobs.units import many
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,8 @@ from kafkalog.jobs.report.scales import per_span, shown_second, shown_span
 from kafkalog.jobs.report.style import STYLE
 from kafkalog.jobs.report.summary import is_internal, summary_of
 from kafkalog.jobs.report.topics import batches_table, partitions_table, topics_section
-from kafkalog.jobs.units import many, shown_duration, shown_size
+from kafkalog.jobs.units import shown_duration, shown_size
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.jobs.report.summary import summary_of, topic_rows
-from kafkalog.jobs.units import many, shown_size
+from kafkalog.jobs.units import shown_size
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

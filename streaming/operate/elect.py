@@ -177,7 +177,7 @@ def _named(
     ]
     if not found:
         name = topic if partition is None else f"{topic}-{partition}"
-        known = said_there(topic, [key for key, _ in replicas_of(state)])
+        known = said_there(topic, dict(replicas_of(state)))
         raise UnknownTopicOrPartitionError(f"the set has no {name}. {known}")
     yield from found
 

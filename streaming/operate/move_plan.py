@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition, said_there
+from kafkalog.streaming.operate.replicas import replicas_of
 from kafkalog.streaming.store.replicas.placement import data_nodes
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def moves_of_topic(
     if not numbers:
         name = topic if partition is None else f"{topic}-{partition}"
         raise UnknownTopicOrPartitionError(
-            f"the set has no {name}. {said_there(topic, _partitions_there(state))}"
+            f"the set has no {name}. {said_there(topic, dict(replicas_of(state)))}"
         )
     return [
         Move(TopicPartition(topic, n), _turned(replicas, n if partition is None else 0))
@@ -131,14 +132,6 @@ def _turned(nodes: Sequence[int], steps: int) -> tuple[int, ...]:
     return (*nodes[turn:], *nodes[:turn])
 
 
-def _partitions_there(state: CommitState) -> set[TopicPartition]:
-    return {
-        TopicPartition(topic.name, number)
-        for topic in state.topics.values()
-        for number in topic.replicas
-    }
-
-
 def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
     """Refuse what a set cannot do.
 
@@ -146,7 +139,7 @@ def check_moves(state: CommitState, moves: Iterable[Move]) -> None:
         UnknownTopicOrPartitionError: it does not know a partition.
         OptionError: it does not know a node; or one is a witness, or named twice.
     """
-    there = _partitions_there(state)
+    there = dict(replicas_of(state))
     able = data_nodes(state)
     for key, replicas, _ in moves:
         if key not in there:

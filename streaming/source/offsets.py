@@ -82,12 +82,10 @@ def from_json_text(text: object) -> PartitionOffsets:
         CheckpointError: it is something else.
     """
     try:
-        once = partial(_without_doubles, "offsets")
+        once = partial(_without_doubles, "offsets name")
         found = json.loads(text, object_pairs_hook=once) if isinstance(text, str) else text
     except OptionError as error:
-        raise CheckpointError(
-            str(error).replace("option 'offsets' names", "offsets name")
-        ) from None
+        raise CheckpointError(str(error)) from None
     except (ValueError, RecursionError):
         raise _no_offsets(text) from None
     return {} if found is None else from_json(found)
@@ -189,7 +187,8 @@ def parse_assignment(text: str) -> frozenset[TopicPartition]:
 
 def _object(option: str, text: str, example: str) -> dict[str, object]:
     try:
-        found = json.loads(text, object_pairs_hook=partial(_without_doubles, option))
+        once = partial(_without_doubles, f"option {option!r} names")
+        found = json.loads(text, object_pairs_hook=once)
     except OptionError:
         raise
     except (ValueError, RecursionError):
@@ -199,12 +198,12 @@ def _object(option: str, text: str, example: str) -> dict[str, object]:
     return found
 
 
-def _without_doubles(option: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _without_doubles(they_name: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Refuse what JSON lets pass: of two values for one name the last would count."""
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
-            raise OptionError(f"option {option!r} names {name!r} twice")
+            raise OptionError(f"{they_name} {name!r} twice")
         found[name] = value
     return found
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
-from kafkalog.model import MAX_OFFSET
+from kafkalog.model import MAX_OFFSET, many
 from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
 from kafkalog.streaming.log.segments import leaps_into_higher
@@ -116,9 +116,8 @@ class Salvage:
     def report(self) -> None:
         """Say in one line how much was left out, if anything was."""
         if self.places:
-            ending = "" if self.places == 1 else "s"
-            text = f"%s: {SUMMARY} %d place{ending}, %d bytes in all"
-            self._warn(text, self.places, self.bytes)
+            text = f"%s: {SUMMARY} %s, %d bytes in all"
+            self._warn(text, many(self.places, "place"), self.bytes)
 
     # Batches
 
