@@ -33,7 +33,11 @@ _VIEWS: Final = {topic: view for view, topic in DECODED_TOPICS.items()}
 _ROWS: Final = 10_000
 _BATCHES: Final = "batches"
 _NO_TABLE: Final = "Catalog Error: Table with name"
-_COPY_TO: Final = re.compile(r".*\bto\s+'((?:[^']|'')+)'", re.IGNORECASE | re.DOTALL)
+_WRITES_TO: Final = re.compile(
+    r".*\b(?:to|database)\s+(?:e?'(?P<text>(?:[^']|'')+)'|\$(\w*)\$(?P<dollars>.+?)\$\2\$)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""The place that COPY or EXPORT writes to, the last such words of a statement."""
 _OFFSET: Final = re.compile(r"\boffset\b", re.IGNORECASE)
 
 
@@ -97,11 +101,15 @@ class SqlSession(Closing):
         except duckdb.Error as error:
             raise self._reason(error, text) from None
         for each in found:
-            target = _COPY_TO.search(each.query) if each.type == duckdb.StatementType.COPY else None
-            if target is not None:
-                path = Path(target[1].replace("''", "'"))
-                check_outside("COPY", path, [self._given["path"]])
+            self._check_target(each)
         return [each.query for each in found]
+
+    def _check_target(self, statement: duckdb.Statement) -> None:
+        kinds = {duckdb.StatementType.COPY, duckdb.StatementType.EXPORT}
+        target = _WRITES_TO.match(statement.query) if statement.type in kinds else None
+        if target is not None:
+            place = target["dollars"] or target["text"].replace("''", "'")
+            check_outside(statement.type.name, Path(place), [self._given["path"]])
 
     def run(self, statement: str) -> Iterator[pa.RecordBatch]:
         """Run a statement, and return its rows as they come.

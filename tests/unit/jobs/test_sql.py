@@ -208,6 +208,14 @@ def test_no_file_is_written_among_those_of_a_log(log: Path, tmp_path: Path) -> N
     code, text = call(log, f"copy (select 1 as a) to '{inside}'")
     assert (code, "which lies in the log directory" in text) == (2, True)
     assert not inside.exists()
+    for ways in ("copy (select 1 as a) to {}", "export database {}"):
+        for quoted in ("$${}$$", "$a${}$a$", "e'{}'"):
+            code, text = call(log, ways.format(quoted.format(inside)))
+            assert (code, "which lies in the log directory" in text) == (2, True), text
+            assert not inside.exists()
+    exported = tmp_path / "exported"
+    assert call(log, f"export database '{exported}'") == (0, "")
+    assert exported.is_dir()
     assert call(log, f"copy (select 1 as a) to '{outside}'")[0] == 0
     assert outside.read_text() == "a\n1\n"
 
