@@ -16,7 +16,10 @@ RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
+# Modules are compiled as pip compiles installed ones: where PYTHONDONTWRITEBYTECODE is set, each
+# process would compile them again.
 env: $(READY) ## Build the environment: .venv, Java 17, the jars of Delta, Kafka and Spark's connector
+	@$(BIN)/python -m compileall -q src streaming jobs checkpoints benchmarks tests
 
 demo: env ## Stream a year of flights through a log into Delta, and check what arrived
 	$(RUN) python -m kafkalog.jobs.demo

@@ -99,9 +99,12 @@ def _read_batch(env: Environment, place: Path | None, schema: str | None) -> flo
 
 
 def _read_ready(env: Environment, schema: str | None) -> float:
-    reader = env.spark.read.format("ready")
-    frame = (reader.schema(schema) if schema else reader).load()
-    return timed(lambda: frame.write.format("noop").mode("overwrite").save())
+    def work() -> None:
+        reader = env.spark.read.format("ready")
+        frame = (reader.schema(schema) if schema else reader).load()
+        frame.write.format("noop").mode("overwrite").save()
+
+    return timed(work)
 
 
 def _stream_ready(env: Environment, schema: str | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
 
-__all__ = ["NO_COLUMN", "BinaryBuilder", "check_inside"]
-
-NO_COLUMN: Final = (np.empty(0, np.int32), np.empty(0, np.uint8), np.empty(0, np.uint8))
-"""What :meth:`BinaryBuilder.arrays` gives, of a column that is not wanted."""
+__all__ = ["BinaryBuilder", "check_inside"]
 
 
 class BinaryBuilder:
@@ -30,6 +27,13 @@ class BinaryBuilder:
         self.nulls = 0
         self._data = np.empty(room, np.uint8)
         self.used = 0
+
+    @classmethod
+    def absent(cls) -> BinaryBuilder:
+        """Return what stands for a column that is not wanted: its arrays are all empty."""
+        none = cls(0, 0)
+        none._ends = none._ends[:0]
+        return none
 
     def arrays(self) -> tuple[NDArray[np.int32], Bytes, Bytes]:
         """Return where values end, their bytes, and the bitmap, to be filled."""

@@ -53,6 +53,11 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
         byte = np.int64(data[position])
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), position + 1
+        if position + 1 < end:
+            high = np.int64(data[position + 1])
+            if high < 0x80:
+                byte = (byte & 0x7F) | (high << 7)
+                return (byte >> 1) ^ -(byte & 1), position + 2
     bits, after = _read_groups(data, position, end, _INT_BITS)
     bits &= 0xFFFFFFFF
     return (bits >> 1) ^ -(bits & 1), after
@@ -65,6 +70,11 @@ def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
         byte = np.int64(data[position])
         if byte < 0x80:
             return (byte >> 1) ^ -(byte & 1), position + 1
+        if position + 1 < end:
+            high = np.int64(data[position + 1])
+            if high < 0x80:
+                byte = (byte & 0x7F) | (high << 7)
+                return (byte >> 1) ^ -(byte & 1), position + 2
     bits, after = _read_groups(data, position, end, _LONG_BITS)
     return ((bits >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(bits & 1), after
 

@@ -330,6 +330,9 @@ def _runs(table: BatchTable) -> Iterator[BatchTable]:
     if not len(table):
         return
     kind = 2 * (table.magic == 2) + (table.codec != Codec.NONE)
+    if (kind == kind[0]).all():
+        yield table
+        return
     cuts = np.flatnonzero(np.diff(kind)) + 1
     for first, last in itertools.pairwise([0, *cuts.tolist(), len(table)]):
         yield table[first:last]

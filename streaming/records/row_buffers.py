@@ -11,7 +11,7 @@ import pyarrow as pa
 from kafkalog.errors import TimestampOutOfRangeError
 from kafkalog.streaming.records import gather_kernels as kernels
 from kafkalog.streaming.records import take_kernels
-from kafkalog.streaming.records.binary_builder import NO_COLUMN, BinaryBuilder, check_inside
+from kafkalog.streaming.records.binary_builder import BinaryBuilder, check_inside
 from kafkalog.streaming.records.decode_kernels import END, FULL, START
 from kafkalog.streaming.records.java_text import decode_as_java
 
@@ -51,6 +51,16 @@ TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 HEADERS_TYPE: Final = pa.list_(
     pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 )
+
+_COLUMNS: Final = {
+    Columns.KEY: pa.field("key", pa.binary()),
+    Columns.VALUE: pa.field("value", pa.binary()),
+    Columns.OFFSET: pa.field("offset", pa.int64()),
+    Columns.TIMESTAMP: pa.field("timestamp", TIMESTAMP_TYPE),
+    Columns.TIMESTAMP_TYPE: pa.field("timestampType", pa.int32()),
+    Columns.HEADERS: pa.field("headers", HEADERS_TYPE),
+    Columns.TIMESTAMP_MS: pa.field("timestampMs", pa.int64()),
+}
 
 _MIN_MS: Final = -(2**63 // 1000)
 _MAX_MS: Final = (2**63 - 1) // 1000
@@ -129,11 +139,21 @@ class RowBuffers:
         null_bad_timestamps: bool = False,
     ) -> None:
         self._columns = columns
+        # asked for once: a look into flags costs as much as a small kernel's call
+        self._keeps_keys = Columns.KEY in columns
+        self._keeps_values = Columns.VALUE in columns
+        self._shows_time = Columns.TIMESTAMP in columns
+        self._keeps_times = self._shows_time or Columns.TIMESTAMP_MS in columns
+        # which record has a timestamp that nothing can hold is said by its offset
+        self._keeps_offsets = Columns.OFFSET in columns or self._shows_time
+        self._keeps_kinds = Columns.TIMESTAMP_TYPE in columns
         self._max_rows = max_rows
         self._max_bytes = min(max_bytes, _MAX_COLUMN_BYTES)
         self._null_bad_timestamps = null_bad_timestamps
         self._key_room = self._value_room = _FIRST_ROOM
         self._held = np.zeros(take_kernels.HELD_SIZE, np.int64)
+        self._schema = pa.schema([field for one, field in _COLUMNS.items() if one in columns])
+        self._keys = self._values = BinaryBuilder.absent()
         self._start()
 
     @property
@@ -173,32 +193,28 @@ class RowBuffers:
         cursor: Integers,
     ) -> int:
         """Copy records until the output batch is full or all are there; return the code."""
-        held, wanted = self._held, self._columns
+        held = self._held
         keys, values = self._keys, self._values
         held[:] = self.rows, self._bytes, keys.nulls, values.nulls, 0
         bounds = start_offset, end_offset, self._max_rows, self._max_bytes
-        shows_time = Columns.TIMESTAMP in wanted
-        # which record has a timestamp that nothing can hold is said by its offset
-        offsets = self._offsets if Columns.OFFSET in wanted or shows_time else _NO_INTEGERS
-        stamped = shows_time or Columns.TIMESTAMP_MS in wanted
-        timestamps = self._timestamps if stamped else _NO_INTEGERS
-        kinds = self._timestamp_types if Columns.TIMESTAMP_TYPE in wanted else NO_COLUMN[0]
+        numbers = self._offsets, self._timestamps, self._timestamp_types
         while True:
             reason = take_kernels.take_records(
-                *(source, sections, *bounds, cursor, held, offsets, timestamps, kinds),
-                *(keys.arrays() if Columns.KEY in wanted else NO_COLUMN),
-                *(values.arrays() if Columns.VALUE in wanted else NO_COLUMN),
+                *(source, sections, *bounds, cursor, held, *numbers),
+                *keys.arrays(),
+                *values.arrays(),
             )
             if reason not in {take_kernels.GROW_KEYS, take_kernels.GROW_VALUES}:
                 break
             column = keys if reason == take_kernels.GROW_KEYS else values
             size, rows = int(held[take_kernels.NEEDED]), int(held[take_kernels.ROWS])
             left = int((sections[:, END] - sections[:, START]).sum())
-            column.make_room(max(size, min(size + left, self._max_bytes)), rows)
+            like_so_far = size * self._max_rows // (rows + 1) * 9 // 8
+            column.make_room(max(size, min(like_so_far, size + left, self._max_bytes)), rows)
         self.rows, self._bytes, key_nulls, value_nulls, _ = held.tolist()
-        if Columns.KEY in wanted:
+        if self._keeps_keys:
             keys.end_at(self.rows, key_nulls)
-        if Columns.VALUE in wanted:
+        if self._keeps_values:
             values.end_at(self.rows, value_nulls)
         return reason
 
@@ -226,38 +242,41 @@ class RowBuffers:
             TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
         """
         rows, wanted = self.rows, self._columns
-        columns: dict[str, pa.Array] = {}
-        if Columns.KEY in wanted:
-            columns["key"] = self._keys.to_arrow(rows)
+        columns: list[pa.Array] = []
+        if self._keeps_keys:
+            columns.append(self._keys.to_arrow(rows))
             self._key_room = self._keys.used
-        if Columns.VALUE in wanted:
-            columns["value"] = self._values.to_arrow(rows)
+        if self._keeps_values:
+            columns.append(self._values.to_arrow(rows))
             self._value_room = self._values.used
         if Columns.OFFSET in wanted:
-            columns["offset"] = _numbers(pa.int64(), self._offsets[:rows])
-        if Columns.TIMESTAMP in wanted:
-            columns["timestamp"] = self._micros(rows)
-        if Columns.TIMESTAMP_TYPE in wanted:
-            columns["timestampType"] = _numbers(pa.int32(), self._timestamp_types[:rows])
+            columns.append(_numbers(pa.int64(), self._offsets[:rows]))
+        if self._shows_time:
+            columns.append(self._micros(rows))
+        if self._keeps_kinds:
+            columns.append(_numbers(pa.int32(), self._timestamp_types[:rows]))
         if Columns.HEADERS in wanted:
-            columns["headers"] = _joined(self._headers)
+            columns.append(_joined(self._headers))
         if Columns.TIMESTAMP_MS in wanted:
-            columns["timestampMs"] = _numbers(pa.int64(), self._timestamps[:rows])
+            columns.append(_numbers(pa.int64(), self._timestamps[:rows]))
         self._start()
         if columns:
-            return pa.RecordBatch.from_pydict(columns)
+            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
 
     def _start(self) -> None:
-        """Take new arrays: Arrow keeps the old ones."""
+        """Take new arrays, of what is wanted: Arrow keeps the old ones."""
         self.rows = 0
         self._bytes = 0
-        self._offsets = np.empty(self._max_rows, np.int64)
-        self._timestamps = np.empty(self._max_rows, np.int64)
-        self._timestamp_types = np.empty(self._max_rows, np.int32)
+        most = self._max_rows
+        self._offsets = np.empty(most if self._keeps_offsets else 0, np.int64)
+        self._timestamps = np.empty(most if self._keeps_times else 0, np.int64)
+        self._timestamp_types = np.empty(most if self._keeps_kinds else 0, np.int32)
         # What the last batch took and some more: batches of a log resemble each other.
-        self._keys = BinaryBuilder(self._max_rows, self._key_room * 9 // 8)
-        self._values = BinaryBuilder(self._max_rows, self._value_room * 9 // 8)
+        if self._keeps_keys:
+            self._keys = BinaryBuilder(most, self._key_room * 9 // 8)
+        if self._keeps_values:
+            self._values = BinaryBuilder(most, self._value_room * 9 // 8)
         self._headers: list[pa.Array] = []
 
     def _fitting(self, found: FoundRecords) -> int:
@@ -275,12 +294,15 @@ class RowBuffers:
     def _append(self, found: FoundRecords) -> None:
         wanted, source = self._columns, found.source
         end = self.rows + len(found.offsets)
-        self._offsets[self.rows : end] = found.offsets
-        self._timestamps[self.rows : end] = found.timestamps
-        self._timestamp_types[self.rows : end] = found.timestamp_types
-        if Columns.KEY in wanted:
+        if self._keeps_offsets:
+            self._offsets[self.rows : end] = found.offsets
+        if self._keeps_times:
+            self._timestamps[self.rows : end] = found.timestamps
+        if self._keeps_kinds:
+            self._timestamp_types[self.rows : end] = found.timestamp_types
+        if self._keeps_keys:
             self._bytes += self._keys.append(source, found.key_starts, found.key_lengths, self.rows)
-        if Columns.VALUE in wanted:
+        if self._keeps_values:
             self._bytes += self._values.append(
                 source, found.value_starts, found.value_lengths, self.rows
             )

@@ -340,6 +340,8 @@ class RecordRows:
 
     def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a decoded batch; nothing that was decoded is copied."""
+        if batch.schema == self._schema:
+            return batch
         length = batch.num_rows
         if length > self._shared_length:
             self._share(length)

@@ -321,6 +321,7 @@ class _SliceReader:
                         raise segment.disorder(chunk.table[-1:])
                     yield from self._decode(segment, chunk)
                     position = chunk.file_position + len(chunk.data)
+                    del chunk  # before the next one is read
                     if self._next >= self._end:
                         return
             segment.refuse_rest(position)

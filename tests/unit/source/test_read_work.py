@@ -68,7 +68,7 @@ def test_a_kernel_decompresses_and_no_block_or_batch_takes_a_call(log: Path) -> 
     calls = calls_of(read)
     assert calls["module.decompress"] == 0
     assert calls["bytes.join"] <= 3
-    assert sum(calls.values()) <= 1000 * len(read())
+    assert sum(calls.values()) <= 400 * len(read())
 
 
 def test_without_the_librarys_function_blocks_are_decompressed_once(
