@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple
 
-__all__ = ["descendants", "tree_cpu_seconds"]
+__all__ = ["cpu_seconds_by_name", "descendants", "tree_cpu_seconds"]
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class _Process(NamedTuple):
+    name: str
     parent: int
     seconds: float
 
@@ -19,6 +20,14 @@ class _Process(NamedTuple):
 def tree_cpu_seconds() -> float:
     """Return user and system time of the tree, ended processes included; 0 without /proc."""
     return sum(one.seconds for one in _tree().values())
+
+
+def cpu_seconds_by_name() -> dict[str, float]:
+    """Return the same by what the processes are called: ``java``, ``python``."""
+    found: dict[str, float] = {}
+    for one in _tree().values():
+        found[one.name] = found.get(one.name, 0.0) + one.seconds
+    return found
 
 
 def descendants() -> list[int]:
@@ -39,10 +48,11 @@ def _tree() -> dict[int, _Process]:
 def _process(folder: Path) -> _Process | None:
     """Read ``stat``, of which the name, in parentheses, may hold anything."""
     try:
-        fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        head, _, tail = (folder / "stat").read_text(encoding="utf-8").rpartition(")")
     except OSError:
         return None  # it has ended
-    return _Process(int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
+    fields = tail.split()
+    return _Process(head.partition("(")[2], int(fields[1]), sum(map(int, fields[11:15])) / _TICKS)
 
 
 def _descends(pid: int, ancestor: int, found: dict[int, _Process]) -> bool:
