@@ -15,7 +15,7 @@ from kafkalog.errors import RecordTooLargeError
 from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, TimestampType
 from kafkalog.streaming.records import encode_kernels as kernels
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE, LOG_APPEND_TIME_MASK, seal_batch
-from kafkalog.streaming.records.compression import Codec, compress_pieces
+from kafkalog.streaming.records.compression import Codec, batch_compressor
 from kafkalog.streaming.records.open_batch import (
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_TARGET_BYTES,
@@ -61,7 +61,7 @@ class BatchBuilder(OpenBatch):
         if timestamp_type is TimestampType.LOG_APPEND_TIME and log_append_time_ms is None:
             raise ValueError("LogAppendTime needs the time to stamp")
         self._codec = codec
-        self._level = level
+        self._compress = batch_compressor(codec, level)
         self._stamp = (
             log_append_time_ms if timestamp_type is TimestampType.LOG_APPEND_TIME else None
         )
@@ -113,7 +113,7 @@ class BatchBuilder(OpenBatch):
 
     def _compressed(self, records: memoryview) -> tuple[Codec, Sequence[Data]]:
         """Compress, unless that only makes the batch too large."""
-        pieces = compress_pieces(self._codec, records, self._level)
+        pieces = self._compress(records)
         too_large = HEADER_SIZE + sum(map(len, pieces)) > self._max_message_bytes
         if too_large and HEADER_SIZE + len(records) <= self._max_message_bytes:
             return Codec.NONE, [records]

@@ -8,6 +8,7 @@ the codec is first used.
 from kafkalog.streaming.records.compression.codec import (
     DEFAULT_LIMIT,
     Codec,
+    batch_compressor,
     compress,
     compress_pieces,
     decompress,
@@ -17,6 +18,7 @@ from kafkalog.streaming.records.compression.codec import (
 __all__ = [
     "DEFAULT_LIMIT",
     "Codec",
+    "batch_compressor",
     "compress",
     "compress_pieces",
     "decompress",

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 import zlib
+from typing import TYPE_CHECKING, Any
 
 import lz4.block
 import lz4.frame
@@ -14,7 +16,15 @@ import snappy
 import zstandard
 
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
-from kafkalog.streaming.records.compression import Codec, compress, decompress
+from kafkalog.streaming.records.compression import (
+    Codec,
+    batch_compressor,
+    compress,
+    decompress,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]
 _TEXT = b"".join(b"record %d;" % i for i in range(20_000))
@@ -196,6 +206,58 @@ def test_lz4_is_written_as_one_frame_of_independent_blocks_of_64_kib() -> None:
     assert blocks == [_TEXT[i : i + 65_536] for i in range(0, len(_TEXT), 65_536)]
     assert position + 4 == len(packed)
     assert compress(Codec.LZ4, b"") == _LZ4_HEADER + _END_MARK
+
+
+def half_random(size: int) -> bytes:
+    chosen = random.Random(1)
+    rows = (chosen.randbytes(50) + b" kafkalog " * 5 for _ in range(size // 100 + 1))
+    return b"".join(rows)[:size]
+
+
+def prose(size: int) -> bytes:
+    chosen = random.Random(2)
+    words = [chosen.randbytes(chosen.randrange(1, 5)).hex().encode() for _ in range(2000)]
+    return b" ".join(chosen.choices(words, k=size // 3))[:size]
+
+
+@pytest.mark.parametrize(("content", "paces"), [(half_random, {8}), (prose, {1, 2})])
+def test_lz4_batches_are_compressed_at_the_pace_that_suits_them(
+    content: Callable[[int], bytes], paces: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    library = lz4.block.compress
+
+    def watched(plain: memoryview, *, acceleration: int, **others: Any) -> bytes:
+        asked.append(acceleration)
+        compressed: bytes = library(plain, acceleration=acceleration, **others)
+        return compressed
+
+    monkeypatch.setattr(lz4.block, "compress", watched)
+    batch = content(256 << 10)
+    compressed = batch_compressor(Codec.LZ4)
+    usual = [b"".join(compressed(batch)) for _ in range(3)]
+    assert asked == [2] * 12  # who writes only a few tries nothing
+    assert usual == [compress(Codec.LZ4, batch)] * 3
+    asked.clear()
+    suited = [b"".join(compressed(batch)) for _ in range(60)]
+    assert sorted(asked[:4]) == [1, 2, 4, 8]
+    assert len(set(asked[4:])) == 1
+    assert set(asked[4:]) <= paces
+    assert {decompress(Codec.LZ4, one) for one in suited} == {batch}
+    assert len(suited[-1]) <= 1.03 * len(usual[0])
+    asked.clear()
+    for _ in range(64):
+        compressed(batch)
+    assert len(asked) == 4 + 64 * 4
+
+
+def test_small_lz4_batches_and_those_of_another_level_have_the_librarys_frames() -> None:
+    compressed = batch_compressor(Codec.LZ4)
+    small = half_random(64 << 10)
+    assert {b"".join(compressed(small)) for _ in range(9)} == {compress(Codec.LZ4, small)}
+    large = half_random(256 << 10)
+    slow = batch_compressor(Codec.LZ4, 12)
+    assert {b"".join(slow(large)) for _ in range(9)} == {compress(Codec.LZ4, large, 12)}
 
 
 def test_lz4_stores_blocks_that_do_not_shrink() -> None:
