@@ -19,7 +19,7 @@ help: ## List the targets
 # Modules are compiled as pip compiles installed ones: where PYTHONDONTWRITEBYTECODE is set, each
 # process would compile them again.
 env: $(READY) ## Build the environment: .venv, Java 17, the jars of Delta, Kafka and Spark's connector
-	@$(BIN)/python -m compileall -q src streaming jobs checkpoints benchmarks tests
+	@$(BIN)/python -m compileall -q src streaming jobs checkpoints
 
 demo: env ## Stream a year of flights through a log into Delta, and check what arrived
 	$(RUN) python -m kafkalog.jobs.demo

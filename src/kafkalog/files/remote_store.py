@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
@@ -32,8 +33,14 @@ _T = TypeVar("_T")
 _FIRST_REST_S: Final = 0.1
 _LONGEST_REST_S: Final = 5.0
 
-_REFUSALS: Final = ("ACCESS_DENIED", "NO_SUCH_BUCKET", "INVALID_ACCESS_KEY_ID", "SIGNATURE", "403")
-"""In the messages of stores: answers that stay the same however often one asks."""
+_REFUSALS: Final = re.compile(
+    r"ACCESS_DENIED|NO_SUCH_BUCKET|INVALID_ACCESS_KEY_ID|SIGNATURE"
+    r"|(?<![\w/.-])403(?![\w/.-])(?! bytes)"
+)
+"""In the messages of stores: answers that stay the same however often one asks.
+
+403 is the status, not a part of a path or of a number of bytes.
+"""
 
 
 class _Stores:
@@ -218,7 +225,7 @@ class RemoteStore:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                refused = any(word in str(error) for word in _REFUSALS)
+                refused = _REFUSALS.search(str(error)) is not None
                 if refused or tries >= self.options.tries:
                     raise self._failed(what, tries, refused=refused, error=error) from error
             system.sleep(rest)

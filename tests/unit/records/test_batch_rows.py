@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.log.segment import LogSegment
 
-CASES = sorted(path.name for path in CORPUS.iterdir() if path.is_dir())
+CASES = sorted(path.parent.name for path in CORPUS.glob("*/logdir.tar.gz"))
 
 
 def describe(
