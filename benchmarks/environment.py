@@ -152,7 +152,12 @@ def send(producer: Producer, records: Iterable[Mapping[str, Any]]) -> None:
     The producer's queue holds :data:`QUEUED` of them: who makes them faster than they go waits.
     """
     for number, record in enumerate(records):
-        producer.produce(**record)
+        while True:
+            try:
+                producer.produce(**record)
+                break
+            except BufferError:
+                producer.poll(1)
         if number % 1000 == 0:
             producer.poll(0 if len(producer) < QUEUED // 2 else 0.1)
     assert producer.flush(_SEND_SECONDS) == 0

@@ -5,10 +5,10 @@ checks the output against a limit, and turns failures into errors. A codec's lib
 the codec is first used.
 """
 
+from kafkalog.streaming.records.compression.batches import batch_compressor
 from kafkalog.streaming.records.compression.codec import (
     DEFAULT_LIMIT,
     Codec,
-    batch_compressor,
     compress,
     compress_pieces,
     decompress,

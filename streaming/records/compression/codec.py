@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, cast
 from kafkalog.errors import CorruptRecordError, DecompressedTooLargeError, UnsupportedCodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Self
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "CodecModule",
     "Data",
     "LimitExceededError",
-    "batch_compressor",
     "compress",
     "compress_pieces",
     "decompress",
@@ -127,19 +126,6 @@ def compress_pieces(
 ) -> Sequence[Data]:
     """Compress like ``compress``, giving the bytes in pieces to be joined."""
     return [data] if codec is Codec.NONE else _module(codec).compress(data, level, magic)
-
-
-def batch_compressor(codec: Codec, level: int | None = None) -> Callable[[Data], Sequence[Data]]:
-    """Return what compresses batches of magic 2, one after the other, like ``compress_pieces``.
-
-    It may go by what those before were like: one for each kind of rows, not shared by threads.
-    """
-    if codec is Codec.LZ4:
-        from kafkalog.streaming.records.compression import lz4_codec  # noqa: PLC0415 - if used
-
-        if lz4_codec.is_fast(level):
-            return lz4_codec.BatchCompressor()
-    return functools.partial(compress_pieces, codec, level=level)
 
 
 def decompress(codec: Codec, data: Data, *, magic: int = 2, limit: int = DEFAULT_LIMIT) -> bytes:
