@@ -49,15 +49,9 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
     As in Java, bits of the fifth byte that an int32 has no room for are dropped.
     """
-    if position < end:
-        byte = np.int64(data[position])
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), position + 1
-        if position + 1 < end:
-            high = np.int64(data[position + 1])
-            if high < 0x80:
-                byte = (byte & 0x7F) | (high << 7)
-                return (byte >> 1) ^ -(byte & 1), position + 2
+    bits, after = _read_short(data, position, end)
+    if after >= 0:
+        return (bits >> 1) ^ -(bits & 1), after
     bits, after = _read_groups(data, position, end, _INT_BITS)
     bits &= 0xFFFFFFFF
     return (bits >> 1) ^ -(bits & 1), after
@@ -66,15 +60,9 @@ def read_varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 @inlined
 def read_varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
     """Read a long in ``data[position:end]``; return it and where it ends, or -1 if it does not."""
-    if position < end:
-        byte = np.int64(data[position])
-        if byte < 0x80:
-            return (byte >> 1) ^ -(byte & 1), position + 1
-        if position + 1 < end:
-            high = np.int64(data[position + 1])
-            if high < 0x80:
-                byte = (byte & 0x7F) | (high << 7)
-                return (byte >> 1) ^ -(byte & 1), position + 2
+    bits, after = _read_short(data, position, end)
+    if after >= 0:
+        return (bits >> 1) ^ -(bits & 1), after
     bits, after = _read_groups(data, position, end, _LONG_BITS)
     return ((bits >> 1) & 0x7FFFFFFFFFFFFFFF) ^ -(bits & 1), after
 
@@ -84,6 +72,20 @@ def read_word(data: Bytes, position: int) -> int:
     """Read a word of 4 bytes, unsigned; the caller has checked that it lies inside."""
     low = np.int64(data[position]) | np.int64(data[position + 1]) << 8
     return low | np.int64(data[position + 2]) << 16 | np.int64(data[position + 3]) << 24
+
+
+@inlined
+def _read_short(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """Read the bits of one or two groups, as most numbers have; -1 for the end of others."""
+    if position < end:
+        byte = np.int64(data[position])
+        if byte < 0x80:
+            return byte, position + 1
+        if position + 1 < end:
+            high = np.int64(data[position + 1])
+            if high < 0x80:
+                return (byte & 0x7F) | (high << 7), position + 2
+    return np.int64(0), -1
 
 
 @inlined
