@@ -15,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.cpu import cpu_seconds_by_name
-from benchmarks.segments import PartitionWriter, commit_ends, encoded_rows
+from benchmarks.segments import commit_ends, encoded_rows, write_partition
 from benchmarks.session import scratch, spark_session
 from rich.console import Console
 from rich.table import Table
@@ -47,7 +47,6 @@ _TO_NOOP: Final = {
     "offset": "offset BIGINT",
 }
 """Schemas that are asked for; the rows go to Spark's noop sink."""
-
 
 _UNSAFE: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
@@ -93,12 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _write(log: Path, times: int) -> None:
     run = encoded_rows(_RUN, _BATCH_BYTES)
-    ends = []
-    for partition in range(_PARTITIONS):
-        place = TopicPartition(_TOPIC, partition)
-        writer = PartitionWriter(log, place)
-        ends.append((place, max(writer.append(run) for _ in range(times))))
-    commit_ends(log, ends)
+    places = [TopicPartition(_TOPIC, partition) for partition in range(_PARTITIONS)]
+    size = times * len(run)
+    commit_ends(log, [(place, write_partition(log, place, run, size)) for place in places])
 
 
 def _ways(spark: SparkSession, log: Path) -> dict[str, Callable[[], object]]:

@@ -159,7 +159,7 @@ def send(producer: Producer, records: Iterable[Mapping[str, Any]]) -> None:
             except BufferError:
                 producer.poll(1)
         if number % 1000 == 0:
-            producer.poll(0 if len(producer) < QUEUED // 2 else 0.1)
+            producer.poll(0)
     assert producer.flush(_SEND_SECONDS) == 0
 
 

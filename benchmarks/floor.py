@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import crc32c
 import numpy as np
-from benchmarks.segments import PRODUCER_BATCH_BYTES, PartitionWriter, commit_ends, encoded_rows
+from benchmarks.segments import PRODUCER_BATCH_BYTES, commit_ends, encoded_rows, write_partition
 from benchmarks.session import scratch
 from rich.console import Console
 from rich.table import Table
@@ -44,7 +44,7 @@ _TIMES: Final = 20
 _LARGE_BATCH_BYTES: Final = 256 << 10
 _STEP: Final = 1 << 20
 _PLACE: Final = TopicPartition("t", 0)
-_ALL: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+_COLUMNS: Final[dict[str, tuple[str, ...]]] = {"7": (), "value": ("value",)}
 _GOALS: Final = {_LARGE_BATCH_BYTES: 1.0, PRODUCER_BATCH_BYTES: 1.5}
 """By bytes of a batch: at most how many times the three the rest should take."""
 
@@ -62,16 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for size, goal in _GOALS.items():
         with scratch() as folder:
             run = encoded_rows(_ROWS, size)
-            writer = PartitionWriter(folder, _PLACE)
-            end = max(writer.append(run) for _ in range(asked.times))
+            end = write_partition(folder, _PLACE, run, asked.times * len(run))
             commit_ends(folder, [(_PLACE, end)])
-            for columns in (_ALL, ("value",)):
+            for name, columns in _COLUMNS.items():
                 costs = _measured(folder, run, columns, asked.rounds, asked.times)
                 whole, *floors = costs
                 rest = whole - sum(floors)
                 table.add_row(
                     f"{size >> 10} KiB",
-                    "7" if columns is _ALL else columns[0],
+                    name,
                     *(f"{cost:.1f}" for cost in costs),
                     f"{rest:.1f}: {rest / sum(floors):.2f} x the three",
                     f"{goal} x",
