@@ -149,8 +149,8 @@ class Maintenance:
         gone = [each for each in done.partitions if each.segments]
         for each in gone:
             self._say(
-                f"{each.topic_partition} starts at offset {each.start}: {len(each.segments)} "
-                f"segments with {each.bytes} bytes have expired"
+                f"{each.topic_partition} starts at offset {each.start}: "
+                f"{many(len(each.segments), 'segment')} with {each.bytes} bytes expired"
             )
         self._say(
             f"{many(len(done.partitions), 'partition')} looked at, {len(gone)} shortened, "

@@ -18,7 +18,7 @@ __all__ = ["checked_chunks"]
 def checked_chunks(
     segment: LogSegment, position: int, progress: Callable[[int], object] = lambda _: None
 ) -> Iterator[Chunk]:
-    """Read the batches of an inactive segment from a position on, about 1 MiB at a time.
+    """Read the batches of an inactive segment from a position on, about 2 MiB at a time.
 
     ``progress`` is told of the bytes that were read, after each of these; what it raises ends it.
 

@@ -36,7 +36,7 @@ class ValidEnd(NamedTuple):
 
 
 class ValidBatches:
-    """The valid batches of a segment from a position on, in tables of about 1 MiB of log each.
+    """The valid batches of a segment from a position on, in tables of about 2 MiB of log each.
 
     ``end`` is where those end that were taken so far. What is wrong there, it says after the last.
     """
@@ -120,7 +120,7 @@ def valid_chunks(
     """Read batches forward as long as their lengths, offsets and checksums are right.
 
     Yields:
-        whole, verified batches, about 1 MiB at a time.
+        whole, verified batches, about 2 MiB at a time.
 
     Returns:
         what is wrong with the bytes after them; None if the file ends there.

@@ -32,6 +32,7 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import read_regular
 from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
+from kafkalog.model import many
 from kafkalog.streaming.coordinator.group_metadata import encode_group_key
 from kafkalog.streaming.coordinator.offset_commits import encode_position_key
 from kafkalog.streaming.operate.groups import commit_of_groups, records_of_groups
@@ -121,7 +122,7 @@ class _Look:
         if self.now_ms - first_ms < _BETWEEN_LOOKS_MS:
             self.waiting[name] = used_ms, first_ms
             return []
-        self.said.append(f"group {name}: {len(keys)} positions have expired")
+        self.said.append(f"group {name}: {many(len(keys), 'position')} expired")
         forgotten: Records = [(encode_group_key(name), None)] if is_forgotten else []
         return [*((encode_position_key(name, key), None) for key in keys), *forgotten]
 

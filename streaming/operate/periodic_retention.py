@@ -16,7 +16,7 @@ from kafkalog.errors import LockTimeoutError
 from kafkalog.files.shield import shielded_rest
 from kafkalog.files.stalling import outlast
 from kafkalog.files.system import remembered
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, many
 from kafkalog.streaming.operate.old_segments import refuse_broker_directory
 from kafkalog.streaming.operate.retain import retain_set
 from kafkalog.streaming.store.os_loss import refuse_os_loss
@@ -101,10 +101,10 @@ def _tell(done: Deleted) -> None:
     for each in done.partitions:
         if each.segments:
             _LOGGER.info(
-                "retention: %s starts at offset %d now: %d segments with %d bytes have expired",
+                "retention: %s starts at offset %d now: %s with %d bytes expired",
                 each.topic_partition,
                 each.start,
-                len(each.segments),
+                many(len(each.segments), "segment"),
                 each.bytes,
             )
     for problem in done.problems:

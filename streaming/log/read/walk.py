@@ -41,7 +41,7 @@ def walk_batches(
         salvage: passes over damage; None raises an error.
 
     Yields:
-        batches, about 1 MiB at a time, and the segment that they lie in, open until the next turn.
+        batches, about 2 MiB at a time, and the segment that they lie in, open until the next turn.
 
     Raises:
         CorruptRecordError: bytes that cannot be a batch; those before them were yielded.

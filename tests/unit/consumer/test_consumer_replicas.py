@@ -156,7 +156,7 @@ def test_positions_expire(nodes: list[Path], monkeypatch: pytest.MonkeyPatch) ->
         polled(member, 6)
         member.commit()
     monkeypatch.setattr("kafkalog.streaming.operate.group_expiry._BETWEEN_LOOKS_MS", 0)
-    assert expire_positions([path_of(nodes)], 1) == ["group g: 2 positions have expired"]
+    assert expire_positions([path_of(nodes)], 1) == ["group g: 2 positions expired"]
     check_whole(nodes)
 
 

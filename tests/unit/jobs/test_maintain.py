@@ -69,7 +69,7 @@ def test_a_round_deletes_what_has_expired_and_says_so(tmp_path: Path) -> None:
         "no compaction: t",
     ]
     assert said == [
-        "t-0 starts at offset 2: 2 segments with 138 bytes have expired",
+        "t-0 starts at offset 2: 2 segments with 138 bytes expired",
         "2 partitions looked at, 1 shortened, 0 files with 0 bytes removed",
         "0 partitions to compact, 0 compacted",
     ]

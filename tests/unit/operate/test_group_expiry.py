@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MINUTE, DAY = 60, 86_400
 T0 = TopicPartition("in", 0)
-GONE = ["group g: 4 positions have expired"]
+GONE = ["group g: 4 positions expired"]
 
 
 class Clock:
@@ -112,7 +112,7 @@ def test_positions_of_members_stay_and_those_of_nobody_go_by_their_commit(
         for moved in (DAY + MINUTE, DAY + 20 * MINUTE):
             clock.moved_s = moved
             said += look(log)
-        assert said == ["group alone: 1 positions have expired"]
+        assert said == ["group alone: 1 position expired"]
         assert len(positions(log)) == 4
 
 
@@ -163,7 +163,7 @@ def test_maintain_forgets_what_its_option_says(log: Path, clock: Clock) -> None:
     for moved in (DAY, DAY + 11 * MINUTE):
         clock.moved_s = moved + MINUTE
         assert Maintenance(scope, lambda _: [], say=said.append).round() == []
-    assert said.count("group g: 1 positions have expired") == 1
+    assert said.count("group g: 1 position expired") == 1
     assert positions(log) == {}
 
 
