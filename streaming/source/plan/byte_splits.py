@@ -6,6 +6,7 @@ known from listings and indexes, without a look into a log.
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,11 @@ SMALLEST_BYTES: Final = 8 << 20
 """What is not divided further to keep more cores busy: ten times what a task costs by itself."""
 
 
+_NOT_WORTH_A_TASK: Final = 0.1
+"""A rest of so much of a part goes to the others: else a partition of 65 MiB would be read in two
+halves, by two tasks (as with Hadoop's ``FileInputFormat.SPLIT_SLOP``)."""
+
+
 def split_target(given: int | None, total: int, *, cores: int | None = None) -> int:
     """Return about how many bytes a task is to read, of ``total`` bytes of a batch.
 
@@ -40,7 +46,7 @@ def split_target(given: int | None, total: int, *, cores: int | None = None) -> 
 def by_bytes(slices: Sequence[SegmentSlice], target: int) -> Iterator[list[SegmentSlice]]:
     """Group slices, cut where need be, into about equal parts of at most about ``target`` bytes."""
     total = sum(entry.size for entry in slices)
-    parts = max(1, -(-total // target))
+    parts = max(1, math.ceil(total / target - _NOT_WORTH_A_TASK))
     ends = [total * part / parts for part in range(1, parts)]
     group: list[SegmentSlice] = []
     begin, number = 0, 0

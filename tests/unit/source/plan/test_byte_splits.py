@@ -88,6 +88,13 @@ def test_a_skewed_topic_balances(tmp_path: Path) -> None:
     assert max(map(max, found.values())) <= 105 * BATCH
 
 
+@pytest.mark.parametrize(("hundredths", "parts"), [(105, 1), (115, 2), (205, 2), (1600, 16)])
+def test_a_small_rest_is_worth_no_task(tmp_path: Path, hundredths: int, parts: int) -> None:
+    ends = {HOT: put(tmp_path, HOT, 1, 300)}
+    size = 300 * BATCH * 100 // hundredths
+    assert len(sizes(plan(follow(tmp_path), ends, splitBytes=str(size)))[HOT]) == parts
+
+
 def test_sparks_rules_count_offsets_where_they_are_asked_for(tmp_path: Path) -> None:
     ends = {HOT: put(tmp_path, HOT, 1, 90), COLD: put(tmp_path, COLD, 1, 10)}
     rules = {"minPartitions": "10", "splitBytes": "1"}
