@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.border import crosses_border, without_history
-from kafkalog.streaming.worker import uncollected
+from kafkalog.streaming.worker import settle_planner, uncollected
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -58,6 +58,7 @@ class KafkaLogDataSource(DataSource):
 
         options = ReadOptions.parse(self.options)
         Subscription.of(options)
+        settle_planner()
         if options.has_view:
             from kafkalog.streaming.source.views import view_schema  # noqa: PLC0415
 

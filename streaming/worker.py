@@ -15,7 +15,13 @@ from pyspark import TaskContext
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["end_if_spark_has_gone", "settle_worker", "show_log_lines", "uncollected"]
+__all__ = [
+    "end_if_spark_has_gone",
+    "settle_planner",
+    "settle_worker",
+    "show_log_lines",
+    "uncollected",
+]
 
 
 @contextmanager
@@ -47,6 +53,23 @@ def settle_worker() -> None:
         return
     gc.collect()
     gc.freeze()
+
+
+@functools.cache
+def settle_planner() -> None:
+    """Do likewise, if this is a process in which Spark plans queries or commits what they wrote.
+
+    Spark keeps it for many queries, and collects garbage after each answer: 10 ms of a core that
+    the query's tasks need by then. Nothing is collected here, since Spark waits for the answer.
+    """
+    if _belongs_to_spark():
+        gc.freeze()
+
+
+def _belongs_to_spark() -> bool:
+    """Return whether this process runs a module of pyspark, such as its daemon."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
 def end_if_spark_has_gone() -> None:

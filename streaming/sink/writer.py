@@ -32,7 +32,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import existing
-from kafkalog.streaming.worker import settle_worker
+from kafkalog.streaming.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,7 +129,9 @@ def _plan(options: Mapping[str, str], schema: StructType) -> WritePlan:
     check_columns(
         columns, topic_given=parsed.topic is not None, keeps_offsets=parsed.preserve_offsets
     )
-    return WritePlan.of(parsed)
+    planned = WritePlan.of(parsed)
+    settle_planner()
+    return planned
 
 
 def _planned_by_source(options: WriteOptions, checkpoint: QueryCheckpoint | None) -> Planned | None:
@@ -208,6 +210,7 @@ class LogStreamWriter(DataSourceStreamArrowWriter):
             self._plan.planned.skipped(self._plan.directories, self._plan.options.policy)
         if not self._plan.options.preserve_ends:  # else it is a copy: who makes it moves its starts
             _retain(self._plan)
+        settle_planner()
 
     def _ride(
         self, outputs: Sequence[TaskOutput], checkpoint: QueryCheckpoint | None, batch_id: int
@@ -267,6 +270,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         identity = with_digests(self._identity, outputs, self._plan.options.topic)
         Committer(self._plan.commit_plan, identity).commit(_runs(outputs))
         _retain(self._plan)
+        settle_planner()
 
     @crosses_border
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:

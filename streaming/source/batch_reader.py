@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
-from kafkalog.streaming.worker import settle_worker
+from kafkalog.streaming.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +42,7 @@ class LogBatchReader(DataSourceReader):
         warn_ignored(self._options.ignored)
         with naming_way_out(self._options):
             splits = plan_batch(self._options, selection)
+        settle_planner()
         if self._options.cuts_by_offsets:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(pack) for pack in pack_batch(splits, self._options.split_bytes)]

@@ -12,7 +12,7 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.batch_reader import LogBatchReader
 from kafkalog.streaming.source.plan.filters import FilteredSelection
 from kafkalog.streaming.source.pushdown_reader import warn_of_other_uses
-from kafkalog.streaming.worker import settle_worker
+from kafkalog.streaming.worker import settle_planner, settle_worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,6 +45,7 @@ class LatestReader(LogBatchReader):
         warn_ignored(self._options.ignored)
         with naming_way_out(self._options):
             splits = plan_latest(self._options, selection)
+        settle_planner()
         if self._options.min_partitions is not None:
             return [InputPartition((split,)) for split in splits]
         return [InputPartition(pack) for pack in pack_batch(splits)]
