@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "copy_bytes",
+    "prefetch",
     "put_varint",
     "read_int",
     "read_varint",
@@ -166,3 +167,37 @@ def _compiled_copy() -> Any:  # noqa: ANN401
 copy_bytes: Callable[[Bytes, int, Bytes, int, int], None] = compiled_later(
     _copy_bytes, _compiled_copy
 )
+
+
+def _prefetch(data: Bytes, position: int) -> None:
+    """Let the processor fetch the cache line of a byte that will soon be read.
+
+    It changes nothing, and no position can make it fail.
+    """
+
+
+def _compiled_prefetch() -> Any:  # noqa: ANN401
+    from llvmlite import ir  # noqa: PLC0415
+    from numba import types  # noqa: PLC0415
+    from numba.extending import intrinsic  # noqa: PLC0415
+
+    byte_pointer, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
+    to_be_read, in_all_caches, data_not_code = flag(0), flag(3), flag(1)
+
+    @intrinsic
+    def prefetch(_typing: Any, data: Any, position: Any) -> Any:  # noqa: ANN401, ARG001
+        def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:  # noqa: ANN401
+            array, at = arguments
+            first = context.make_array(data)(context, builder, array).data
+            kind = ir.FunctionType(ir.VoidType(), [byte_pointer, flag, flag, flag])
+            called = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], kind)
+            where = builder.gep(first, [at])
+            builder.call(called, [where, to_be_read, in_all_caches, data_not_code])
+            return context.get_dummy_value()
+
+        return types.void(data, types.int64), generate
+
+    return prefetch
+
+
+prefetch: Callable[[Bytes, int], None] = compiled_later(_prefetch, _compiled_prefetch)
