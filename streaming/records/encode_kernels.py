@@ -79,7 +79,23 @@ def column_length(offsets: Integers, data: Bytes, valid: Bytes, row: int) -> int
 
 
 @inlined
-def _prefetch_value(offsets: Integers, data: Bytes, row: int) -> None:
+def fetch_ahead(
+    rows: Integers,
+    index: int,
+    key_offsets: Integers,
+    key_data: Bytes,
+    value_offsets: Integers,
+    value_data: Bytes,
+) -> None:
+    """Let the bytes of a row come into the cache that is appended some rows after ``index``."""
+    if index + _AHEAD < rows.shape[0]:
+        coming = rows[index + _AHEAD]
+        _fetch_value(key_offsets, key_data, coming)
+        _fetch_value(value_offsets, value_data, coming)
+
+
+@inlined
+def _fetch_value(offsets: Integers, data: Bytes, row: int) -> None:
     """Let the bytes of a value come into the cache, as many as a few cache lines."""
     if 0 <= row and row + 1 < offsets.shape[0]:
         start, end = offsets[row], offsets[row + 1]
@@ -168,10 +184,7 @@ def append_records(
         if row < 0 or row >= timestamps.shape[0]:
             reason = BAD_COLUMN
             break
-        if index + _AHEAD < rows.shape[0]:
-            coming = rows[index + _AHEAD]
-            _prefetch_value(key_offsets, key_data, coming)
-            _prefetch_value(value_offsets, value_data, coming)
+        fetch_ahead(rows, index, key_offsets, key_data, value_offsets, value_data)
         key_length = column_length(key_offsets, key_data, key_valid, row)
         value_length = column_length(value_offsets, value_data, value_valid, row)
         if key_length == -2 or value_length == -2:

@@ -24,6 +24,7 @@ from kafkalog.streaming.records.encode_kernels import (
     REQUIRED,
     USED,
     column_length,
+    fetch_ahead,
 )
 from kafkalog.streaming.records.jit.inline import inlined
 from kafkalog.streaming.records.jit.kernel import kernel
@@ -127,6 +128,7 @@ def append_messages(
         if row < 0 or row >= len(timestamps):
             reason = BAD_COLUMN
             break
+        fetch_ahead(rows, index, key_offsets, key_data, value_offsets, value_data)
         key_length = column_length(key_offsets, key_data, key_valid, row)
         length = column_length(value_offsets, value_data, value_valid, row)
         if key_length == -2 or length == -2:
