@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "WARM_UPS",
     "Contender",
     "Goal",
     "Measured",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 Unit = Literal["s", "ms", "pages", "bytes"]
+
+WARM_UPS: Final = 3
+"""For works of many rows: before that, Java's compiler takes a tenth of what is measured."""
 
 _PROBE_BYTES: Final = 64 << 20
 

@@ -63,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = _measure_all(env, asked.only, rounds, console)
     console.print(report.table(measured))
     summary = (
-        f"{shape}; {asked.cores} cores for Spark; {rounds} rounds after a warm-up, contenders in"
-        " turns. Ratios are of medians. Everything, the broker too, runs on the one machine below."
+        f"{shape}; {asked.cores} cores for Spark; {rounds} rounds after one to"
+        " three for warmth, contenders in turns. Ratios are of medians. Everything, the broker too,"
+        " runs on the one machine below."
         " CPU is that of Spark, broker and Python together, in the median run. The machine's noise:"
         f" fixed work took {noise.median * 1e3:.0f} ms"
         f" ({noise.low * 1e3:.0f} to {noise.high * 1e3:.0f})."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.engine import READY_SOURCE, ready_source
 from benchmarks.environment import TOPIC, Environment
-from benchmarks.measure import Contender, Goal, Workload, timed
+from benchmarks.measure import WARM_UPS, Contender, Goal, Workload, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -71,6 +71,7 @@ def _workload(
         ),
         goals=tuple(Goal(who, READY_SOURCE, share) for who in ours),
         rows=env.shape.rows,
+        warm_ups=1 if env.quick else WARM_UPS,
         notes=(
             "a whole topic to Spark's noop sink. The broker's files hold the batches of Spark's"
             " Kafka sink (16 KiB before compression); the Kafka source reads them through the"

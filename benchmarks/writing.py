@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.engine import DROPPING_SINK, dropping_sink
-from benchmarks.measure import Contender, Goal, Workload, timed
+from benchmarks.measure import WARM_UPS, Contender, Goal, Workload, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +35,7 @@ def _sink(env: Environment) -> Workload:
         ),
         goals=(Goal(_FLUSH_OS, DROPPING_SINK, 0.75), Goal(_FLUSH_OS, _PARQUET_SINK, 1)),
         rows=env.shape.rows,
+        warm_ups=1 if env.quick else WARM_UPS,
         notes=(
             "the same rows, cached in Spark's memory, into a new topic (Kafka's is created before"
             " the clock starts) or folder. Neither peer waits for the disk: flush=os compares with"
