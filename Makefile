@@ -98,6 +98,7 @@ bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-
 	$(RUN) python -m benchmarks.clients --docs docs
 	$(RUN) python -m benchmarks.floor
 	$(RUN) python -m benchmarks.asking
+	$(RUN) python -m benchmarks.scaling
 	$(RUN) python -m benchmarks.growth
 	$(RUN) python -m benchmarks.startup
 	$(RUN) python -m benchmarks.index_pages

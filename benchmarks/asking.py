@@ -15,13 +15,12 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from benchmarks.cpu import cpu_seconds_by_name
-from benchmarks.segments import commit_ends, encoded_rows, write_partition
+from benchmarks.segments import write_topic
 from benchmarks.session import scratch, spark_session
 from rich.console import Console
 from rich.table import Table
 
 import kafkalog
-from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_RUN: Final = 100_000
-_PARTITIONS: Final = 4
-_BATCH_BYTES: Final = 256 << 10
 _TOPIC: Final = "rows"
 _KEY: Final = "key BINARY"
 _VALUE: Final = "value BINARY"
@@ -51,7 +47,9 @@ _TO_NOOP: Final = {
 _UNSAFE: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 
-class _Cost(NamedTuple):
+class Cost(NamedTuple):
+    """Seconds by the clock, and of CPU."""
+
     wall: float
     java: float
     python: float
@@ -67,17 +65,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(argv)
     if asked.unsafe:
         os.environ["PYSPARK_SUBMIT_ARGS"] = f"--driver-java-options '{_UNSAFE}' pyspark-shell"
-    times = max(1, asked.rows // (_RUN * _PARTITIONS))
-    rows = times * _RUN * _PARTITIONS
     with scratch() as work, spark_session(asked.cores, work) as spark:
         log = work / "log"
-        log.mkdir()
-        _write(log, times)
+        rows = write_topic(log, _TOPIC, asked.rows)
         ways = _ways(spark, log)
-        taken: dict[str, list[_Cost]] = {name: [] for name in ways}
+        taken: dict[str, list[Cost]] = {name: [] for name in ways}
         for _ in range(asked.rounds + 1):
             for name, way in ways.items():
-                taken[name].append(_cost(way))
+                taken[name].append(cost_of(way))
     table = Table(
         *("way", "wall s", "JVM, ns a row", "Python, ns a row"),
         title=f"{rows:,} rows, median of {asked.rounds}",
@@ -88,13 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         table.add_row(name, f"{wall:.2f}", *per_row)
     Console(width=120).print(table)
     return 0
-
-
-def _write(log: Path, times: int) -> None:
-    run = encoded_rows(_RUN, _BATCH_BYTES)
-    places = [TopicPartition(_TOPIC, partition) for partition in range(_PARTITIONS)]
-    size = times * len(run)
-    commit_ends(log, [(place, write_partition(log, place, run, size)) for place in places])
 
 
 def _ways(spark: SparkSession, log: Path) -> dict[str, Callable[[], object]]:
@@ -131,13 +119,14 @@ def _sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "bytes": [size]})
 
 
-def _cost(way: Callable[[], object]) -> _Cost:
+def cost_of(way: Callable[[], object]) -> Cost:
+    """Return what some work takes."""
     before, start = cpu_seconds_by_name(), time.monotonic()
     way()
     wall, after = time.monotonic() - start, cpu_seconds_by_name()
     whole = sum(after.values()) - sum(before.values())
     java = after.get("java", 0) - before.get("java", 0)
-    return _Cost(wall, java, whole - java)
+    return Cost(wall, java, whole - java)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Rates of the record kernels by themselves: columns to batches and back, codec by codec.
 
 One core, in CPU time, no Spark, no files. Run as ``python -m benchmarks.records_kernels [rows]``,
-or with ``--sizes`` for the cost of a row by how many there are in a batch.
+or with ``--sizes`` for the cost of a row by how many there are in a batch, or with ``--apart`` for
+what it costs to encode rows that lie apart, as those of a partition do.
 The decoder of aiokafka, which is compiled too but makes Python objects, is shown beside ours.
 """
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from kafkalog.streaming.records.arrow_buffers import Integers
+
 _ROWS: Final = 1_000_000
 _VALUE_BYTES: Final = 100
 _ARROW_BATCH: Final = 10_000
@@ -39,6 +42,7 @@ _CHUNK: Final = 1 << 20
 _ROUNDS: Final = 5
 _SIZES: Final = (2000, 140, 10, 1)
 _SIZES_ROWS: Final = 100_000
+_PARTITIONS: Final = (1, 4, 16, 64)
 _CAN: Final = KernelDecompressor.can
 
 
@@ -46,6 +50,8 @@ def main(arguments: list[str]) -> int:
     """Print a table of rates, in million rows a second, or of ns a row by size of batch."""
     if arguments == ["--sizes"]:
         return _by_size()
+    if arguments == ["--apart"]:
+        return _apart()
     rows = int(arguments[0]) if arguments else _ROWS
     batches = _columns(rows)
     table = Table(
@@ -110,6 +116,28 @@ def _by_size() -> int:
             table.add_row(codec.name.lower(), str(size), *taken, f"{by_python / by_kernel:.1f}")
     Console().print(table)
     return 0
+
+
+def _apart() -> int:
+    """Print what a row costs to encode, without a codec, by how many partitions rows go to."""
+    title = f"CPU ns a row to encode, not compressed (median of {_ROUNDS})"
+    table = Table("partitions", "ns a row", title=title)
+    columns = _columns(_ROWS)
+    for partitions in _PARTITIONS:
+        placed = np.random.default_rng(1).integers(partitions, size=_ARROW_BATCH)
+        groups = [np.flatnonzero(placed == number) for number in range(partitions)]
+        seconds = _seconds(lambda groups=groups: _encode_apart(columns, groups))
+        table.add_row(str(partitions), f"{1e9 * seconds / _ROWS:.0f}")
+    Console().print(table)
+    return 0
+
+
+def _encode_apart(batches: list[RecordColumns], groups: list[Integers]) -> None:
+    """Encode full Arrow batches, whose rows go to partitions by chance, as hashes of keys do."""
+    builders = [BatchBuilder(Codec.NONE) for _ in groups]
+    for records in batches:
+        for rows, builder in zip(groups, builders, strict=True):
+            builder.append(records, rows)
 
 
 def _both_ways(data: NDArray[np.uint8]) -> tuple[float, float]:

@@ -51,7 +51,10 @@ _HEADINGS: Final = (
     "result",
 )
 _OURS: Final = "kafkalog"
+_OF_TIME: Final = {"s", "ms"}
 _RATIOS: Final = "benchmarks-ratios.png"
+_WHOLE: Final = 10
+_TICKS: Final = (1, 2, 5, 10, 20, 50, 100)
 _FLOORS: Final = {READY_SOURCE, DROPPING_SINK}
 _SHORT: Final = (
     "batch read, 7 columns",
@@ -149,7 +152,7 @@ def _lines(one: Measured) -> Iterator[_Line]:
             who,
             _quantity(samples.median, workload.unit),
             f"{_quantity(samples.low, workload.unit)} to {_quantity(samples.high, workload.unit)}",
-            _cpu(one.cpu[who].median) if workload.unit in {"s", "ms"} else "",
+            _cpu(one.cpu[who].median) if workload.unit in _OF_TIME else "",
             f"{workload.rows / samples.median / 1e6:.2f} M" if workload.rows else "",
             "; ".join(ratios),
             "; ".join(_told(goal, workload) for goal in goals),
@@ -235,7 +238,7 @@ def _plot_ratios(path: Path, measured: Sequence[Measured]) -> bool:
     bars: list[tuple[str, float, float | None]] = []
     for one in measured:
         ours, first = _ours(one), one.workload.contenders[0].name
-        if ours is not None and ours != first:
+        if ours is not None and ours != first and one.workload.unit in _OF_TIME:
             floor = _floor(one)
             allowed = one.speed(floor, first) if floor else None
             bars.append((one.workload.title, one.speed(ours, first), allowed))
@@ -248,8 +251,15 @@ def _plot_ratios(path: Path, measured: Sequence[Measured]) -> bool:
     for number, most in enumerate(allowed):
         if most is not None:
             panel.plot((most, most), (number - 0.4, number + 0.4), color="#d1495b", linewidth=2)
+    for number, ratio in enumerate(ratios):
+        at_the_right = panel.get_yaxis_transform()
+        shown = f"{ratio:.1f} x" if ratio < _WHOLE else f"{ratio:.0f} x"
+        panel.text(1.08, number, shown, transform=at_the_right, va="center", ha="right")
     panel.axvline(1, color="#333", linewidth=1)
     panel.set_xscale("log")
+    panel.set_xticks(_TICKS, map(str, _TICKS))
+    panel.minorticks_off()
+    panel.margins(y=0.01)
     panel.invert_yaxis()
     panel.spines[["top", "right"]].set_visible(False)
     panel.set_xlabel("times as fast as the peer; red: what Spark's pipe to Python allows")
@@ -272,7 +282,7 @@ def _in_milliseconds(measured: Sequence[Measured]) -> list[_Bars]:
     return [
         _Bars(one.workload.title, {w: (s.median, s.low, s.high) for w, s in one.samples.items()})
         for one in measured
-        if one.workload.unit == "ms"
+        if one.workload.unit == "ms" and len(one.samples) > 1
     ]
 
 
@@ -289,10 +299,13 @@ def _plot(path: Path, label: str, groups: Sequence[_Bars]) -> bool:
         below = [median - low for median, low in zip(medians, lows, strict=True)]
         above = [high - median for median, high in zip(medians, highs, strict=True)]
         colours = ["#2a6f97" if name.startswith(_OURS) else "#b8b8b8" for name in names]
-        panel.barh(names, medians, xerr=(below, above), color=colours, ecolor="#333", capsize=3)
+        bars = panel.barh(
+            names, medians, xerr=(below, above), color=colours, ecolor="#333", capsize=3
+        )
+        panel.bar_label(bars, [f" {median:,.0f}" for median in medians], padding=4)
         panel.set_title(group.title, loc="left", fontsize=10)
         panel.invert_yaxis()
-        panel.set_xlim(left=0)
+        panel.set_xlim(0, 1.12 * max(highs))
         panel.spines[["top", "right"]].set_visible(False)
     panels[-1].set_xlabel(label)
     figure.savefig(path, dpi=110)

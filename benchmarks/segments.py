@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, new_topic_id, write_offset_checkpoint
+from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.append.appender import PartitionAppender
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.records.batch import scan_batches
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from kafkalog.model import TopicPartition
-
 __all__ = [
     "FIRST_TIMESTAMP",
     "PRODUCER_BATCH_BYTES",
@@ -35,10 +34,15 @@ __all__ = [
     "commit_ends",
     "encoded_rows",
     "write_partition",
+    "write_topic",
 ]
 
 PRODUCER_BATCH_BYTES: Final = 16 << 10
 """``batch.size`` of a Java producer, before compression."""
+
+_RUN_ROWS: Final = 100_000
+_PARTITIONS: Final = 4
+_BATCH_BYTES: Final = 256 << 10
 
 FIRST_TIMESTAMP: Final = 1_700_000_000_000
 RUN_INTERVAL_MS: Final = 1000
@@ -101,6 +105,20 @@ def write_partition(
     writer = PartitionWriter(directory, place)
     times = range(-(-size // len(run)))
     return max(writer.append(run, later_ms=number * RUN_INTERVAL_MS) for number in times)
+
+
+def write_topic(directory: Path, topic: str, rows: int) -> int:
+    """Write a new log directory with about so many rows of a topic; return how many they are.
+
+    They lie in four partitions, in batches of 256 KiB.
+    """
+    directory.mkdir()
+    run = encoded_rows(_RUN_ROWS, _BATCH_BYTES)
+    places = [TopicPartition(topic, partition) for partition in range(_PARTITIONS)]
+    times = max(1, rows // (_RUN_ROWS * _PARTITIONS))
+    size = times * len(run)
+    commit_ends(directory, [(each, write_partition(directory, each, run, size)) for each in places])
+    return times * _RUN_ROWS * _PARTITIONS
 
 
 def commit_ends(directory: Path, ends: Iterable[tuple[TopicPartition, int]]) -> None:
