@@ -41,6 +41,10 @@ __all__ = ["TaskWriter"]
 BUDGET_BYTES: Final = 64 << 20
 """Memory for the open batches of all partitions of a task."""
 
+PIECE_ROWS: Final = 32_768
+"""How many rows are taken at once: each takes 60 bytes beside its own, and a program may hand over
+millions."""
+
 STRETCH_ROWS: Final = 4096
 """How many rows are grouped at once for each partition."""
 
@@ -121,9 +125,21 @@ class TaskWriter:
         return replace(run, partitions=topic.partitions, topic_key=topic.known_key)
 
     def _add(self, batch: pa.RecordBatch, staging: Staging) -> None:
+        now_ms = system.time_ns() // 1_000_000
+        for first in range(0, batch.num_rows, PIECE_ROWS):
+            try:
+                self._add_piece(batch.slice(first, PIECE_ROWS), now_ms, staging)
+            except RowError as error:
+                if not first:
+                    raise
+                raise RowError(
+                    f"{error} (rows are counted from row {first} of what came)"
+                ) from error
+
+    def _add_piece(self, batch: pa.RecordBatch, now_ms: int, staging: Staging) -> None:
         rows = Rows.of(
             batch,
-            now_ms=system.time_ns() // 1_000_000,
+            now_ms=now_ms,
             topic_given=self._plan.options.topic is not None,
             keeps_offsets=self._plan.options.preserve_offsets,
         )

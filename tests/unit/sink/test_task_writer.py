@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.counted_work import traced_peak
 from tests.support.sinking import STAMP_MS, Writer, rows, values_of
 
+import kafkalog
 from kafkalog.errors import (
     InvalidTopicError,
     LogDirectoryError,
@@ -308,6 +310,33 @@ def test_rows_without_a_key_are_refused_where_logs_are_compacted(
     with pytest.raises(RowError, match=r"t-0: row [01] has no key, and the topic is compacted"):
         Writer(tmp_path, topic="t").stage(1, rows(["b", "c"], keys=keys))
     assert staged_bytes(tmp_path) == 0
+
+
+def test_a_row_far_down_is_counted_from_a_row_that_is_told(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t", cleanup__policy="compact").write(0, rows(["a"], keys=["k"]))
+    many = 2 * task_writer.PIECE_ROWS
+    batch = rows(["v"] * many, keys=[*["k"] * (many - 1), None])
+    told = f"row {task_writer.PIECE_ROWS - 1} has no key.*from row {task_writer.PIECE_ROWS} of"
+    with pytest.raises(RowError, match=told):
+        Writer(tmp_path, topic="t").stage(1, batch)
+    assert staged_bytes(tmp_path) == 0
+
+
+def test_rows_of_a_long_batch_keep_their_order_and_time(tmp_path: Path) -> None:
+    values = [str(number) for number in range(3 * task_writer.PIECE_ROWS + 1)]
+    Writer(tmp_path, topic="t").write(0, rows(values))
+    found = kafkalog.read(tmp_path, "t", columns=["value", "timestamp"]).read_all()
+    assert found.column("value").to_pylist() == [value.encode() for value in values]
+    assert len(found.column("timestamp").unique()) == 1
+
+
+def test_memory_does_not_grow_with_the_rows_of_a_batch(tmp_path: Path) -> None:
+    def peak(pieces: int, number: int) -> int:
+        batch = rows(["v" * 100] * (pieces * task_writer.PIECE_ROWS))
+        return traced_peak(lambda: Writer(tmp_path, topic="t").stage(number, batch))
+
+    peak(1, 0)
+    assert peak(12, 1) < peak(2, 2) + (2 << 20)
 
 
 def test_clusters_own_log_is_no_topic_whatever_is_allowed(tmp_path: Path) -> None:
