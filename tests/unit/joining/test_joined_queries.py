@@ -325,14 +325,15 @@ def test_a_batch_of_another_source_alone_is_published_and_moves_nothing(
     query.bring(["900"])
     query.plan_without()
     lose(query)
-    queries.new("b").plan()
+    other = queries.new("b")
+    other.plan()
     query.kill()
     query.bring(["901"])  # nothing of it is the group's, which the query is in no more
     query.bring(["901"])  # again, before Spark writes down that it is done
     assert set(positions(folder).values()) == {10}
     assert written(folder) == [*ALL, 900, 901]
     append(folder, "in", table([40]))
-    assert queries.new("b").batches() == [40] or query.batches() == [40]
+    assert other.batches() == [40] or query.batches() == [40]
 
 
 def test_a_query_without_partitions_publishes_what_another_source_brings(
