@@ -12,7 +12,7 @@ import argparse
 import os
 import statistics
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from benchmarks.cpu import cpu_seconds_by_name
 from benchmarks.segments import write_topic
@@ -23,11 +23,13 @@ from rich.table import Table
 import kafkalog
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+_Key = TypeVar("_Key")
 
 _TOPIC: Final = "rows"
 _KEY: Final = "key BINARY"
@@ -54,6 +56,11 @@ class Cost(NamedTuple):
     java: float
     python: float
 
+    def shown(self, rows: int) -> tuple[str, str, str]:
+        """Return the cells of a table: seconds by the clock, and ns of CPU for each row."""
+        java, python = (f"{seconds * 1e9 / rows:.0f}" for seconds in (self.java, self.python))
+        return f"{self.wall:.2f}", java, python
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line for each way."""
@@ -68,19 +75,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch() as work, spark_session(asked.cores, work) as spark:
         log = work / "log"
         rows = write_topic(log, _TOPIC, asked.rows)
-        ways = _ways(spark, log)
-        taken: dict[str, list[Cost]] = {name: [] for name in ways}
-        for _ in range(asked.rounds + 1):
-            for name, way in ways.items():
-                taken[name].append(cost_of(way))
+        found = costs_of(_ways(spark, log), asked.rounds)
     table = Table(
         *("way", "wall s", "JVM, ns a row", "Python, ns a row"),
         title=f"{rows:,} rows, median of {asked.rounds}",
     )
-    for name, costs in taken.items():
-        wall, java, python = (statistics.median(each) for each in zip(*costs[1:], strict=True))
-        per_row = (f"{seconds * 1e9 / rows:.0f}" for seconds in (java, python))
-        table.add_row(name, f"{wall:.2f}", *per_row)
+    for name, cost in found.items():
+        table.add_row(name, *cost.shown(rows))
     Console(width=120).print(table)
     return 0
 
@@ -119,8 +120,19 @@ def _sums(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"rows": [batch.num_rows], "bytes": [size]})
 
 
-def cost_of(way: Callable[[], object]) -> Cost:
-    """Return what some work takes."""
+def costs_of(ways: Mapping[_Key, Callable[[], object]], rounds: int) -> dict[_Key, Cost]:
+    """Return what each way takes: medians of rounds in which they take turns, after a warm-up."""
+    taken: dict[_Key, list[Cost]] = {key: [] for key in ways}
+    for _ in range(rounds + 1):
+        for key, way in ways.items():
+            taken[key].append(_cost_of(way))
+    return {
+        key: Cost(*(statistics.median(each) for each in zip(*costs[1:], strict=True)))
+        for key, costs in taken.items()
+    }
+
+
+def _cost_of(way: Callable[[], object]) -> Cost:
     before, start = cpu_seconds_by_name(), time.monotonic()
     way()
     wall, after = time.monotonic() - start, cpu_seconds_by_name()

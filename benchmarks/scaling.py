@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.asking import Cost, cost_of
+from benchmarks.asking import costs_of
 from benchmarks.segments import write_topic
 from benchmarks.session import scratch, spark_session
 from rich.console import Console
@@ -46,24 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = write_topic(log, _TOPIC, asked.rows)
         for cores in [number for number in _MOST if number <= available]:
             with spark_session(cores, work) as spark:
-                for tasks, cost in _measured(spark, log, asked.rounds).items():
-                    per_row = (f"{seconds * 1e9 / rows:.0f}" for seconds in cost[1:])
-                    table.add_row(str(cores), str(tasks), f"{cost.wall:.2f}", *per_row)
+                reads = {tasks: partial(_read, spark, log, tasks) for tasks in _MOST}
+                for tasks, cost in costs_of(reads, asked.rounds).items():
+                    table.add_row(str(cores), str(tasks), *cost.shown(rows))
             table.add_section()
     Console(width=100).print(table)
     return 0
-
-
-def _measured(spark: SparkSession, log: Path, rounds: int) -> dict[int, Cost]:
-    """Return what a read costs by its number of tasks; these take turns, after a warm-up of all."""
-    taken: dict[int, list[Cost]] = {tasks: [] for tasks in _MOST}
-    for _ in range(rounds + 1):
-        for tasks, costs in taken.items():
-            costs.append(cost_of(lambda tasks=tasks: _read(spark, log, tasks)))
-    return {
-        tasks: Cost(*(statistics.median(each) for each in zip(*costs[1:], strict=True)))
-        for tasks, costs in taken.items()
-    }
 
 
 def _read(spark: SparkSession, log: Path, tasks: int) -> None:
