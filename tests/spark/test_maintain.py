@@ -95,7 +95,7 @@ def test_it_deletes_every_so_often_beside_a_writer_until_it_is_ended(tmp_path: P
         said = [job.stdout.readline()]
         for batch in range(1, 6):
             writer.write(batch, rows([str(batch)]))
-        while " expired" not in "".join(said[1:]):
+        while "bytes expired" not in "".join(said[1:]):
             said.append(job.stdout.readline())
             assert said[-1], said
         writer.write(6, rows(["6"]))

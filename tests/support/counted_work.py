@@ -9,6 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafkalog.streaming.worker import uncollected
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -33,7 +35,7 @@ def _io() -> Counter[str]:
 def calls_of(work: Callable[[], object]) -> Counter[str]:
     """Count calls: of C functions by type (of the module, if of none) and name, and of Python's.
 
-    What the garbage collector calls, whose time nobody knows, is none of the work's.
+    The garbage collector rests meanwhile: what it calls is not part of the work.
     """
     calls: Counter[str] = Counter()
 
@@ -45,13 +47,12 @@ def calls_of(work: Callable[[], object]) -> Counter[str]:
             calls["python"] += 1
 
     gc.collect()
-    gc.disable()
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
+    with uncollected():
+        sys.setprofile(note)
+        try:
+            work()
+        finally:
+            sys.setprofile(None)
     return calls
 
 
