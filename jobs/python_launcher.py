@@ -5,9 +5,6 @@ compiles the modules in the zip again: half a second of a core, once for every s
 a Python source. If the zip is part of an installed pyspark that this Python can import, the same
 modules lie beside it, compiled already.
 
-Workers also keep some memory that they have let go of: each Arrow batch of a source or sink takes a
-MiB, and glibc would give it back to the system and ask for it again, batch after batch.
-
 Set ``PYSPARK_PYTHON`` to the command ``kafkalog-python``: there it is Python without the zip, and
 elsewhere plain Python.
 """
@@ -26,12 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["launcher", "main", "without_copies"]
 
 _COMMAND: Final = "kafkalog-python"
-_MALLOC: Final = {
-    "MALLOC_MMAP_THRESHOLD_": 16 << 20,
-    "MALLOC_TOP_PAD_": 2 << 20,
-    "MALLOC_TRIM_THRESHOLD_": 32 << 20,
-}
-"""Bytes, for glibc's ``mallopt``; no other C library looks at them."""
 _NEEDED: Final = ("pyspark", "py4j")
 
 
@@ -39,8 +30,6 @@ def main() -> None:
     """Become Python, with the arguments of this process."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(without_copies(entries, sys.path))
-    for name, size in _MALLOC.items():
-        os.environ.setdefault(name, str(size))
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])  # noqa: S606 - no shell is wanted
 
 

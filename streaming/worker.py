@@ -1,14 +1,15 @@
-"""What a Python process of Spark does once, whichever tasks it runs."""
+"""What a Python process of Spark does beside its tasks, whichever they are."""
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import gc
 import logging
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 
@@ -18,10 +19,21 @@ if TYPE_CHECKING:
 __all__ = [
     "end_if_spark_has_gone",
     "settle_planner",
-    "settle_worker",
     "show_log_lines",
+    "task_of_spark",
     "uncollected",
 ]
+
+
+_MALLOC: Final = {
+    "MALLOC_TRIM_THRESHOLD_": (-1, 32 << 20),
+    "MALLOC_TOP_PAD_": (-2, 2 << 20),
+    "MALLOC_MMAP_THRESHOLD_": (-3, 16 << 20),
+}
+"""By the variable that glibc reads: the parameter's number in ``malloc.h``, and the bytes."""
+
+_imported = 0
+"""How many modules this process had when it last took them out of the collector's sight."""
 
 
 @contextmanager
@@ -40,30 +52,57 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-@functools.cache
-def settle_worker() -> None:
-    """Take what lives now out of the garbage collector's sight, once, if this is a task's process.
+@contextmanager
+def task_of_spark() -> Iterator[None]:
+    """Do a task's work in the process that Spark keeps for many tasks.
 
-    Spark keeps a worker for many tasks and collects garbage after each, which visits every object
-    of every imported module. With numba's among them that takes 40 ms, more than all else that a
-    task of a small micro-batch does. So it is called at the end of a task, when all that tasks need
-    is imported and compiled, and stays. What later tasks leave is collected as before.
+    Spark collects garbage after each, which visits every object of every imported module. With
+    numba's among them that takes 40 ms, more than all else that a task of a small micro-batch does.
+    So what lives at the end of a task is taken out of the collector's sight: all that tasks need is
+    imported and compiled then, and stays. What later tasks leave is collected as before: only a
+    task that imported more, as the first one of another kind does, has that taken out, too.
     """
     if TaskContext.get() is None:
+        yield
         return
-    gc.collect()
-    gc.freeze()
+    _keep_freed_memory()
+    yield
+    if _has_imported_more():
+        gc.collect()
+        gc.freeze()
 
 
 @functools.cache
-def settle_planner() -> None:
-    """Do likewise, if this is a process in which Spark plans queries or commits what they wrote.
+def _keep_freed_memory() -> None:
+    """Let glibc keep some memory that is let go of, unless the user has told it what to keep.
 
-    Spark keeps it for many queries, and collects garbage after each answer: 10 ms of a core that
-    the query's tasks need by then. Nothing is collected here, since Spark waits for the answer.
+    Each Arrow batch of a source or sink takes a MiB: batch after batch it would be given back to
+    the system and asked for again, a tenth of a worker's time. Other C libraries have no say in it.
     """
-    if _belongs_to_spark():
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    for name, (parameter, size) in _MALLOC.items():
+        if name not in os.environ:
+            mallopt(parameter, size)
+
+
+def settle_planner() -> None:
+    """Take what lives now out of the garbage collector's sight, if Spark plans or commits here.
+
+    Spark keeps such a process for many queries, and collects garbage after each answer: 10 ms of a
+    core that the query's tasks need by then. Nothing is collected here: Spark waits for the answer.
+    """
+    if _belongs_to_spark() and _has_imported_more():
         gc.freeze()
+
+
+def _has_imported_more() -> bool:
+    """Return whether modules came in since this was last asked."""
+    global _imported
+    before, _imported = _imported, len(sys.modules)
+    return _imported > before
 
 
 def _belongs_to_spark() -> bool:

@@ -32,7 +32,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import existing
-from kafkalog.streaming.worker import settle_planner, settle_worker
+from kafkalog.streaming.worker import settle_planner, task_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -317,9 +317,8 @@ def _stage(
 
     number = _task_context().partitionId()
     writer = TaskWriter(plan, identity, number=number, query_id=query_id)
-    message = StagedMessage(writer.write(batches))
-    settle_worker()
-    return message
+    with task_of_spark():
+        return StagedMessage(writer.write(batches))
 
 
 def _abort(plan: WritePlan, outputs: Sequence[TaskOutput]) -> None:

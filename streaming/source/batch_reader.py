@@ -8,7 +8,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
-from kafkalog.streaming.worker import settle_planner, settle_worker
+from kafkalog.streaming.worker import settle_planner, task_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +52,6 @@ class LogBatchReader(DataSourceReader):
         """Read the splits of one task."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        for split in partition.value or ():  # None is Spark's stand-in for an empty list
-            yield from read_split(split, self._options, self._rows)
-        settle_worker()
+        with task_of_spark():
+            for split in partition.value or ():  # None is Spark's stand-in for an empty list
+                yield from read_split(split, self._options, self._rows)

@@ -12,7 +12,7 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.batch_reader import LogBatchReader
 from kafkalog.streaming.source.plan.filters import FilteredSelection
 from kafkalog.streaming.source.pushdown_reader import warn_of_other_uses
-from kafkalog.streaming.worker import settle_planner, settle_worker
+from kafkalog.streaming.worker import settle_planner, task_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,11 +56,11 @@ class LatestReader(LogBatchReader):
         from kafkalog.files.block_cache import block_cache  # noqa: PLC0415
         from kafkalog.streaming.source.lookup import read_keys  # noqa: PLC0415
 
-        for split in partition.value or ():  # None is Spark's stand-in for an empty list
-            yield from read_keys(split, self._options, self._latest_rows, self._keys)
-        if self._keys is not None:
-            _LOGGER.info("the cache of this process: %s", block_cache().stats())
-        settle_worker()
+        with task_of_spark():
+            for split in partition.value or ():  # None is Spark's stand-in for an empty list
+                yield from read_keys(split, self._options, self._latest_rows, self._keys)
+            if self._keys is not None:
+                _LOGGER.info("the cache of this process: %s", block_cache().stats())
 
 
 class LatestPushdownReader(LatestReader):

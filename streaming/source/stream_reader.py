@@ -22,8 +22,8 @@ from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.plan.packing import pack_micro_batch
 from kafkalog.streaming.worker import (
     end_if_spark_has_gone,
-    settle_worker,
     show_log_lines,
+    task_of_spark,
     uncollected,
 )
 
@@ -156,9 +156,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read the splits of one task."""
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
-        for split in partition.value:
-            yield from read_split(split, self._options, self._rows)
-        settle_worker()
+        with task_of_spark():
+            for split in partition.value:
+                yield from read_split(split, self._options, self._rows)
 
     @crosses_border
     def commit(self, end: OffsetJson) -> None:

@@ -1,41 +1,79 @@
-"""What a worker does once, in processes of its own: it changes the collector of all of them."""
+"""What a worker does beside its tasks, in processes of its own: it changes all of them."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
-_SCRIPT = """
+_COLLECTING = """
 import gc
 from pyspark import TaskContext
-from kafkalog.streaming.worker import {settle}
+from kafkalog.streaming.worker import settle_planner, task_of_spark
 {before}
-{settle}()
-print(gc.get_freeze_count() > 0)
+kept = []
+for module in ["sys", "sys", "colorsys"]:
+    with task_of_spark():
+        __import__(module)
+        kept += [[] for _ in range(1000)]
+    settle_planner()
+    print(gc.get_freeze_count())
 """
 
+_ALLOCATING = """
+import ctypes
+from pyspark import TaskContext
+from kafkalog.streaming.worker import task_of_spark
+{before}
+library = ctypes.CDLL(None)
+library.malloc.restype = library.sbrk.restype = ctypes.c_void_p
+with task_of_spark():
+    end = library.sbrk(0)
+    library.free(ctypes.c_void_p(library.malloc(8 << 20)))
+print(library.sbrk(0) - end)
+"""
 
-_SPARKS_MODULE = """
+_TASK = "TaskContext._getOrCreate()"
+
+_PLAN = """
 import importlib.machinery
 import sys
 sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemon", None)
 """
 
 
-def _freezes(settle: str, before: str) -> bool:
-    words = [sys.executable, "-c", _SCRIPT.format(settle=settle, before=before)]
-    run = subprocess.run(words, capture_output=True, text=True, check=True)
-    return run.stdout == "True\n"
+def _said(script: str, before: str, **environment: str) -> list[int]:
+    words = [sys.executable, "-c", script.format(before=before)]
+    environ = {**os.environ, **environment}
+    run = subprocess.run(words, capture_output=True, text=True, check=True, env=environ)
+    return [int(line) for line in run.stdout.split()]
+
+
+def _check_frozen(before: str) -> None:
+    first, again, more = _said(_COLLECTING, before)
+    assert first > 1000
+    assert again <= first
+    assert more > again + 1000
 
 
 def test_the_process_of_a_task_has_its_modules_out_of_the_collectors_sight() -> None:
-    assert _freezes("settle_worker", "TaskContext._getOrCreate()")
+    """Those of a later task of another kind as well; what like tasks leave is still collected."""
+    _check_frozen(_TASK)
 
 
 def test_so_has_the_process_of_a_plan() -> None:
-    assert _freezes("settle_planner", _SPARKS_MODULE)
+    _check_frozen(_PLAN)
 
 
-def test_any_other_process_is_left_alone() -> None:
-    assert not _freezes("settle_worker", "")
-    assert not _freezes("settle_planner", "")
+def test_any_other_process_collects_as_it_did() -> None:
+    assert _said(_COLLECTING, "") == [0, 0, 0]
+
+
+def test_the_process_of_a_task_keeps_memory_that_is_let_go_of() -> None:
+    (grown,) = _said(_ALLOCATING, _TASK)
+    assert grown >= 8 << 20
+
+
+def test_unless_the_user_says_otherwise_or_it_is_another_process() -> None:
+    assert _said(_ALLOCATING, _TASK, MALLOC_MMAP_THRESHOLD_="65536") < [1 << 20]
+    assert _said(_ALLOCATING, "") < [1 << 20]

@@ -4,15 +4,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import ZipFile
 
 import pyspark
 
 from kafkalog.jobs.python_launcher import launcher, without_copies
-
-if TYPE_CHECKING:
-    import pytest
 
 LIB = Path(pyspark.__file__).parent / "python" / "lib"
 WHERE = "import pyspark, sys; print(pyspark.__file__, *sys.argv[1:])"
@@ -48,12 +44,6 @@ def test_a_pyspark_of_another_place_is_imported_from_there(tmp_path: Path) -> No
     with ZipFile(other, "w") as zipped:
         zipped.writestr("pyspark/__init__.py", "")
     assert started(str(other), "-c", WHERE) == str(other / "pyspark" / "__init__.py")
-
-
-def test_memory_is_kept_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    show = "import os; print(*(os.environ[f'MALLOC_{n}_'] for n in ('TOP_PAD', 'TRIM_THRESHOLD')))"
-    monkeypatch.setenv("MALLOC_TOP_PAD_", "4096")
-    assert started("", "-c", show) == f"4096 {32 << 20}"
 
 
 def test_there_is_always_a_python_to_start() -> None:
