@@ -33,7 +33,10 @@ def ends_with_gap(table: BatchTable, before: int) -> bool:
         before: the last offset before them.
     """
     previous = before if len(table) == 1 else int(table.last_offset[-2])
-    return int(_first_offsets(table[-1:])[0]) != previous + 1 or not _has_all(table[-1:])[0]
+    base, last = int(table.base_offset[-1]), int(table.last_offset[-1])
+    if table.magic[-1] < 2:
+        return last != previous + 1
+    return base != previous + 1 or last - base + 1 != int(table.count[-1])
 
 
 def misplaced(table: BatchTable, before: int, after: int) -> npt.NDArray[np.bool_]:

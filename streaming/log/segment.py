@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from kafkalog.errors import CorruptIndexError, CorruptRecordError
@@ -97,7 +98,7 @@ class LogSegment(Closing):
             self._opened.close()
             self._opened = None
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The ``.log`` file."""
         return self.file(LOG)

@@ -20,10 +20,10 @@ __all__ = ["BinaryBuilder", "check_inside"]
 class BinaryBuilder:
     """A binary column that grows."""
 
-    def __init__(self, rows: int, room: int) -> None:
+    def __init__(self, rows: int, room: int, valid: Bytes | None = None) -> None:
         self._ends = np.empty(rows + 1, np.int32)
         self._ends[0] = 0
-        self._valid = np.full((rows + 7) // 8, 255, np.uint8)
+        self._valid = np.full((rows + 7) // 8, 255, np.uint8) if valid is None else valid
         self.nulls = 0
         self._data = np.empty(room, np.uint8)
         self.used = 0
@@ -34,6 +34,14 @@ class BinaryBuilder:
         none = cls(0, 0)
         none._ends = none._ends[:0]
         return none
+
+    def following(self) -> BinaryBuilder:
+        """Return an empty column for as many rows; this one is only to become Arrow's.
+
+        It has room for the bytes of this one and some more: batches of a log resemble each other.
+        """
+        unused = None if self.nulls else self._valid  # all ones, and not given to Arrow
+        return BinaryBuilder(len(self._ends) - 1, self.used * 9 // 8, unused)
 
     def arrays(self) -> tuple[NDArray[np.int32], Bytes, Bytes]:
         """Return where values end, their bytes, and the bitmap, to be filled."""

@@ -23,10 +23,11 @@ from kafkalog.errors import (
     TimestampOutOfRangeError,
     UnsupportedCodecError,
 )
+from kafkalog.streaming.records import batch_kernels
 from kafkalog.streaming.records import decode_kernels as kernels
 from kafkalog.streaming.records.batch import BatchTable, invalid_checksums
 from kafkalog.streaming.records.batch_groups import GROUP_BYTES, BatchGroups
-from kafkalog.streaming.records.batch_layout import HEADER_SIZE
+from kafkalog.streaming.records.batch_layout import HEADER_SIZE, LOG_APPEND_TIME_MASK
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT, Codec
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
-    from kafkalog.streaming.records.row_buffers import RowTaker
+    from kafkalog.streaming.records.row_buffers import Assemble, RowTaker
 
 __all__ = ["ALL_COLUMNS", "Columns", "RecordDecoder", "sections_of"]
 
@@ -53,6 +54,15 @@ DEFAULT_MAX_BATCH_BYTES: Final = 1 << 20
 """Rows and bytes of an output batch: what Spark's pipe to Python takes best."""
 
 _MAX_OFFSET: Final = 2**63 - 1
+
+_OF_SECTIONS: Final = [
+    batch_kernels.BASE_OFFSET,
+    batch_kernels.BASE_TIMESTAMP,
+    batch_kernels.MAX_TIMESTAMP,
+    batch_kernels.ATTRIBUTES,
+    batch_kernels.COUNT,
+]
+"""What sections have of the headers of batches, in their order."""
 
 _FAULTS: Final = {
     kernels.BAD_VARINT: "a variable-length number does not end",
@@ -84,6 +94,7 @@ class RecordDecoder:
         max_batch_bytes: int = DEFAULT_MAX_BATCH_BYTES,
         null_bad_timestamps: bool = False,
         taker: RowTaker | None = None,
+        assemble: Assemble | None = None,
     ) -> None:
         """Prepare.
 
@@ -92,16 +103,17 @@ class RecordDecoder:
             max_decompressed_bytes: bound on what one batch may decompress to.
             check_crcs: whether to check the checksum of each batch that is decoded.
             max_rows: rows of an output batch at most.
-            max_batch_bytes: bytes of wanted keys, values and headers in an output batch, unless a
-                single record has more.
-            null_bad_timestamps: give null for a timestamp that µs in 64 bits cannot hold, instead
-                of raising.
+            max_batch_bytes: bytes of keys, values and headers in it, unless one record has more.
+            null_bad_timestamps: give null for a timestamp that µs cannot hold, instead of raising.
             taker: takes the records that are found, in place of output batches with ``columns``.
+            assemble: makes an output batch, of its length and its columns by their names.
         """
         self._limit = max_decompressed_bytes
         self._check_crcs = check_crcs
         buffers = RowBuffers(
-            columns, max_rows, max_batch_bytes, null_bad_timestamps=null_bad_timestamps
+            *(columns, max_rows, max_batch_bytes),
+            null_bad_timestamps=null_bad_timestamps,
+            assemble=assemble,
         )
         self._buffers: RowTaker = taker or buffers
         self._direct = buffers if taker is None and buffers.takes_sections else None
@@ -342,7 +354,7 @@ def sections_of(table: BatchTable, starts: Integers, ends: Integers) -> Integers
     """Return where the records of batches lie, and what their headers say of them.
 
     Args:
-        table: the batches.
+        table: the batches, of magic 2.
         starts: int64[n], where each batch's records start in the bytes to decode.
         ends: int64[n], where they end.
 
@@ -352,9 +364,6 @@ def sections_of(table: BatchTable, starts: Integers, ends: Integers) -> Integers
     sections = np.empty((len(table), kernels.SECTION_FIELDS), np.int64)
     sections[:, kernels.START] = starts
     sections[:, kernels.END] = ends
-    sections[:, kernels.BASE_OFFSET] = table.base_offset
-    sections[:, kernels.BASE_TIMESTAMP] = table.base_timestamp
-    sections[:, kernels.STAMP] = table.max_timestamp
-    sections[:, kernels.IS_STAMPED] = table.is_log_append_time
-    sections[:, kernels.COUNT] = table.count
+    sections[:, kernels.BASE_OFFSET :] = table.facts[:, _OF_SECTIONS]
+    sections[:, kernels.IS_STAMPED] &= LOG_APPEND_TIME_MASK
     return sections

@@ -25,7 +25,7 @@ END: Final = 1
 BASE_OFFSET: Final = 2
 BASE_TIMESTAMP: Final = 3
 STAMP: Final = 4  # the append time, ms
-IS_STAMPED: Final = 5  # 1: STAMP is every record's timestamp
+IS_STAMPED: Final = 5  # not 0: STAMP is every record's timestamp
 COUNT: Final = 6
 SECTION_FIELDS: Final = 7
 

@@ -16,11 +16,14 @@ from kafkalog.streaming.records.decode_kernels import END, FULL, START
 from kafkalog.streaming.records.java_text import decode_as_java
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
     from kafkalog.streaming.records.arrow_buffers import Bytes, Integers
+
+    Assemble: TypeAlias = Callable[[int, Mapping[str, pa.Array]], pa.RecordBatch]
 
 __all__ = ["ALL_COLUMNS", "Columns", "FoundRecords", "RowBuffers", "RowTaker"]
 
@@ -67,7 +70,6 @@ _MAX_MS: Final = (2**63 - 1) // 1000
 _MAX_COLUMN_BYTES: Final = 2**31 - 1
 """What the int32 offsets of Arrow's binary type can hold."""
 
-_FIRST_ROOM: Final = 64 * 1024
 _NO_INTEGERS: Final = np.empty(0, np.int64)
 
 
@@ -120,10 +122,14 @@ class RowBuffers:
     """The output batch that is being filled: at most ``max_rows`` rows.
 
     It holds at most ``max_bytes`` of wanted keys, values and headers, unless a single row has more.
+    ``assemble`` makes an output batch of so many rows, whose columns it gets by name; without it,
+    one has the wanted columns and no others.
     """
 
     rows: int
     _bytes: int
+    _lowest: int
+    _highest: int
     _offsets: Integers
     _timestamps: Integers
     _timestamp_types: NDArray[np.int32]
@@ -137,6 +143,7 @@ class RowBuffers:
         max_bytes: int,
         *,
         null_bad_timestamps: bool = False,
+        assemble: Assemble | None = None,
     ) -> None:
         self._columns = columns
         # asked for once: a look into flags costs as much as a small kernel's call
@@ -145,15 +152,19 @@ class RowBuffers:
         self._shows_time = Columns.TIMESTAMP in columns
         self._keeps_times = self._shows_time or Columns.TIMESTAMP_MS in columns
         # which record has a timestamp that nothing can hold is said by its offset
-        self._keeps_offsets = Columns.OFFSET in columns or self._shows_time
+        self._shows_offsets = Columns.OFFSET in columns
+        self._keeps_offsets = self._shows_offsets or self._shows_time
         self._keeps_kinds = Columns.TIMESTAMP_TYPE in columns
         self._max_rows = max_rows
         self._max_bytes = min(max_bytes, _MAX_COLUMN_BYTES)
         self._null_bad_timestamps = null_bad_timestamps
-        self._key_room = self._value_room = _FIRST_ROOM
+        self._assemble = assemble
         self._held = np.zeros(take_kernels.HELD_SIZE, np.int64)
         self._schema = pa.schema([field for one, field in _COLUMNS.items() if one in columns])
-        self._keys = self._values = BinaryBuilder.absent()
+        self._keys, self._values = (
+            BinaryBuilder(max_rows, 0) if is_kept else BinaryBuilder.absent()
+            for is_kept in (self._keeps_keys, self._keeps_values)
+        )
         self._start()
 
     @property
@@ -195,12 +206,12 @@ class RowBuffers:
         """Copy records until the output batch is full or all are there; return the code."""
         held = self._held
         keys, values = self._keys, self._values
-        held[:] = self.rows, self._bytes, keys.nulls, values.nulls, 0
-        bounds = start_offset, end_offset, self._max_rows, self._max_bytes
+        held[:] = self.rows, self._bytes, keys.nulls, values.nulls, 0, self._lowest, self._highest
+        limits = start_offset, end_offset, self._max_rows, self._max_bytes
         numbers = self._offsets, self._timestamps, self._timestamp_types
         while True:
             reason = take_kernels.take_records(
-                *(source, sections, *bounds, cursor, held, *numbers),
+                *(source, sections, *limits, cursor, held, *numbers),
                 *keys.arrays(),
                 *values.arrays(),
             )
@@ -211,7 +222,8 @@ class RowBuffers:
             left = int((sections[:, END] - sections[:, START]).sum())
             like_so_far = size * self._max_rows // (rows + 1) * 9 // 8
             column.make_room(max(size, min(like_so_far, size + left, self._max_bytes)), rows)
-        self.rows, self._bytes, key_nulls, value_nulls, _ = held.tolist()
+        self.rows, self._bytes, key_nulls, value_nulls, _, lowest, highest = held.tolist()
+        self._lowest, self._highest = lowest, highest
         if self._keeps_keys:
             keys.end_at(self.rows, key_nulls)
         if self._keeps_values:
@@ -241,42 +253,46 @@ class RowBuffers:
         Raises:
             TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
         """
-        rows, wanted = self.rows, self._columns
-        columns: list[pa.Array] = []
-        if self._keeps_keys:
-            columns.append(self._keys.to_arrow(rows))
-            self._key_room = self._keys.used
-        if self._keeps_values:
-            columns.append(self._values.to_arrow(rows))
-            self._value_room = self._values.used
-        if Columns.OFFSET in wanted:
-            columns.append(_numbers(pa.int64(), self._offsets[:rows]))
-        if self._shows_time:
-            columns.append(self._micros(rows))
-        if self._keeps_kinds:
-            columns.append(_numbers(pa.int32(), self._timestamp_types[:rows]))
-        if Columns.HEADERS in wanted:
-            columns.append(_joined(self._headers))
-        if Columns.TIMESTAMP_MS in wanted:
-            columns.append(_numbers(pa.int64(), self._timestamps[:rows]))
+        rows, columns = self.rows, self._taken()
         self._start()
+        if self._assemble is not None:
+            return self._assemble(rows, columns)
         if columns:
-            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+            return pa.RecordBatch.from_arrays(list(columns.values()), schema=self._schema)
         return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+    def _taken(self) -> dict[str, pa.Array]:
+        """Return the wanted columns; their arrays are not to be filled any more."""
+        rows, wanted = self.rows, self._columns
+        columns: dict[str, pa.Array] = {}
+        if self._keeps_keys:
+            columns["key"] = self._keys.to_arrow(rows)
+        if self._keeps_values:
+            columns["value"] = self._values.to_arrow(rows)
+        if self._shows_offsets:
+            columns["offset"] = _numbers(pa.int64(), self._offsets[:rows])
+        if self._shows_time:
+            columns["timestamp"] = self._micros(rows)
+        if self._keeps_kinds:
+            columns["timestampType"] = _numbers(pa.int32(), self._timestamp_types[:rows])
+        if Columns.HEADERS in wanted:
+            columns["headers"] = _joined(self._headers)
+        if Columns.TIMESTAMP_MS in wanted:
+            columns["timestampMs"] = _numbers(pa.int64(), self._timestamps[:rows])
+        return columns
 
     def _start(self) -> None:
         """Take new arrays, of what is wanted: Arrow keeps the old ones."""
-        self.rows = 0
-        self._bytes = 0
+        self.rows = self._bytes = 0
+        self._lowest = self._highest = 0
         most = self._max_rows
         self._offsets = np.empty(most if self._keeps_offsets else 0, np.int64)
         self._timestamps = np.empty(most if self._keeps_times else 0, np.int64)
         self._timestamp_types = np.empty(most if self._keeps_kinds else 0, np.int32)
-        # What the last batch took and some more: batches of a log resemble each other.
         if self._keeps_keys:
-            self._keys = BinaryBuilder(most, self._key_room * 9 // 8)
+            self._keys = self._keys.following()
         if self._keeps_values:
-            self._values = BinaryBuilder(most, self._value_room * 9 // 8)
+            self._values = self._values.following()
         self._headers: list[pa.Array] = []
 
     def _fitting(self, found: FoundRecords) -> int:
@@ -297,7 +313,9 @@ class RowBuffers:
         if self._keeps_offsets:
             self._offsets[self.rows : end] = found.offsets
         if self._keeps_times:
-            self._timestamps[self.rows : end] = found.timestamps
+            self._timestamps[self.rows : end] = times = found.timestamps
+            self._lowest = min(self._lowest, int(times.min()))
+            self._highest = max(self._highest, int(times.max()))
         if self._keeps_kinds:
             self._timestamp_types[self.rows : end] = found.timestamp_types
         if self._keeps_keys:
@@ -313,7 +331,7 @@ class RowBuffers:
 
     def _micros(self, rows: int) -> pa.Array:
         millis = self._timestamps[:rows]
-        if not rows or (millis.min() >= _MIN_MS and millis.max() <= _MAX_MS):
+        if self._lowest >= _MIN_MS and self._highest <= _MAX_MS:
             return _numbers(TIMESTAMP_TYPE, millis * 1000)
         fits = (millis >= _MIN_MS) & (millis <= _MAX_MS)
         if self._null_bad_timestamps:

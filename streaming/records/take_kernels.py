@@ -41,7 +41,9 @@ BYTES: Final = 1  # of wanted keys and values
 KEY_NULLS: Final = 2
 VALUE_NULLS: Final = 3
 NEEDED: Final = 4  # bytes that the column must have room for in all (GROW_KEYS, GROW_VALUES)
-HELD_SIZE: Final = 5
+LOWEST: Final = 5  # no timestamp that is wanted is lower, in ms
+HIGHEST: Final = 6  # nor higher
+HELD_SIZE: Final = 7
 
 # Why `take_records` stopped, beside the reasons of `find_records`.
 GROW_KEYS: Final = 20
@@ -166,6 +168,7 @@ def take_records(
     section, at, record = cursor[SECTION], cursor[AT], cursor[RECORD]
     rows, held_bytes = held[ROWS], held[BYTES]
     key_nulls, value_nulls = held[KEY_NULLS], held[VALUE_NULLS]
+    lowest, highest = held[LOWEST], held[HIGHEST]
     most = max_rows
     if offsets.shape[0] > 0:
         most = min(most, offsets.shape[0])
@@ -229,7 +232,10 @@ def take_records(
                 stamped = sections[section, IS_STAMPED] != 0
                 if timestamps.shape[0] > 0:
                     stamp = sections[section, BASE_TIMESTAMP] + timestamp_delta
-                    timestamps[rows] = sections[section, STAMP] if stamped else stamp
+                    if stamped:
+                        stamp = sections[section, STAMP]
+                    timestamps[rows] = stamp
+                    lowest, highest = min(lowest, stamp), max(highest, stamp)
                 if timestamp_types.shape[0] > 0:
                     timestamp_types[rows] = 1 if stamped else 0
                 if key_ends.shape[0] > 0:
@@ -261,4 +267,5 @@ def take_records(
     cursor[SECTION], cursor[AT], cursor[RECORD] = section, at, record
     held[ROWS], held[BYTES] = rows, held_bytes
     held[KEY_NULLS], held[VALUE_NULLS] = key_nulls, value_nulls
+    held[LOWEST], held[HIGHEST] = lowest, highest
     return reason

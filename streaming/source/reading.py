@@ -32,7 +32,7 @@ from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.loss import LossPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.read.salvage import Salvage
     from kafkalog.streaming.log.read.slice_reader import Decoder
     from kafkalog.streaming.log.read.slices import SegmentSlice
+    from kafkalog.streaming.records.row_buffers import Assemble
     from kafkalog.streaming.schema import RowSchema
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
@@ -130,7 +131,8 @@ def _row_maker(
     size: BatchSize,
 ) -> RowMaker:
     if rows is not None:
-        return RecordRows(rows, topic_partition, _decoder(options, rows, size))
+        finished = _FinishedRows(rows, topic_partition)
+        return _DecodedRows(_decoder(options, rows, size, finished.assemble))
     # not at import, here and below: a worker's first rows need not wait for them
     from kafkalog.streaming.source.views import view_rows  # noqa: PLC0415
 
@@ -146,7 +148,10 @@ def columns_of(rows: RowSchema) -> Columns:
 
 
 def _decoder(
-    options: ReadOptions, rows: RowSchema, size: BatchSize = _TASK_BATCHES
+    options: ReadOptions,
+    rows: RowSchema,
+    size: BatchSize = _TASK_BATCHES,
+    assemble: Assemble | None = None,
 ) -> RecordDecoder:
     return RecordDecoder(
         columns_of(rows),
@@ -154,6 +159,7 @@ def _decoder(
         max_batch_bytes=size.size,
         max_decompressed_bytes=options.max_decompressed_bytes,
         null_bad_timestamps=options.on_timestamp_overflow == "null",
+        assemble=assemble,
     )
 
 
@@ -323,38 +329,32 @@ def _pieces_of(found: PartitionDirectory, start: int, end: int) -> list[SegmentS
         return log.slices(start, end)
 
 
-class RecordRows:
+class _FinishedRows:
     """Puts decoded columns into the order and types of the rows, and adds what a split shares.
 
     Topic and partition are the same in every row: their arrays are made once, for the longest batch
     so far, and sliced.
     """
 
-    def __init__(self, rows: RowSchema, topic_partition: TopicPartition, decoder: Decoder) -> None:
-        self.decoder = decoder
+    def __init__(self, rows: RowSchema, topic_partition: TopicPartition) -> None:
+        self.schema = rows.to_arrow()
         self._rows = rows
-        self._schema = rows.to_arrow()
         self._topic_partition = topic_partition
         self._shared: dict[str, pa.Array] = {}
         self._shared_length = -1
 
-    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the rows of a decoded batch; nothing that was decoded is copied."""
-        if batch.schema == self._schema:
-            return batch
-        length = batch.num_rows
+    def assemble(self, length: int, decoded: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        """Return the rows of decoded columns; nothing that was decoded is copied."""
         if length > self._shared_length:
             self._share(length)
-        return pa.RecordBatch.from_arrays(
-            [self._column(name, batch, length) for name in self._rows.columns],
-            schema=self._schema,
-        )
+        columns = [self._column(name, length, decoded) for name in self._rows.columns]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _column(self, name: str, batch: pa.RecordBatch, length: int) -> pa.Array:
+    def _column(self, name: str, length: int, decoded: Mapping[str, pa.Array]) -> pa.Array:
         shared = self._shared.get(name)
         if shared is not None:
-            return shared.slice(0, length)
-        column = batch.column(name)
+            return shared if length == self._shared_length else shared.slice(0, length)
+        column = decoded[name]
         # the same bytes under another type: no validation, as in Spark's own cast
         return column.view(pa.string()) if name in self._rows.strings else column
 
@@ -370,3 +370,28 @@ class RecordRows:
             "partition": pa.Array.from_buffers(pa.int32(), length, [None, numbers]),
         }
         self._shared_length = length
+
+
+class _DecodedRows(NamedTuple):
+    """What a decoder gives that assembles the rows itself."""
+
+    decoder: Decoder
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the batch as it is."""
+        return batch
+
+
+class RecordRows:
+    """Makes rows of what a decoder gives that knows nothing of their form."""
+
+    def __init__(self, rows: RowSchema, topic_partition: TopicPartition, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self._finished = _FinishedRows(rows, topic_partition)
+
+    def rows_of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of a decoded batch; nothing that was decoded is copied."""
+        if batch.schema == self._finished.schema:
+            return batch
+        decoded = dict(zip(batch.schema.names, batch.columns, strict=True))
+        return self._finished.assemble(batch.num_rows, decoded)
