@@ -161,8 +161,8 @@ class OpenPartition:
         """Remember the key of the largest record, if any may be too large: it tells which."""
         if rows.key is None or rows.largest <= self._format.max_message_bytes // 2:
             return
-        row = members[rows.sizes[members].argmax()]
-        size = int(rows.sizes[row])
+        sizes = rows.sizes[members]
+        row, size = members[sizes.argmax()], int(sizes.max())
         if size > self._largest[0]:
             self._largest = (size, rows.key[row].as_py())
 

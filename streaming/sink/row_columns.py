@@ -8,6 +8,7 @@ in its order, and other columns are left alone. Three columns are ours: ``timest
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -17,20 +18,21 @@ import pyarrow.compute as pc
 from kafkalog.errors import RowError
 from kafkalog.model import NO_TIMESTAMP, TimestampType
 from kafkalog.streaming.records.record_columns import RecordColumns
-from kafkalog.streaming.sink.partitioning.partitioner import record_sizes
+from kafkalog.streaming.sink.partitioning.partitioner import RECORD_OVERHEAD, record_sizes
 from kafkalog.streaming.sink.row_types import check_columns
 
 if TYPE_CHECKING:
-    from kafkalog.streaming.records.arrow_buffers import Integers
+    from kafkalog.streaming.records.arrow_buffers import BinaryColumn, Integers
 
 __all__ = ["Rows", "spark_type_name"]
 
 _TICKS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
 _MS_PER_TICK: Final = {"s": 1000, "ms": 1}
 _LAST_MS: Final = 2**63 - 1
+_FEW_BYTES: Final = 128 << 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rows:
     """The rows of one Arrow batch, ready to be encoded."""
 
@@ -39,10 +41,8 @@ class Rows:
     key: pa.Array | None
     value: pa.Array
     records: RecordColumns
-    sizes: Integers
-    """About how many bytes each row takes as a record; int64[n]."""
     largest: int
-    """The most that one of them takes."""
+    """No row takes more bytes; where all rows take few, it is what they take together."""
     stamps: Integers | None = None
     """The append time of each row that is to keep one, in ms, and -1 of the others; int64[n]. None
     where the topic's setting decides."""
@@ -57,11 +57,7 @@ class Rows:
             RowError: a column of a wrong type, none of a needed name, or two; a timestamp that no
                 record can have; a header without a key; an offset to keep that is null.
         """
-        check_columns(
-            [(field.name, spark_type_name(field.type)) for field in batch.schema],
-            topic_given=topic_given,
-            keeps_offsets=keeps_offsets,
-        )
+        _check_schema(batch.schema, topic_given, keeps_offsets)
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
         key, value = found.get("key"), found["value"]
@@ -72,20 +68,34 @@ class Rows:
             headers=found.get("headers"),
             offsets=_offsets(found["offset"]) if keeps_offsets else None,
         )
-        sizes = record_sizes((records.key, records.value), batch.num_rows)
+        longest = _longest(records.key) + _longest(records.value)
         return cls(
             topic=None if topic_given else found["topic"],
             partition=found.get("partition"),
             key=key,
             value=value,
             records=records,
-            sizes=sizes,
-            largest=int(sizes.max(initial=0)),
+            largest=RECORD_OVERHEAD + longest,
             stamps=_stamps(found.get("timestampType"), timestamps) if keeps_offsets else None,
         )
 
     def __len__(self) -> int:
         return self.records.length
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """About how many bytes each row takes as a record; int64[n], computed when asked for."""
+        return record_sizes((self.records.key, self.records.value), len(self))
+
+
+@lru_cache(maxsize=16)
+def _check_schema(schema: pa.Schema, topic_given: bool, keeps_offsets: bool) -> None:
+    """Check it once: the batches of a task have the same."""
+    check_columns(
+        [(field.name, spark_type_name(field.type)) for field in schema],
+        topic_given=topic_given,
+        keeps_offsets=keeps_offsets,
+    )
 
 
 def spark_type_name(kind: pa.DataType) -> str:
@@ -108,6 +118,14 @@ def spark_type_name(kind: pa.DataType) -> str:
         fields = (f"{field.name}:{spark_type_name(field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>"
     return str(kind)
+
+
+def _longest(column: BinaryColumn) -> int:
+    """Return the bytes of the longest value, or of all where they are few."""
+    if not len(column.offsets):
+        return 0
+    whole = int(column.offsets[-1] - column.offsets[0])
+    return whole if whole <= _FEW_BYTES else int(np.diff(column.offsets).max(initial=0))
 
 
 def _offsets(column: pa.Array) -> Integers:

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.records.arrow_buffers import BinaryColumn, Integers
 
-__all__ = ["KeyHashes", "KeylessSpread", "groups_of", "record_sizes"]
+__all__ = ["RECORD_OVERHEAD", "KeyHashes", "KeylessSpread", "groups_of", "record_sizes"]
 
 STRETCH_BYTES: Final = 16384
 """Kafka's ``batch.size``, which is its producer's stretch."""
 
-_RECORD_OVERHEAD: Final = 7
+RECORD_OVERHEAD: Final = 7
 """Bytes of a small record that are neither key nor value."""
 
 
@@ -89,7 +89,7 @@ def groups_of(
 
 def record_sizes(columns: tuple[BinaryColumn, ...], length: int) -> Integers:
     """Return about how many bytes each of the rows takes as a record: int64[length]."""
-    sizes = np.full(length, _RECORD_OVERHEAD, np.int64)
+    sizes = np.full(length, RECORD_OVERHEAD, np.int64)
     for column in columns:
         if len(column.offsets):
             sizes += np.diff(column.offsets)
