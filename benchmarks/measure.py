@@ -29,7 +29,7 @@ __all__ = [
 Unit = Literal["s", "ms", "pages", "bytes"]
 
 WARM_UPS: Final = 3
-"""For works of many rows: before that, Java's compiler takes a tenth of what is measured."""
+"""For works of many rows or triggers: before that, Java's compiler takes a tenth of it."""
 
 _PROBE_BYTES: Final = 64 << 20
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.engine import EMPTY_SOURCE, empty_source
 from benchmarks.environment import wait_for_high_watermarks
-from benchmarks.measure import Contender, Goal, Workload, timed
+from benchmarks.measure import WARM_UPS, Contender, Goal, Workload, timed
 from benchmarks.reading import KAFKA_SOURCE
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _trigger(env: Environment) -> Workload:
         contenders=tuple(Contender(who, _trigger_ms(env, frame)) for who, frame in frames.items()),
         goals=(Goal(_OURS, KAFKA_SOURCE, 1),),
         unit="ms",
-        warm_ups=0 if env.quick else 1,
+        warm_ups=0 if env.quick else WARM_UPS,
         notes=(
             "Spark's triggerExecution in a query that finds new rows at each trigger"
             f" (maxOffsetsPerTrigger), median of its triggers but the first {_SKIPPED}. The empty"
