@@ -14,6 +14,7 @@ import pyarrow as pa
 from kafkalog.errors import RowError
 from kafkalog.files.system import system
 from kafkalog.jobs.records.hex_digits import from_hex
+from kafkalog.streaming.json_names import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -116,6 +117,8 @@ class RecordLines:
         for number, line in enumerate(lines, first):
             try:
                 rows.append(read(line))
+            except RecursionError:
+                raise RowError(f"line {number} is no record: it is nested too deep") from None
             except (ValueError, TypeError, KeyError) as error:
                 raise RowError(f"line {number} is no record: {error}") from None
         columns: dict[str, pa.Array] = {
@@ -146,7 +149,7 @@ class RecordLines:
         return from_hex(data.decode(errors="replace")) if self.is_hex else data
 
     def _of_json(self, line: bytes) -> dict[str, Any]:
-        row = json.loads(line)
+        row = parse_json(line)
         if not isinstance(row, dict):
             raise TypeError("it is no JSON object")
         unknown = row.keys() - _KNOWN - _IGNORED

@@ -30,7 +30,7 @@ from kafkalog.streaming.arguments import (
     topic_names,
 )
 from kafkalog.streaming.border import crosses_border
-from kafkalog.streaming.consumer.consumer_options import parse_options
+from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
 from kafkalog.streaming.consumer.fetching import Fetched, Fetcher
 from kafkalog.streaming.consumer.joined import Joined, check_strategy
@@ -87,9 +87,8 @@ class Consumer(Closing):
             OptionError: options that cannot be used.
             LogDirectoryError, CheckpointError: directories that are no set.
         """
+        self._on_assign, self._on_revoke = on_assign, on_revoke
         self._begin(path, group_id, topics, options)
-        self._on_assign = on_assign
-        self._on_revoke = on_revoke
 
     @crosses_border
     def _begin(
@@ -99,6 +98,7 @@ class Consumer(Closing):
         topics: str | Sequence[str],
         options: OptionValues | None,
     ) -> None:
+        check_callbacks(on_assign=self._on_assign, on_revoke=self._on_revoke)
         self._options, self._read = parse_options(path, topics, options or {})
         self._directories = [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
         self._commits = GroupCommits(self._directories, group_name(group_id), self._options.policy)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.arguments import OptionValues, Paths
     from kafkalog.streaming.options import Option
 
-__all__ = ["ConsumerOptions", "options_of_source", "parse_options"]
+__all__ = ["ConsumerOptions", "check_callbacks", "options_of_source", "parse_options"]
 
 _ARGUMENTS: Final = frozenset({"path", "subscribe", "group.id"})
 
@@ -184,3 +184,14 @@ def parse_options(
         )
     warn_ignored(read.ignored)
     return ConsumerOptions.parse(group), read
+
+
+def check_callbacks(**callbacks: object) -> None:
+    """Refuse what cannot be called when partitions come and go; None stands for no call.
+
+    Raises:
+        OptionError: naming the argument.
+    """
+    for name, given in callbacks.items():
+        if given is not None and not callable(given):
+            raise OptionError(f"{name} is {given!r}, expected a function that takes partitions")

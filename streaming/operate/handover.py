@@ -176,7 +176,7 @@ def _give(
         if not dry_run:
             write_meta_properties(folder, cluster_id, node_id)
     here = [each for each in done.partitions if each.where.log_dir == folder]
-    done.written.append(f"{folder}: recovery points and high watermarks of {len(here)} partitions")
+    done.written.append(f"{folder}: recovery points and high watermarks, partitions: {len(here)}")
     if not dry_run:
         _write_checkpoints(folder, here)
     if all(found.log_dir != folder for found in done.skipped):

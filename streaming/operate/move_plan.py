@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition, said_there
+from kafkalog.streaming.json_names import RepeatedNameError, parse_json
 from kafkalog.streaming.operate.replicas import replicas_of
 from kafkalog.streaming.store.replicas.placement import data_nodes
 
@@ -56,7 +57,9 @@ def parse_plan(text: str) -> list[Move]:
         OptionError: it is none, or names a partition or a node twice.
     """
     try:
-        plan = json.loads(text)
+        plan = parse_json(text)
+    except RepeatedNameError as error:
+        raise _no_plan(str(error)) from None
     except (ValueError, RecursionError):
         raise _no_plan("it is no JSON") from None
     moves = [_parse_move(each) for each in _partitions_of(plan)]

@@ -8,13 +8,12 @@ partition by number.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from functools import partial
 from typing import Final, TypeAlias
 
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
+from kafkalog.streaming.json_names import RepeatedNameError, parse_json
 from kafkalog.streaming.times import milliseconds_of
 
 __all__ = [
@@ -82,10 +81,9 @@ def from_json_text(text: object) -> PartitionOffsets:
         CheckpointError: it is something else.
     """
     try:
-        once = partial(_without_doubles, "offsets name")
-        found = json.loads(text, object_pairs_hook=once) if isinstance(text, str) else text
-    except OptionError as error:
-        raise CheckpointError(str(error)) from None
+        found = parse_json(text) if isinstance(text, str) else text
+    except RepeatedNameError as error:
+        raise CheckpointError(f"offsets name {error.name!r} twice") from None
     except (ValueError, RecursionError):
         raise _no_offsets(text) from None
     return {} if found is None else from_json(found)
@@ -187,24 +185,13 @@ def parse_assignment(text: str) -> frozenset[TopicPartition]:
 
 def _object(option: str, text: str, example: str) -> dict[str, object]:
     try:
-        once = partial(_without_doubles, f"option {option!r} names")
-        found = json.loads(text, object_pairs_hook=once)
-    except OptionError:
-        raise
+        found = parse_json(text)
+    except RepeatedNameError as error:
+        raise OptionError(f"option {option!r} names {error.name!r} twice") from None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise _not_of_form(option, text, example)
-    return found
-
-
-def _without_doubles(they_name: str, pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Refuse what JSON lets pass: of two values for one name the last would count."""
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        if name in found:
-            raise OptionError(f"{they_name} {name!r} twice")
-        found[name] = value
     return found
 
 

@@ -359,6 +359,14 @@ def test_a_list_without_topics_is_refused_by_what_it_is(folder: Path) -> None:
         kafkalog.Consumer(folder, "g", "")
 
 
+def test_what_cannot_be_called_is_refused_before_anything_is_joined(folder: Path) -> None:
+    given: Any = 5
+    with pytest.raises(OptionError, match="on_assign is 5, expected a function"):
+        kafkalog.Consumer(folder, "g", "in", on_assign=given)
+    with pytest.raises(OptionError, match="on_revoke is 5, expected a function"):
+        kafkalog.Consumer(folder, "g", "in", on_revoke=given)
+
+
 def test_a_file_in_place_of_a_log_directory_is_called_so(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.touch()

@@ -119,6 +119,9 @@ def test_a_line_that_is_no_record_is_named_and_what_is_committed_stays(tmp_path:
         ("[]", "no JSON object"),
         ('{"valuex": 1}', "'valuex' is none of"),
         ('{"partition": "0"}', "'partition' is '0'"),
+        ('{"value": "x", "value": "y"}', "it has 'value' twice"),
+        ('{"headers": {"h": "x", "h": "y"}}', "it has 'h' twice"),
+        ('{"value": ' + 20_000 * "[", "nested too deep"),
     ]:
         log = tmp_path / str(len(bad))
         lines = '{"value": "a"}\n{"value": "b"}\n{"value": "c"}\n' + bad

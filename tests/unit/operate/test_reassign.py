@@ -339,6 +339,7 @@ def test_a_plan_is_that_of_kafka() -> None:
         '{"partitions":[{"topic":"t","partition":0,"replicas":["1"]}]}',
         '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"log_dirs":["any","any"]}]}',
         '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"observers":[2]}]}',
+        '{"partitions":[{"topic":"t","partition":0,"replicas":[1],"replicas":[2]}]}',
         json.dumps({"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}] * 2}),
     ],
 )
