@@ -69,7 +69,7 @@ class BinaryBuilder:
         return size
 
     def to_arrow(self, rows: int) -> pa.Array:
-        """Return the column; the builder is not to be used any more."""
+        """Return the column; nothing more is to be filled in."""
         valid = pa.py_buffer(self._valid) if self.nulls else None
         ends, data = self._ends[: rows + 1], self._data[: self.used]
         buffers = [valid, pa.py_buffer(ends), pa.py_buffer(data)]

@@ -1,9 +1,10 @@
 """Batches in, Arrow columns out: the hot path of reading.
 
-Kernels do it in two steps. One walks the records of a group of batches, checks every length, and
-notes where keys, values and headers lie; the other copies those that are wanted to Arrow's buffers,
-once. A group is a run of adjacent batches: in the bytes of the file themselves if they are not
-compressed, else decompressed side by side until there is enough to be worth a call.
+One kernel walks the records of a group of batches, checks every length, and copies what is wanted
+to Arrow's buffers, once. With headers, and for older message sets, it takes two: one notes where
+keys, values and headers lie, the other copies. A group is a run of adjacent batches: in the bytes
+of the file themselves if they are not compressed, else decompressed side by side until there is
+enough to be worth a call.
 
 Memory is bounded whatever the input: groups are cut by decompressed bytes, output by rows and
 bytes. Only a batch or record that is larger than those bounds by itself takes what it needs.
@@ -78,10 +79,10 @@ _FAULTS: Final = {
 class RecordDecoder:
     """Decodes batches to the wanted columns. Not shared between threads, not picklable.
 
-    The output's fields are, as far as they are wanted and in this order: ``key: binary``,
-    ``value: binary``, ``offset: int64``, ``timestamp: timestamp[us, UTC]``, ``timestampType:
-    int32``, ``headers: list<struct<key: string, value: binary>>`` (null for none), ``timestampMs:
-    int64``.
+    Unless it is assembled otherwise, the output has these fields, as far as they are wanted and in
+    this order: ``key: binary``, ``value: binary``, ``offset: int64``, ``timestamp: timestamp[us,
+    UTC]``, ``timestampType: int32``, ``headers: list<struct<key: string, value: binary>>`` (null
+    for none), ``timestampMs: int64``.
     """
 
     def __init__(

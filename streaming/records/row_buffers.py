@@ -206,7 +206,8 @@ class RowBuffers:
         """Copy records until the output batch is full or all are there; return the code."""
         held = self._held
         keys, values = self._keys, self._values
-        held[:] = self.rows, self._bytes, keys.nulls, values.nulls, 0, self._lowest, self._highest
+        now = self.rows, self._bytes, keys.nulls, values.nulls, self._lowest, self._highest
+        held[:] = *now, *now, 0, 0
         limits = start_offset, end_offset, self._max_rows, self._max_bytes
         numbers = self._offsets, self._timestamps, self._timestamp_types
         while True:
@@ -222,7 +223,7 @@ class RowBuffers:
             left = int((sections[:, END] - sections[:, START]).sum())
             like_so_far = size * self._max_rows // (rows + 1) * 9 // 8
             column.make_room(max(size, min(like_so_far, size + left, self._max_bytes)), rows)
-        self.rows, self._bytes, key_nulls, value_nulls, _, lowest, highest = held.tolist()
+        self.rows, self._bytes, key_nulls, value_nulls, lowest, highest, *_ = held.tolist()
         self._lowest, self._highest = lowest, highest
         if self._keeps_keys:
             keys.end_at(self.rows, key_nulls)
@@ -334,6 +335,8 @@ class RowBuffers:
         if self._lowest >= _MIN_MS and self._highest <= _MAX_MS:
             return _numbers(TIMESTAMP_TYPE, millis * 1000)
         fits = (millis >= _MIN_MS) & (millis <= _MAX_MS)
+        if fits.all():
+            return _numbers(TIMESTAMP_TYPE, millis * 1000)
         if self._null_bad_timestamps:
             valid = np.packbits(fits, bitorder="little")
             return _numbers(TIMESTAMP_TYPE, np.where(fits, millis, 0) * 1000, valid)

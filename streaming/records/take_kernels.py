@@ -40,10 +40,12 @@ ROWS: Final = 0
 BYTES: Final = 1  # of wanted keys and values
 KEY_NULLS: Final = 2
 VALUE_NULLS: Final = 3
-NEEDED: Final = 4  # bytes that the column must have room for in all (GROW_KEYS, GROW_VALUES)
-LOWEST: Final = 5  # no timestamp that is wanted is lower, in ms
-HIGHEST: Final = 6  # nor higher
-HELD_SIZE: Final = 7
+LOWEST: Final = 4  # no timestamp that is wanted is lower, in ms
+HIGHEST: Final = 5  # nor higher
+BEFORE: Final = 6  # from here on the same six, as of the start of the section that is not done yet
+BEGINS: Final = 12  # not 0: that section begins in this output batch
+NEEDED: Final = 13  # bytes that the column must have room for in all (GROW_KEYS, GROW_VALUES)
+HELD_SIZE: Final = 14
 
 # Why `take_records` stopped, beside the reasons of `find_records`.
 GROW_KEYS: Final = 20
@@ -162,8 +164,9 @@ def take_records(
     Stops with FULL before a row beyond ``max_rows``, or one with which keys and values come to more
     than ``max_bytes``, unless it is the first. Stops with GROW_KEYS or GROW_VALUES before one whose
     key or value has no room. Stops with the faults of ``find_records``: then the rows of that
-    section that this call has appended are taken back. A section that is cut by FULL is checked
-    beyond it, so that one that would fit ``max_rows`` gives all of its rows or none.
+    section that are in this output batch are taken back, by whichever call they were appended. A
+    section that is cut by FULL is checked beyond it, so that one that would fit ``max_rows`` gives
+    all of its rows or none.
     """
     section, at, record = cursor[SECTION], cursor[AT], cursor[RECORD]
     rows, held_bytes = held[ROWS], held[BYTES]
@@ -187,12 +190,13 @@ def take_records(
         end = sections[section, END]
         if record == 0:
             at = sections[section, START]
+            held[BEGINS] = 1
+            held[BEFORE + ROWS], held[BEFORE + BYTES] = rows, held_bytes
+            held[BEFORE + KEY_NULLS], held[BEFORE + VALUE_NULLS] = key_nulls, value_nulls
+            held[BEFORE + LOWEST], held[BEFORE + HIGHEST] = lowest, highest
         if at < 0 or end > source.shape[0]:
             reason = BAD_SECTION
             break
-        begins = record == 0
-        before, bytes_before = rows, held_bytes
-        key_nulls_before, value_nulls_before = key_nulls, value_nulls
         while record < sections[section, COUNT]:
             (
                 reason,
@@ -251,7 +255,8 @@ def take_records(
         if reason == DONE and at != end:
             reason = LEFT_OVER_BYTES
         if reason != DONE:
-            if reason == FULL and begins and rows > before:
+            before = held[BEFORE + ROWS]
+            if reason == FULL and held[BEGINS] != 0 and rows > before:
                 count = sections[section, COUNT]
                 fault, faulty = _fault_behind(source, at, end, record, count, max_rows)
                 if fault != DONE:
@@ -259,8 +264,9 @@ def take_records(
             if FULL < reason < GROW_KEYS:
                 _forget(key_valid, before, rows)
                 _forget(value_valid, before, rows)
-                rows, held_bytes = before, bytes_before
-                key_nulls, value_nulls = key_nulls_before, value_nulls_before
+                rows, held_bytes = before, held[BEFORE + BYTES]
+                key_nulls, value_nulls = held[BEFORE + KEY_NULLS], held[BEFORE + VALUE_NULLS]
+                lowest, highest = held[BEFORE + LOWEST], held[BEFORE + HIGHEST]
             break
         section += 1
         record = 0

@@ -12,7 +12,7 @@ by positions, offsets and checksums, which costs a read and no decompression.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,7 @@ __all__ = ["KeyHashes", "PieceHashes", "hash_of"]
 
 _SEEDS: Final = 1 << 62
 _LOW: Final = 0xFFFFFFFF
+_MOST: Final = 2**31 - 1
 _POSITION, _SIZE, _BASE, _LAST, _CRC, _FIELDS = range(6)
 _OVERHEAD: Final = 1000
 """About the bytes of a key, an entry and their arrays, beside what the arrays hold."""
@@ -74,8 +75,9 @@ class PieceHashes(NamedTuple):
 
     hashes: NDArray[np.uint32]
     """Of the key of each record; without a key it is no hash in particular."""
-    offsets: NDArray[np.int32]
-    """Of each record, from the segment's base offset."""
+    offsets: NDArray[Any]
+    """Of each record, from the segment's base offset; int64 where brokers before 2.0 let it span
+    more than an int32 holds."""
     batches: Integers
     """int64[n, 5]: position, size, base offset, last offset and checksum."""
     stamp: Stamp | None
@@ -163,7 +165,7 @@ class _Noted:
         self._only = only
         self._decoder = RecordDecoder(max_decompressed_bytes=max_decompressed_bytes, taker=self)
         self._hashes = [np.empty(0, np.uint32)]
-        self._offsets = [np.empty(0, np.int32)]
+        self._offsets: list[NDArray[Any]] = [np.empty(0, np.int32)]
         self._batches = [np.empty((0, _FIELDS), np.int64)]
 
     def feed(
@@ -194,7 +196,9 @@ class _Noted:
     def append(self, found: FoundRecords) -> Iterator[pa.RecordBatch]:
         """Note records."""
         hashes = _hashes(found.source, found.key_starts, found.key_lengths)
-        offsets = (found.offsets - self._base_offset).astype(np.int32)
+        offsets = found.offsets - self._base_offset
+        if not (offsets > _MOST).any():
+            offsets = offsets.astype(np.int32)
         if self._only is not None:
             wanted = hashes == self._only
             hashes, offsets = hashes[wanted], offsets[wanted]

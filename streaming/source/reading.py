@@ -340,12 +340,13 @@ class _FinishedRows:
         self.schema = rows.to_arrow()
         self._rows = rows
         self._topic_partition = topic_partition
+        self._shares = not {"topic", "partition"}.isdisjoint(rows.columns)
         self._shared: dict[str, pa.Array] = {}
         self._shared_length = -1
 
     def assemble(self, length: int, decoded: Mapping[str, pa.Array]) -> pa.RecordBatch:
         """Return the rows of decoded columns; nothing that was decoded is copied."""
-        if length > self._shared_length:
+        if length > self._shared_length and self._shares:
             self._share(length)
         columns = [self._column(name, length, decoded) for name in self._rows.columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)

@@ -373,14 +373,20 @@ class _SliceReader:
         wanted = self._committed(segment, wanted[wanted.base_offset < self._end])
         check_stamp(self._directory, self._planned.replica)
         if len(wanted):
-            yield from self._decoder.feed(
-                chunk.data,
-                wanted,
-                file_position=chunk.file_position,
-                path=str(segment.path),
-                start_offset=self._next,
-                end_offset=self._end,
-            )
+            try:
+                yield from self._decoder.feed(
+                    chunk.data,
+                    wanted,
+                    file_position=chunk.file_position,
+                    path=str(segment.path),
+                    start_offset=self._next,
+                    end_offset=self._end,
+                )
+            except CorruptRecordError as error:  # what lies before it has come, or is kept
+                before = int(np.searchsorted(wanted.position, error.position))
+                if before:
+                    self._next = max(self._next, int(wanted.last_offset[before - 1]) + 1)
+                raise
         self._next = max(self._next, int(table.last_offset[-1]) + 1)
 
     def _committed(self, segment: LogSegment, table: BatchTable) -> BatchTable:

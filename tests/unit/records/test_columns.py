@@ -435,6 +435,35 @@ def test_a_batch_that_is_broken_in_the_middle_gives_no_rows_if_it_fits_an_output
     assert "record 2 of it" in str(error)
 
 
+def _value(size: int) -> bytes:
+    """Return the fields of a record after its deltas: no key, a value, no headers."""
+    return varint(-1) + varint(size) + size * b"x" + varint(0)
+
+
+def test_a_broken_batch_gives_no_rows_though_columns_grew_amid_it() -> None:
+    body = record_of(_value(1)) + record_of(_value(10_000), offset_delta=1) + b"\xff"
+    data = np.concatenate([_log(2), array(batch_of(body, 3, base_offset=2))])
+    offsets, error = _rows_until_error(RecordDecoder(STORED_COLUMNS ^ Columns.HEADERS), data)
+    assert offsets == [0, 1]
+    assert "record 2 of it" in str(error)
+
+
+def test_a_broken_batch_that_is_cut_where_columns_grew_gives_no_rows() -> None:
+    body = record_of(_value(1)) + record_of(_value(10_000), offset_delta=1) + b"\xff"
+    data = array(batch_of(body, 3))
+    decoder = RecordDecoder(Columns.VALUE | Columns.OFFSET, max_rows=8, max_batch_bytes=9_000)
+    assert _rows_until_error(decoder, data)[0] == []
+
+
+def test_timestamps_of_rows_that_are_taken_back_leave_no_trace() -> None:
+    broken = batch_of(record_of() + b"\xff", 2, base_offset=2, base_timestamp=2**62)
+    data = np.concatenate([_log(2), array(broken)])
+    columns = (STORED_COLUMNS ^ Columns.HEADERS) | Columns.TIMESTAMP
+    offsets, error = _rows_until_error(RecordDecoder(columns), data)
+    assert offsets == [0, 1]
+    assert "record 1 of it" in str(error)
+
+
 def test_nulls_of_rows_that_are_taken_back_leave_no_trace() -> None:
     broken = record_of() + b"\xff"
     data = array(batch_of(broken, 2))

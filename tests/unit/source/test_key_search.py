@@ -262,3 +262,18 @@ def test_a_long_search_does_not_push_out_the_end_of_the_log(
     stats = block_cache().stats()
     assert 0 < stats.entries + stats.evictions <= 8
     assert stats.misses > 8
+
+
+def test_keys_are_found_wherever_a_segment_spans_more_offsets_than_an_int32_holds(
+    tmp_path: Path,
+) -> None:
+    """As segments of brokers before 2.0 may."""
+    far = 2**31 + 5
+    rows = [(0, Row(b"old", b"k")), (far, Row(b"new", b"k")), (far + 1, Row(b"only", b"j"))]
+    batches = b"".join(batch_bytes(offset, [row]) for offset, row in rows)
+    write_segment(tmp_path / "t-0", 0, batches)
+    for options in ({"readUpTo": "logEnd"}, {"readUpTo": "logEnd", **OFF}):
+        for key, value in ((b"k", b"new"), (b"j", b"only")):
+            found = kafkalog.get(tmp_path, "t", key, options=options)
+            assert found is not None
+            assert found["value"] == value

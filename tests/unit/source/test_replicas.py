@@ -44,6 +44,21 @@ def test_a_tail_continues_though_any_node_goes_away_under_it(lost: int, nodes: l
     assert sorted(seen) == sorted(f"{v}.{n}" for v in (1, 2) for n in range(9))
 
 
+def test_a_damaged_batch_is_read_from_another_replica_and_no_row_twice(tmp_path: Path) -> None:
+    """The batches before it have come from the damaged one by then, all in the same chunk."""
+    nodes = [tmp_path / name for name in "abc"]
+    whole = {"numPartitions": "1", "segment.bytes": "1048576"}
+    for version in range(1, 9):
+        append(nodes, version, [f"{version}.{n}" for n in range(9)], **whole)
+    expected = values(nodes)
+    for node in nodes:
+        (log,) = node.glob("t-*/*.log")
+        sound = log.read_bytes()
+        log.write_bytes(sound.replace(b"5.3", b"5.x"))
+        assert values(nodes) == expected
+        log.write_bytes(sound)
+
+
 def test_an_empty_folder_in_place_of_a_node_is_not_read(nodes: list[Path]) -> None:
     nodes[0].rename(nodes[0].with_name("away"))
     nodes[0].mkdir()
