@@ -77,14 +77,15 @@ def _keep_freed_memory() -> None:
     """Let glibc keep some memory that is let go of, unless the user has told it what to keep.
 
     Each Arrow batch of a source or sink takes a MiB: batch after batch it would be given back to
-    the system and asked for again, a tenth of a worker's time. Other C libraries have no say in it.
+    the system and asked for again, a tenth of a worker's time. Other C libraries are left alone.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
+    tuned = os.environ.get("GLIBC_TUNABLES", "")
     for name, (parameter, size) in _MALLOC.items():
-        if name not in os.environ:
+        if name not in os.environ and f"glibc.malloc.{name[7:-1].lower()}=" not in tuned:
             mallopt(parameter, size)
 
 

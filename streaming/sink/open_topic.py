@@ -159,17 +159,20 @@ class OpenPartition:
 
     def _note_largest(self, rows: Rows, members: Integers) -> None:
         """Remember the key of the largest record, if any may be too large: it tells which."""
-        if rows.key is None or rows.largest <= self._format.max_message_bytes // 2:
+        if rows.largest <= self._format.max_message_bytes // 2:
             return
         sizes = rows.sizes[members]
         row, size = members[sizes.argmax()], int(sizes.max())
         if size > self._largest[0]:
-            self._largest = (size, rows.key[row].as_py())
+            self._largest = (size, None if rows.key is None else rows.key[row].as_py())
 
     def _located(self, error: RecordTooLargeError) -> RecordTooLargeError:
         size, key = self._largest
-        shown = repr(key if key is None or len(key) <= 100 else key[:100])
-        which = f"the record with key {shown}" if size else "a record without a key"
+        which = "a record without a key"
+        if not size:
+            which = "a record"
+        elif key is not None:
+            which = f"the record with key {key[:100]!r}"
         return RecordTooLargeError(f"{self.topic_partition}: {which} is too large: {error}")
 
     def _check_keys(self, rows: Rows, members: Integers) -> None:

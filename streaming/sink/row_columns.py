@@ -30,6 +30,14 @@ _TICKS_PER_MS: Final = {"us": 1000, "ns": 1_000_000}
 _MS_PER_TICK: Final = {"s": 1000, "ms": 1}
 _LAST_MS: Final = 2**63 - 1
 _FEW_BYTES: Final = 128 << 10
+_SPARK_NAMES: Final = {
+    pa.string().id: "string",
+    pa.large_string().id: "string",
+    pa.binary().id: "binary",
+    pa.large_binary().id: "binary",
+    pa.int32().id: "int",
+    pa.int64().id: "bigint",
+}
 
 
 @dataclass(frozen=True)
@@ -57,7 +65,8 @@ class Rows:
             RowError: a column of a wrong type, none of a needed name, or two; a timestamp that no
                 record can have; a header without a key; an offset to keep that is null.
         """
-        _check_schema(batch.schema, topic_given, keeps_offsets)
+        fields = tuple((field.name, spark_type_name(field.type)) for field in batch.schema)
+        _check_columns(fields, topic_given, keeps_offsets)
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
         key, value = found.get("key"), found["value"]
@@ -68,14 +77,13 @@ class Rows:
             headers=found.get("headers"),
             offsets=_offsets(found["offset"]) if keeps_offsets else None,
         )
-        longest = _longest(records.key) + _longest(records.value)
         return cls(
             topic=None if topic_given else found["topic"],
             partition=found.get("partition"),
             key=key,
             value=value,
             records=records,
-            largest=RECORD_OVERHEAD + longest,
+            largest=_largest(records),
             stamps=_stamps(found.get("timestampType"), timestamps) if keeps_offsets else None,
         )
 
@@ -85,31 +93,22 @@ class Rows:
     @cached_property
     def sizes(self) -> Integers:
         """About how many bytes each row takes as a record; int64[n], computed when asked for."""
-        return record_sizes((self.records.key, self.records.value), len(self))
+        return _sizes(self.records)
 
 
 @lru_cache(maxsize=16)
-def _check_schema(schema: pa.Schema, topic_given: bool, keeps_offsets: bool) -> None:
-    """Check it once: the batches of a task have the same."""
-    check_columns(
-        [(field.name, spark_type_name(field.type)) for field in schema],
-        topic_given=topic_given,
-        keeps_offsets=keeps_offsets,
-    )
+def _check_columns(
+    columns: tuple[tuple[str, str], ...], topic_given: bool, keeps_offsets: bool
+) -> None:
+    """Check them once: the batches of a task have the same."""
+    check_columns(columns, topic_given=topic_given, keeps_offsets=keeps_offsets)
 
 
 def spark_type_name(kind: pa.DataType) -> str:
     """Return the name that Spark has for an Arrow type, or Arrow's own where it has none."""
-    named: dict[pa.DataType, str] = {
-        pa.string(): "string",
-        pa.large_string(): "string",
-        pa.binary(): "binary",
-        pa.large_binary(): "binary",
-        pa.int32(): "int",
-        pa.int64(): "bigint",
-    }
-    if kind in named:
-        return named[kind]
+    name = _SPARK_NAMES.get(kind.id)
+    if name is not None:
+        return name
     if pa.types.is_timestamp(kind):
         return "timestamp"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -118,6 +117,21 @@ def spark_type_name(kind: pa.DataType) -> str:
         fields = (f"{field.name}:{spark_type_name(field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>"
     return str(kind)
+
+
+def _sizes(records: RecordColumns) -> Integers:
+    sizes = record_sizes((records.key, records.value), records.length)
+    if len(records.header_starts):
+        for column in (records.header_keys, records.header_values):
+            if len(column.offsets):
+                sizes += np.diff(column.offsets[records.header_starts])
+    return sizes
+
+
+def _largest(records: RecordColumns) -> int:
+    if len(records.header_starts):
+        return int(_sizes(records).max(initial=0))
+    return RECORD_OVERHEAD + _longest(records.key) + _longest(records.value)
 
 
 def _longest(column: BinaryColumn) -> int:

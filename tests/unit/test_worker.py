@@ -44,7 +44,8 @@ sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.daemo
 
 def _said(script: str, before: str, **environment: str) -> list[int]:
     words = [sys.executable, "-c", script.format(before=before)]
-    environ = {**os.environ, **environment}
+    outer = {name: text for name, text in os.environ.items() if not name.startswith("MALLOC_")}
+    environ = {**outer, **environment}
     run = subprocess.run(words, capture_output=True, text=True, check=True, env=environ)
     return [int(line) for line in run.stdout.split()]
 
@@ -76,4 +77,6 @@ def test_the_process_of_a_task_keeps_memory_that_is_let_go_of() -> None:
 
 def test_unless_the_user_says_otherwise_or_it_is_another_process() -> None:
     assert _said(_ALLOCATING, _TASK, MALLOC_MMAP_THRESHOLD_="65536") < [1 << 20]
+    tuned = "glibc.malloc.mmap_threshold=65536"
+    assert _said(_ALLOCATING, _TASK, GLIBC_TUNABLES=tuned) < [1 << 20]
     assert _said(_ALLOCATING, "") < [1 << 20]

@@ -356,3 +356,36 @@ def test_staged_files_follow_the_mode_of_their_folder(tmp_path: Path) -> None:
     tmp_path.chmod(0o770)
     (run,) = Writer(tmp_path, topic="t").stage(0, rows(["a"]))
     assert (tmp_path / run.file).stat().st_mode & 0o777 == 0o660
+
+
+def test_a_record_that_is_too_large_is_named_whatever_makes_it_so(tmp_path: Path) -> None:
+    key, header = pa.array(["small", "innocent", "k1"]), "x" * 2_000_000
+    value = pa.array([b"v", b"v" * 900_000, b"v"])
+    headers = pa.array([[], [], [{"key": "h", "value": header.encode()}]])
+    by_header = pa.table({"key": key, "value": value, "headers": headers})
+    many = [f"{n}" for n in range(3000)]
+    by_value = pa.table(
+        {"key": [*many, "k1", *many], "value": ["v" * 90] * 3000 + [header] + ["v" * 90] * 3000}
+    )
+    for table in (by_header, by_value):
+        with pytest.raises(RecordTooLargeError, match="the record with key 'k1' is too large"):
+            kafkalog.append(tmp_path / "log", "t", table, options={"numPartitions": 1})
+    keyless = by_value.select(["value"])
+    with pytest.raises(RecordTooLargeError, match="a record without a key is too large"):
+        kafkalog.append(tmp_path / "log", "t", keyless, options={"numPartitions": 1})
+
+
+class _OfAUser(pa.ExtensionType):
+    def __init__(self) -> None:
+        super().__init__(pa.int32(), "of.a.user")
+
+    def __arrow_ext_serialize__(self) -> bytes:
+        return b""
+
+
+def test_columns_of_types_that_cannot_be_hashed_are_left_alone(tmp_path: Path) -> None:
+    """And so is what a schema says of them, as that of a frame of pandas does."""
+    other = pa.ExtensionArray.from_storage(_OfAUser(), pa.array([1], pa.int32()))
+    table = pa.table({"value": pa.array([b"v"]), "other": other})
+    kafkalog.append(tmp_path / "log", "t", table.replace_schema_metadata({"pandas": "{}"}))
+    assert kafkalog.read(tmp_path / "log", "t").read_all().num_rows == 1
