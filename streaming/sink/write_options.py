@@ -53,6 +53,8 @@ def _setting(name: str, kind: Kind[int] | Kind[str], *, doc: str, unit: str = ""
 _COMPRESSION: Final = choice("none", "gzip", "snappy", "lz4", "zstd", "uncompressed", "producer")
 _SIGNED: Final = integer()
 
+_OF_COMPACTION: Final = "for `kafkalog compact`, `maintain` and brokers"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions(ReplicaOptions):
@@ -224,7 +226,9 @@ class WriteOptions(ReplicaOptions):
         doc="whether records keep the time of their row or get the time of their batch",
     )
     cleanup_policy: str | None = _setting(
-        "cleanup.policy", TEXT, doc="delete, compact or both. Kept for a broker, which enforces it"
+        "cleanup.policy",
+        TEXT,
+        doc="delete, compact or both: for `kafkalog retain`, `compact`, `maintain` and brokers",
     )
     retention_ms: str | None = _setting(
         "retention.ms",
@@ -241,16 +245,16 @@ class WriteOptions(ReplicaOptions):
         "without them. If it is not given, none is deleted by size",
     )
     delete_retention_ms: str | None = _setting(
-        "delete.retention.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
+        "delete.retention.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
     )
     min_compaction_lag_ms: str | None = _setting(
-        "min.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
+        "min.compaction.lag.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
     )
     max_compaction_lag_ms: str | None = _setting(
-        "max.compaction.lag.ms", DURATION_MS, unit="ms", doc="kept for a broker, which compacts"
+        "max.compaction.lag.ms", DURATION_MS, unit="ms", doc=_OF_COMPACTION
     )
     min_cleanable_dirty_ratio: str | None = _setting(
-        "min.cleanable.dirty.ratio", TEXT, doc="kept for a broker, which compacts"
+        "min.cleanable.dirty.ratio", TEXT, doc=_OF_COMPACTION
     )
     file_delete_delay_ms: str | None = _setting(
         "file.delete.delay.ms",
