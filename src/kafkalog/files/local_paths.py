@@ -54,6 +54,8 @@ def local_path(text: str) -> str:
     path = _without_scheme(text)
     if "\0" in path:
         raise OptionError(f"{text!r} has a NUL character, which no path can have")
+    if path == "~" or path.startswith("~/"):  # a folder of that name would be made here
+        raise OptionError(f"{text!r} begins with ~, which a shell replaces: give the whole path")
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute() keeps '..'
 
 
