@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from kafkalog.errors import KafkaLogError, OptionError
+from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
 from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
@@ -53,12 +53,14 @@ class SqlSession(Closing):
 
         Raises:
             OptionError: options that cannot be used.
-            LogDirectoryError: no log directory is there.
+            LogDirectoryError: no log directory is there, or no topic in it.
         """
         self.scans = Scans()
         numbers: dict[str, set[int]] = defaultdict(set)
         for key in partitions_of(paths, None):
             numbers[key.topic].add(key.partition)
+        if not numbers:
+            raise LogDirectoryError(f"{', '.join(paths)}: no topic is there yet to ask about")
         self._given = {"path": ",".join(paths), "onTimestampOverflow": "null", **options}
         self._connection = duckdb.connect()
         self._connection.execute(

@@ -328,3 +328,12 @@ def test_the_recipes_of_the_page_run(tmp_path: Path, capsys: pytest.CaptureFixtu
     for recipe in recipes:
         exec(recipe.replace("/logs/a", str(tmp_path)), {})
         assert re.search(r"UA\W+2", capsys.readouterr().out)
+
+
+def test_a_log_without_topics_says_so(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kafkalog.append(log, "t", pa.table({"value": ["x"]}))
+    assert CliRunner().invoke(app, ["delete", str(log), "--topic", "t"]).exit_code == 0
+    code, said = call(log, "select 1 as one")
+    assert code == 2
+    assert "no topic is there yet" in said
