@@ -26,6 +26,7 @@ _MOST_BYTES: Final = 256 << 20
 """Of a line. A device such as ``/dev/zero`` gives one that never ends."""
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _IGNORED: Final = {"topic", "offset", "timestampType"}
+_EXAMPLE: Final = '{"key": "k", "value": "v"}'
 _KNOWN: Final = {"key", "value", "headers", "partition", "timestamp"}
 
 
@@ -149,7 +150,10 @@ class RecordLines:
         return from_hex(data.decode(errors="replace")) if self.is_hex else data
 
     def _of_json(self, line: bytes) -> dict[str, Any]:
-        row = parse_json(line)
+        try:
+            row = parse_json(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"it is no JSON, such as {_EXAMPLE}: {error.msg}") from None
         if not isinstance(row, dict):
             raise TypeError("it is no JSON object")
         unknown = row.keys() - _KNOWN - _IGNORED

@@ -80,7 +80,7 @@ class OpenTopic:
             raise RowError(
                 f"row {outside[0]} names partition {numbers[outside[0]]} of topic "
                 f"{self.topic.name!r}, which has {self.topic.partitions}"
-                + ("" if self.topic.exists else " once it is made (option numPartitions)")
+                + ("" if self.topic.exists else " once made: set numPartitions, or drop the column")
             )
         placed[named] = numbers[named]
         unnamed: Integers = members[~is_named]

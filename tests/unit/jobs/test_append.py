@@ -116,6 +116,7 @@ def test_a_pipe_gives_what_is_there_and_none_when_nothing_comes() -> None:
 def test_a_line_that_is_no_record_is_named_and_what_is_committed_stays(tmp_path: Path) -> None:
     for bad, reason in [
         ("{", "is no record"),
+        ("hello", 'it is no JSON, such as {"key": "k", "value": "v"}'),
         ("[]", "no JSON object"),
         ('{"valuex": 1}', "'valuex' is none of"),
         ('{"partition": "0"}', "'partition' is '0'"),
