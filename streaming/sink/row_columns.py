@@ -8,7 +8,7 @@ in its order, and other columns are left alone. Three columns are ours: ``timest
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -65,8 +65,11 @@ class Rows:
             RowError: a column of a wrong type, none of a needed name, or two; a timestamp that no
                 record can have; a header without a key; an offset to keep that is null.
         """
-        fields = tuple((field.name, spark_type_name(field.type)) for field in batch.schema)
-        _check_columns(fields, topic_given, keeps_offsets)
+        check_columns(
+            [(field.name, spark_type_name(field.type)) for field in batch.schema],
+            topic_given=topic_given,
+            keeps_offsets=keeps_offsets,
+        )
         found = dict(zip(batch.schema.names, batch.columns, strict=True))
         timestamps = _timestamps(found.get("timestamp"), batch.num_rows, now_ms)
         key, value = found.get("key"), found["value"]
@@ -94,14 +97,6 @@ class Rows:
     def sizes(self) -> Integers:
         """About how many bytes each row takes as a record; int64[n], computed when asked for."""
         return _sizes(self.records)
-
-
-@lru_cache(maxsize=16)
-def _check_columns(
-    columns: tuple[tuple[str, str], ...], topic_given: bool, keeps_offsets: bool
-) -> None:
-    """Check them once: the batches of a task have the same."""
-    check_columns(columns, topic_given=topic_given, keeps_offsets=keeps_offsets)
 
 
 def spark_type_name(kind: pa.DataType) -> str:
