@@ -335,8 +335,6 @@ class RowBuffers:
         if self._lowest >= _MIN_MS and self._highest <= _MAX_MS:
             return _numbers(TIMESTAMP_TYPE, millis * 1000)
         fits = (millis >= _MIN_MS) & (millis <= _MAX_MS)
-        if fits.all():
-            return _numbers(TIMESTAMP_TYPE, millis * 1000)
         if self._null_bad_timestamps:
             valid = np.packbits(fits, bitorder="little")
             return _numbers(TIMESTAMP_TYPE, np.where(fits, millis, 0) * 1000, valid)

@@ -49,8 +49,6 @@ class Rows:
     key: pa.Array | None
     value: pa.Array
     records: RecordColumns
-    largest: int
-    """No row takes more bytes; where all rows take few, it is what they take together."""
     stamps: Integers | None = None
     """The append time of each row that is to keep one, in ms, and -1 of the others; int64[n]. None
     where the topic's setting decides."""
@@ -86,7 +84,6 @@ class Rows:
             key=key,
             value=value,
             records=records,
-            largest=_largest(records),
             stamps=_stamps(found.get("timestampType"), timestamps) if keeps_offsets else None,
         )
 
@@ -96,7 +93,20 @@ class Rows:
     @cached_property
     def sizes(self) -> Integers:
         """About how many bytes each row takes as a record; int64[n], computed when asked for."""
-        return _sizes(self.records)
+        records = self.records
+        sizes = record_sizes((records.key, records.value), records.length)
+        if len(records.header_starts):
+            for column in (records.header_keys, records.header_values):
+                if len(column.offsets):
+                    sizes += np.diff(column.offsets[records.header_starts])
+        return sizes
+
+    @cached_property
+    def largest(self) -> int:
+        """No row takes more bytes; where all rows take few, it is what they take together."""
+        if len(self.records.header_starts):
+            return int(self.sizes.max(initial=0))
+        return RECORD_OVERHEAD + _longest(self.records.key) + _longest(self.records.value)
 
 
 def spark_type_name(kind: pa.DataType) -> str:
@@ -112,21 +122,6 @@ def spark_type_name(kind: pa.DataType) -> str:
         fields = (f"{field.name}:{spark_type_name(field.type)}" for field in kind)
         return f"struct<{','.join(fields)}>"
     return str(kind)
-
-
-def _sizes(records: RecordColumns) -> Integers:
-    sizes = record_sizes((records.key, records.value), records.length)
-    if len(records.header_starts):
-        for column in (records.header_keys, records.header_values):
-            if len(column.offsets):
-                sizes += np.diff(column.offsets[records.header_starts])
-    return sizes
-
-
-def _largest(records: RecordColumns) -> int:
-    if len(records.header_starts):
-        return int(_sizes(records).max(initial=0))
-    return RECORD_OVERHEAD + _longest(records.key) + _longest(records.value)
 
 
 def _longest(column: BinaryColumn) -> int:
