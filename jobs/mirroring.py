@@ -21,6 +21,7 @@ from kafkalog.files.local_paths import folder_in_both, split_paths
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.log.config import REMOTE_STORAGE, understood
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.retain import delete_records
@@ -141,8 +142,18 @@ class Mirror:
     @property
     def _is_new(self) -> bool:
         """Whether the query has planned nothing yet."""
+        return self._last_batch is None
+
+    @property
+    def _last_batch(self) -> int | None:
+        """The number of the last micro-batch that the query has planned."""
+        found = (self._folder / "offsets").glob("[0-9]*")
+        return max((int(path.name) for path in found if path.name.isdecimal()), default=None)
+
+    @property
+    def _folder(self) -> Path:
         (folder,) = split_paths(self.checkpoint)
-        return not any((Path(folder) / "offsets").glob("[0-9]*"))
+        return Path(folder)
 
     @property
     def _chosen(self) -> dict[str, str]:
@@ -181,33 +192,43 @@ class Mirror:
                 f"topic {topic!r} has {len(present)} partitions in TO and {count} in FROM, so it "
                 "is no copy"
             )
-        if self._is_new:
-            self._refuse_records(topic, present)
+        self._refuse_records(topic, present)
         if len(present) < count:
             alter(paths, topic, partitions=count)
         return []
+
+    def _copied(self) -> Mapping[TopicPartition, set[int]]:
+        """Return where the query's last two micro-batches end: the copy ends at one of these."""
+        copied: dict[TopicPartition, set[int]] = {}
+        last = self._last_batch
+        for number in () if last is None else range(max(0, last - 1), last + 1):
+            for key, end in QueryCheckpoint(self._folder).ends(number).items():
+                copied.setdefault(key, set()).add(end)
+        return copied
 
     def _refuse_records(self, topic: str, present: Mapping[int, int]) -> None:
         """Refuse a topic that holds offsets which this checkpoint has not copied."""
         watch = EndsWatch(split_paths(self.target), lambda key: key.topic == topic)
         watch.look()
+        copied = self._copied()
         for number, end in sorted(present.items()):
-            start = watch.log_start(TopicPartition(topic, number))
-            if end > start:
+            start = watch.log_start(key := TopicPartition(topic, number))
+            if end > start and end not in (ends := copied.get(key, ())):
+                up_to = f"has copied up to {max(ends)}" if ends else "has copied none of it"
                 raise LogDirectoryError(
                     f"{topic}-{number} holds offsets {start} to {end - 1} in TO, and the "
-                    f"checkpoint {self.checkpoint} is new: nothing tells that they are a copy of "
+                    f"checkpoint {self.checkpoint} {up_to}: nothing tells that they are a copy of "
                     "FROM. Give the checkpoint that they were copied with, or delete the topic in "
                     "TO (`kafkalog delete`)"
                 )
 
     def _move_starts(self, topics: Mapping[str, TopicFacts]) -> None:
-        ends = self._in_target()
+        ends, copied = self._in_target(), self._copied()
         starts = {
             key: min(bounds.start, ends[key])
             for topic, facts in topics.items()
             for number, bounds in facts.partitions.items()
-            if (key := TopicPartition(topic, number)) in ends
+            if ends.get(key := TopicPartition(topic, number)) in copied.get(key, ())
         }
         if starts:
             delete_records(split_paths(self.target), starts, heeds_policy=False)

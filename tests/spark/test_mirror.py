@@ -210,7 +210,7 @@ def test_what_somebody_else_wrote_to_the_copy_is_refused(
     set_bounds([str(source)], {T0: Bounds(0, 3)})
     writer.write(1, rows(["c"]))
     said = refused(copy, source, "t")
-    assert said.startswith("t-0: the copy ends at offset 3, and what is to be appended begins at 2")
+    assert said.startswith("t-0 holds offsets 0 to 2 in TO, and the checkpoint ")
     assert [row["value"] for row in contents(target, "t")] == [b"a", b"b", b"x"]
     alter([str(target)], "t", partitions=2)
     with pytest.raises(OptionError, match="'t' has 2 partitions in TO and 1 in FROM"):

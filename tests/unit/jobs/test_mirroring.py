@@ -66,14 +66,33 @@ def test_records_that_no_checkpoint_tells_of_are_no_copy(mirror: Mirror, tmp_pat
     Writer(tmp_path / "copy", topic="t").write(0, rows(["x"]))
     with pytest.raises(LogDirectoryError, match="t-0 holds offsets 0 to 0 in TO"):
         mirror.prepare()
-    (tmp_path / "c" / "offsets").mkdir(parents=True)
-    (tmp_path / "c" / "offsets" / "0").touch()
+    plan(tmp_path, '{"t":{"0":1}}')
     assert mirror.prepare() == []
+
+
+def plan(folder: Path, ends: str) -> None:
+    (folder / "c" / "offsets").mkdir(parents=True, exist_ok=True)
+    (folder / "c" / "offsets" / "0").write_text(f"v1\n{{}}\n{ends}\n")
+
+
+@pytest.mark.parametrize("ends", ['{"u":{"0":1}}', '{"t":{"0":1}}'])
+def test_what_somebody_else_wrote_to_the_copy_is_not_deleted(
+    ends: str, mirror: Mirror, tmp_path: Path
+) -> None:
+    """Be it to a topic that came to the original later, or after what was copied."""
+    Writer(tmp_path / "copy", topic="t").write(0, rows(["x", "y"]))
+    plan(tmp_path, ends)
+    delete_records([str(tmp_path / "source")], {T0: 2})
+    with pytest.raises(LogDirectoryError, match="t-0 holds offsets 0 to 1 in TO"):
+        mirror.prepare()
+    mirror.finish()
+    assert starts(tmp_path / "copy") == {"t-0": 0}
 
 
 def test_a_copy_starts_no_later_than_it_ends(mirror: Mirror, tmp_path: Path) -> None:
     """Its query has still to read what lies below the start of the original, and tells the loss."""
     mirror.prepare()
+    plan(tmp_path, '{"t":{"0":0}}')
     delete_records([str(tmp_path / "source")], {T0: 2})
     mirror.finish()
     assert starts(tmp_path / "copy") == {"t-0": 0}
