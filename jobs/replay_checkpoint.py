@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
@@ -46,6 +46,8 @@ class ReplayCheckpoint:
     piece: Piece | None = None
     """The last one."""
     ended: bool = True
+    ids: Mapping[str, str] = field(default_factory=dict)
+    """Of the topics that were played, as far as they have one."""
 
     @classmethod
     def open(cls, folder: str | None, what: Mapping[str, str]) -> Self:
@@ -70,8 +72,9 @@ class ReplayCheckpoint:
             (line,) = sealed.lines
             start, end = (from_json(line[name]) for name in ("from", "to"))
             piece = Piece(natural(line["number"]), start, end)
-            read = cls(path, line["what"], text(line["id"]), piece, bool(line["ended"]))
-        except (KeyError, TypeError, ValueError) as error:
+            ids = {name: text(each) for name, each in line.get("ids", {}).items()}
+            read = cls(path, line["what"], text(line["id"]), piece, bool(line["ended"]), ids)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{path / FILE} is no checkpoint of a replay: {error!r}"
             ) from None
@@ -116,6 +119,7 @@ class ReplayCheckpoint:
             "from": to_json(piece.start),
             "to": to_json(piece.end),
             "ended": self.ended,
+            "ids": dict(self.ids),
         }
         path = self.folder / FILE
         try:

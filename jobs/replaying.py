@@ -18,11 +18,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import kafkalog
-from kafkalog.errors import OptionError
+from kafkalog.errors import DataLossError, OptionError
 from kafkalog.files.system import system
 from kafkalog.jobs.restore_plan import NO_END, Until
 from kafkalog.model import partition_counts
 from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
@@ -131,28 +132,60 @@ class Replay:
         What a checkpoint has begun comes first. A piece is noted as begun before it is yielded. Who
         plays it notes that it has ended.
         """
+        logs = self._logs
+        end = self._ends(logs)
+        self._check_ids(logs, checkpoint)
         if checkpoint.begun is not None:
             yield checkpoint.begun
-        logs = self._logs
-        pace = _Pace(self)
-        at = checkpoint.reached
+        pace, policy = _Pace(self), LossPolicy(fail=self._parsed().fail_on_data_loss)
+        reached, said = checkpoint.reached, None
         while True:
-            end = self._ends(logs)
-            at = {key: at[key] if key in at else self._start(logs, key, end[key]) for key in end}
+            if (losses := _losses(reached, logs.ends.offsets)) != said:
+                policy.partitions_deleted(losses[0])
+                policy.ends_before_start(losses[1], logs.ends.offsets)
+                said = losses
+            end = {key: max(end[key], reached.get(key, 0)) for key in end}
+            at = {
+                key: reached[key] if key in reached else self._start(logs, key, end[key])
+                for key in end
+            }
             due = self._cut(at, pace.due(logs, at, end))
             if due != at:
-                yield checkpoint.note_begin(at, due)
-                at = due
+                yield checkpoint.note_begin({**reached, **at}, {**reached, **due})
+                reached = {**reached, **due}
             elif not self.follow and at == end:
                 return
             else:
                 yield None
                 system.sleep(_LOOK_SECONDS)
+            if self.follow:
+                end = self._ends(logs)
+                self._check_ids(logs, checkpoint)
+
+    @staticmethod
+    def _check_ids(logs: FollowedLogs, checkpoint: ReplayCheckpoint) -> None:
+        """Refuse topics that were deleted and recreated: the offsets are of other records."""
+        now = {key.topic: known for key, known in logs.topic_ids().items() if known is not None}
+        for topic, topic_id in now.items():
+            before = checkpoint.ids.get(topic, topic_id)
+            if before != topic_id and not logs.is_changed_id(topic, before, topic_id):
+                raise DataLossError(
+                    f"topic {topic!r} was deleted and recreated: what was played is of the topic "
+                    f"with id {before}, and {topic_id} is there. Give another --checkpoint"
+                )
+        checkpoint.ids = {**checkpoint.ids, **now}
 
     def rows(self, spark: SparkSession, piece: Piece) -> DataFrame:
         """Read the records of a piece."""
         reader = spark.read.format("kafkalog").schema(_COLUMNS)
-        return reader.options(**self.options, **_between(piece.start, piece.end)).load(self.log)
+        start = {key: at for key, at in piece.start.items() if at < piece.end[key]}
+        between = _between(start, {key: piece.end[key] for key in start})
+        numbers = {
+            topic: [int(number) for number in offsets] for topic, offsets in to_json(start).items()
+        }
+        between = {**between, "assign": json.dumps(numbers)}
+        del between["subscribe"]
+        return reader.options(**self.options, **between).load(self.log)
 
     def first_time(self, at: PartitionOffsets, end: PartitionOffsets) -> int | None:
         """Return the earliest of the times (ms) of the partitions' next records; None: no records.
@@ -223,6 +256,14 @@ class _Pace:
         passed_ms = int((system.monotonic() - self._began) * 1000 * speed)
         now = self._first_ms + passed_ms + 1
         return {key: max(at[key], _offset_at(logs, key, now, end[key])) for key in end}
+
+
+def _losses(
+    reached: PartitionOffsets, end: PartitionOffsets
+) -> tuple[PartitionOffsets, PartitionOffsets]:
+    """Return up to where partitions were played that are gone, and those that end below that."""
+    gone = {key: at for key, at in reached.items() if key not in end}
+    return gone, {key: at for key, at in reached.items() if key in end and end[key] < at}
 
 
 def _offset_at(logs: FollowedLogs, key: TopicPartition, time_ms: int, end: int) -> int:

@@ -9,12 +9,18 @@ import pytest
 from tests.support.sinking import Writer, rows
 from tests.support.sleeping import patch_sleep
 
-from kafkalog.errors import CheckpointError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    CheckpointError,
+    DataLossError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.system import system
 from kafkalog.jobs.replay_checkpoint import FILE, Piece, ReplayCheckpoint
 from kafkalog.jobs.replaying import Replay, parse_speed
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.topics import delete
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,3 +169,61 @@ def test_what_is_not_there_is_refused(log: str) -> None:
         Replay(log=log, topics=("t",), since=Until({}, 5), until=Until({}, 5)).check()
     with pytest.raises(OptionError, match="--until names t-7, which is not in what is played"):
         Replay(log=log, topics=("t",), until=Until({TopicPartition("t", 7): 3})).check()
+
+
+def test_without_follow_it_ends_where_the_log_ended_when_it_began(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "log", topic="t")
+    writer.write(0, rows(["a"] * 3))
+    ends = []
+    for piece in Replay(log=str(tmp_path / "log"), topics=("t",)).pieces(opened(None)):
+        ends.append(piece and piece.end[T0])
+        writer.write(len(ends), rows(["b"]))
+        assert len(ends) < 5
+    assert ends == [3]
+
+
+def test_a_directory_that_was_away_for_a_look_is_not_played_again(
+    tmp_path: Path, clock: Clock
+) -> None:
+    there = [tmp_path / "a", tmp_path / "b"]
+    writer = Writer(*there, topic="t", numPartitions="2")
+    writer.write(0, rows(["v"] * 4, partitions=[0, 0, 1, 1]))
+    for options in ({}, {"failOnDataLoss": "false"}):
+        replay = Replay(log=",".join(map(str, there)), topics=("t",), follow=True, options=options)
+        pieces = replay.pieces(checkpoint := opened(tmp_path / f"c{len(options)}"))
+        assert next(pieces) is not None
+        checkpoint.note_end()
+        assert next(pieces) is None
+        there[1].rename(tmp_path / "away")
+        there[1].mkdir()
+        if options:
+            assert next(pieces) is None
+        else:
+            with pytest.raises(DataLossError, match="t-1 from 2"):
+                next(pieces)
+        there[1].rmdir()
+        (tmp_path / "away").rename(there[1])
+        assert next(pieces, None) is None
+        assert checkpoint.reached == {T0: 2, T1: 2}
+
+
+def test_a_topic_that_was_made_anew_is_not_played_from_the_old_offsets(
+    tmp_path: Path, clock: Clock
+) -> None:
+    log = str(tmp_path / "log")
+    Writer(log, topic="t").write(0, rows(["old"] * 3))
+    for _ in Replay(log=log, topics=("t",)).pieces(checkpoint := opened(tmp_path / "c")):
+        checkpoint.note_end()
+    delete([log], "t")
+    Writer(log, topic="t", name="else").write(0, rows(["new"] * 4))
+    with pytest.raises(DataLossError, match="'t' was deleted and recreated"):
+        next(Replay(log=log, topics=("t",)).pieces(opened(tmp_path / "c")))
+
+
+def test_an_end_below_what_was_played_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
+    log = str(tmp_path / "log")
+    Writer(log, topic="t").write(0, rows(["v"] * 3))
+    for _ in Replay(log=log, topics=("t",)).pieces(checkpoint := opened(tmp_path / "c")):
+        checkpoint.note_end()
+    sooner = Replay(log=log, topics=("t",), until=Until({T0: 1}))
+    assert next(sooner.pieces(opened(tmp_path / "c")), "end") == "end"
