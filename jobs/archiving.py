@@ -210,7 +210,8 @@ class _Tables:
         return from_json_text(planned.splitlines()[-1])
 
     def _note(self, reached: PartitionOffsets) -> None:
-        self.kept.set_properties(to_properties(self.facts.look(reached)))
+        known = read_facts(self.kept.properties)
+        self.kept.set_properties(to_properties(self.facts.look(reached, known)))
 
     def _compact(self) -> None:
         for table in (self.records, self.newest):

@@ -18,7 +18,7 @@ from kafkalog.streaming.operate.copied_bounds import Bounds
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.offsets import parse_partition_longs
 from kafkalog.streaming.store.topics import check_writable
-from kafkalog.streaming.times import parse_iso_time
+from kafkalog.streaming.times import read_moment
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -49,10 +49,10 @@ class Until(NamedTuple):
             return NO_END
         if text.lstrip().startswith("{"):
             return cls(parse_partition_longs(option, text, 0))
-        if text.isdecimal():
-            return cls({}, int(text))
         try:
-            return cls({}, parse_iso_time(text))
+            return cls({}, read_moment(text))
+        except OptionError as error:  # seconds, by all appearances
+            raise OptionError(f"{option} is {error}") from None
         except ValueError:
             raise OptionError(
                 f'{option} is {text!r}, expected offsets as {{"T":{{"0":23}}}}, or a time such as '
@@ -173,7 +173,9 @@ def _whole(
     held = Bounds(0, 0) if seen is None else Bounds(seen.first, seen.last + 1)
     if facts is None:
         return held
-    start, end = facts.partitions.get(number, Bounds(0, 0))
+    start, end = facts.partitions.get(number, held)
+    # Who was killed has added records to the table, and not told of them.
+    end = max(end, held.end)
     return Bounds(min(start, held.start) if with_deleted and seen else start, end)
 
 

@@ -96,14 +96,28 @@ class FactsOfLogs:
         chosen = frozenset(topics)
         self._watch = EndsWatch(self._log_dirs.paths, lambda key: key.topic in chosen)
 
-    def look(self, ends: Mapping[TopicPartition, int]) -> dict[str, TopicFacts]:
-        """Return what is known of each topic now; ``ends`` is how far its partitions were read."""
+    def look(
+        self, ends: Mapping[TopicPartition, int], known: Mapping[str, TopicFacts] | None = None
+    ) -> dict[str, TopicFacts]:
+        """Return what is known of each topic now; ``ends`` is how far its partitions were read.
+
+        What is not there keeps what was ``known`` of it: it was deleted, or is not mounted. Of a
+        partition that was never looked at nothing is said.
+        """
+        known = known or {}
         there = self._watch.look().offsets
-        bounds: dict[str, dict[int, Bounds]] = {}
+        bounds = {topic: dict(facts.partitions) for topic, facts in known.items()}
         for key, end in ends.items():
-            start = self._watch.log_start(key) if key in there else end
+            before = bounds.get(key.topic, {}).get(key.partition)
+            if key in there:
+                start = self._watch.log_start(key)
+            elif before is not None:
+                start = before.start
+            else:
+                continue
             bounds.setdefault(key.topic, {})[key.partition] = Bounds(min(start, end), end)
-        settings = self._settings(bounds)
+        settings = {topic: facts.settings for topic, facts in known.items()}
+        settings |= self._settings(bounds)
         return {topic: TopicFacts(found, settings.get(topic)) for topic, found in bounds.items()}
 
     def _settings(self, topics: Iterable[str]) -> dict[str, Mapping[str, str]]:

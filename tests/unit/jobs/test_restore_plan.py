@@ -13,7 +13,7 @@ from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until,
 from kafkalog.jobs.topic_facts import FactsOfLogs, TopicFacts, read_facts, to_properties
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.copied_bounds import Bounds
-from kafkalog.streaming.operate.topics import create
+from kafkalog.streaming.operate.topics import create, delete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,7 +43,7 @@ def test_an_end_is_offsets_or_a_time_in_utc(text: str | None, until: Until) -> N
     assert Until.parse(text) == until
 
 
-@pytest.mark.parametrize("text", ["yesterday", "", "{", '{"t":5}'])
+@pytest.mark.parametrize("text", ["yesterday", "", "{", '{"t":5}', "1700000000"])
 def test_another_end_is_refused(text: str) -> None:
     with pytest.raises(OptionError, match="--until"):
         Until.parse(text)
@@ -54,16 +54,36 @@ def test_facts_of_topics_survive_as_properties() -> None:
     assert read_facts({**to_properties(facts), "delta.appendOnly": "false"}) == facts
 
 
+def test_facts_of_what_is_gone_stay_as_they_were(tmp_path: Path) -> None:
+    there = [str(tmp_path / "a"), str(tmp_path / "b")]
+    create(there, "t", partitions=2, config={"retention.ms": "9"})
+    Writer(*there, topic="t").write(0, rows(["v"] * 4, partitions=[0, 0, 1, 1]))
+    facts, ends = FactsOfLogs(there, ["t"]), {T0: 2, T1: 2}
+    known = facts.look(ends)
+    assert known == {"t": TopicFacts({0: Bounds(0, 2), 1: Bounds(0, 2)}, {"retention.ms": "9"})}
+    (tmp_path / "b").rename(tmp_path / "away")
+    (tmp_path / "b").mkdir()
+    assert facts.look(ends, known) == known
+    assert facts.look(ends)["t"].partitions == {0: Bounds(0, 2)}
+    (tmp_path / "b").rmdir()
+    (tmp_path / "away").rename(tmp_path / "b")
+    delete(there, "t")
+    assert facts.look(ends, known) == known
+    assert facts.look(ends) == {}
+
+
 @pytest.mark.parametrize(
     ("seen", "given", "bounds"),
     [
         ({}, {}, [(100, 200), (0, 0)]),
         ({0: Seen(50, 30, 190, 150)}, {}, [(100, 150), (0, 0)]),
-        ({0: Seen(50, 30, 250, None)}, {"with_deleted": True}, [(30, 200), (0, 0)]),
+        ({0: Seen(50, 30, 190, None)}, {"with_deleted": True}, [(30, 200), (0, 0)]),
         ({0: Seen(50, 30, 190, 90)}, {}, [(90, 90), (0, 0)]),
         ({}, {"until": Until({T0: 120, T1: 7})}, [(100, 120), (0, 0)]),
         ({}, {"until": Until({T0: 20})}, [(20, 20), (0, 0)]),
-        ({2: Seen(1, 5, 5, None)}, {}, [(100, 200), (0, 0), (0, 0)]),
+        # archived, and killed before that was noted
+        ({0: Seen(50, 130, 250, None)}, {}, [(100, 251), (0, 0)]),
+        ({2: Seen(1, 5, 5, None)}, {}, [(100, 200), (0, 0), (5, 6)]),
     ],
 )
 def test_logs_start_and_end_as_the_table_says_and_no_later_than_was_asked(
