@@ -53,6 +53,7 @@ from kafkalog.streaming.store.broker_identity import (
     refuse_another_identity,
     write_meta_properties,
 )
+from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
 from kafkalog.streaming.store.session import check_written, existing, opened_set
@@ -158,8 +159,10 @@ def _ready(
         return done
     emptied = empty_groups(log_set, dry_run=dry_run)
     if not dry_run:
-        if emptied:
-            done = put_in_order(log_set, begun)
+        # Before logs are looked at again: who lost the file, or removed it, would give the broker
+        # records back that were deleted.
+        repeat_log_starts(log_set)
+        done = put_in_order(log_set, begun)
         log_set.check_current()
         _make_durable(log_set, done.partitions)
     done.written += emptied

@@ -12,12 +12,16 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import (
     CLEAN_SHUTDOWN,
     HIGH_WATERMARK,
+    LOG_START_OFFSET,
     META_PROPERTIES,
     read_offset_checkpoint,
 )
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.handover import hand_over, take_over
+from kafkalog.streaming.operate.retain import delete_records
+
+T0 = TopicPartition("t", 0)
 
 
 def test_all_files_of_a_partition_are_on_the_disk_when_a_broker_gets_it(
@@ -35,6 +39,15 @@ def test_all_files_of_a_partition_are_on_the_disk_when_a_broker_gets_it(
     monkeypatch.setattr(os, "fsync", fsync)
     hand_over([str(tmp_path)])
     assert {*(tmp_path / "t-0").iterdir(), tmp_path / "t-0"} <= synced
+
+
+def test_a_broker_gets_no_deleted_records_back_where_its_checkpoint_is_lost(tmp_path: Path) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a", "b", "c"]))
+    delete_records([str(tmp_path)], {T0: 2})
+    (tmp_path / LOG_START_OFFSET).unlink()
+    (found,) = hand_over([str(tmp_path)]).partitions
+    assert found.log_start == 2
+    assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {T0: 2}
 
 
 def test_a_topic_that_lacks_a_partition_is_not_handed_over(tmp_path: Path) -> None:
