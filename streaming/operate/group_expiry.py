@@ -100,7 +100,8 @@ class _Look:
     """One look at all groups, by the clock.
 
     ``seen`` is what earlier looks have found, and ``waiting`` what the next one is told: of each
-    group when it was used last, and when it was first found to have expired since; ms.
+    position when its group was used last, and when it was first found to have expired since; ms.
+    What is named as its group alone is the group itself.
     """
 
     now_ms: int
@@ -111,20 +112,28 @@ class _Look:
 
     def expired(self, name: str, group: KnownGroup) -> Records:
         """Return what is to be written of a group."""
-        keys = _expired(group, self.now_ms, self.retention_ms)
-        is_forgotten = _is_forgotten(group, keys, self.now_ms, self.retention_ms)
-        if not keys and not is_forgotten:
-            return []
+        found = _expired(group, self.now_ms, self.retention_ms)
+        is_forgotten = _is_forgotten(group, found, self.now_ms, self.retention_ms)
         used_ms = _last_used(group)
-        before = self.seen.get(name)
-        is_known = before is not None and before[0] == used_ms and before[1] <= self.now_ms
-        first_ms = before[1] if before is not None and is_known else self.now_ms
-        if self.now_ms - first_ms < _BETWEEN_LOOKS_MS:
-            self.waiting[name] = used_ms, first_ms
+        if is_forgotten:
+            is_forgotten = self._is_due(name, used_ms)
+        keys = [key for key in found if self._is_due(f"{name} {key}", used_ms)]
+        is_forgotten = is_forgotten and keys == found
+        if not keys and not is_forgotten:
             return []
         self.said.append(f"group {name}: {many(len(keys), 'position')} expired")
         forgotten: Records = [(encode_group_key(name), None)] if is_forgotten else []
         return [*((encode_position_key(name, key), None) for key in keys), *forgotten]
+
+    def _is_due(self, what: str, used_ms: int) -> bool:
+        """Tell whether an earlier look has found the same, and let the next one know."""
+        before = self.seen.get(what)
+        is_known = before is not None and before[0] == used_ms and before[1] <= self.now_ms
+        first_ms = before[1] if before is not None and is_known else self.now_ms
+        if self.now_ms - first_ms >= _BETWEEN_LOOKS_MS:
+            return True
+        self.waiting[what] = used_ms, first_ms
+        return False
 
 
 def _expired(group: KnownGroup, now_ms: int, retention_ms: int) -> list[TopicPartition]:

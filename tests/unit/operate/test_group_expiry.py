@@ -180,3 +180,18 @@ def test_maintain_does_all_else_where_groups_cannot_be_read(
     assert problems == ["no positions have expired: the groups cannot be read"]
     assert any("partitions looked at" in line for line in said)
     assert any("partitions to compact" in line for line in said)
+
+
+def test_what_the_look_before_did_not_find_is_not_taken_away(log: Path, clock: Clock) -> None:
+    """One position has expired; then a clock that is wrong says that all have."""
+    commits = GroupWriter([str(log)], "g")
+    commits.commit({T0: 1})
+    clock.moved_s = DAY - 10 * MINUTE
+    commits.commit({TopicPartition("in", 1): 1})
+    clock.moved_s = DAY + MINUTE
+    assert look(log) == []
+    clock.moved_s = 40 * DAY
+    assert look(log) == ["group g: 1 position expired"]
+    clock.moved_s = DAY + 20 * MINUTE
+    assert look(log) == []
+    assert list(positions(log)) == [TopicPartition("in", 1)]
