@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kafkalog.jobs.cli.batch_rows import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kafkalog.jobs.report.facts import Facts
 
@@ -168,47 +169,78 @@ def _groups(facts: Facts) -> Iterator[Finding]:
     rows = [row for row in facts.groups if row["topic"] is not None]
     for (group, topic), each in groupby(rows, lambda row: (row["group"], row["topic"])):
         ours = list(each)
-        wrong = [_at(row, row["problem"]) for row in ours if row["problem"]]
+        wrong = [row for row in ours if row["problem"]]
         if wrong:
-            is_there = any(row["end"] is not None for row in ours)
-            yield _reset(facts, group, topic, wrong, "latest" if is_there else None)
-        lost = []
+            texts = [_at(row, row["problem"]) for row in wrong]
+            places = {row["partition"]: row["end"] for row in wrong}
+            yield _reset(facts, group, topic, texts, places, "latest")
+        lost, places = [], {}
         for row in ours:
             start, offset = starts.get((topic, row["partition"])), row["offset"]
             if not row["problem"] and None not in {start, offset} and offset < start:
                 text = f"the group stands at {offset:,}, and the log begins at {start:,}"
                 lost.append(_at(row, text))
+                places[row["partition"]] = start
         if lost:
-            yield _reset(facts, group, topic, lost, "earliest")
+            yield _reset(facts, group, topic, lost, places, "earliest")
 
 
 def _at(row: dict[str, Any], text: str) -> str:
     return f"partition {row['partition']}: {text}"
 
 
-_GO_ON: Final = {
-    "latest": "If the log was cut or made anew, let the group go on at its end (or at earliest, to "
-    "read all again)",
-    "earliest": "Records were deleted before the group read them. A consumer goes on by its "
-    "auto.offset.reset. To decide it now, let the group go on at the start",
-    None: "The topic is not in these directories. If it is gone for good, forget the group",
+_CONTINUE: Final = {
+    "latest": "If the log was cut or recreated, let the group continue at its end (or at earliest, "
+    "to read all again)",
+    "earliest": "Records were deleted before the group read them. A consumer continues by its "
+    "auto.offset.reset. To decide it now, let the group continue at the start",
 }
+_FORGET: Final = "These directories do not have it. If it is gone for good, forget the positions"
+_EXPIRES: Final = (
+    "These directories do not have it. If it is gone for good, the positions do no harm, and "
+    "expire. All positions of the group"
+)
 _KAFKAS: Final = ("kafka-consumer-groups", "--bootstrap-server", "localhost:9092")
 
 
-def _reset(facts: Facts, group: str, topic: str, texts: list[str], to: str | None) -> Finding:
-    """Return a finding about a group's positions in a topic, and where it should go on."""
-    named, of_topic = ["--group", group], ["--topic", topic]
-    advice = f"{_GO_ON[to]}:"
-    if not facts.is_ours:
-        act = ["--delete-offsets"] if to is None else ["--reset-offsets", f"--to-{to}", "--dry-run"]
-        line = shlex.join([*_KAFKAS, *named, *of_topic, *act])
-        advice = f"{_GO_ON[to]}, with the broker that has the directories:"
-    elif to is None:
-        line = _line("groups delete", facts, *named, "--dry-run")
+def _reset(
+    facts: Facts, group: str, topic: str, texts: list[str], places: dict[int, int | None], to: str
+) -> Finding:
+    """Return a finding about a group's positions in a topic, and where it should continue.
+
+    ``places`` has the partitions to move and where to, None if they are not there. The positions
+    of other partitions are right: the command leaves them.
+    """
+    known = {number: place for number, place in places.items() if place is not None}
+    where = to if known else None
+    if facts.is_ours:
+        advice, line = _by_us(facts, group, topic, known, where)
     else:
-        line = _line("groups reset", facts, *named, *of_topic, "--to", to, "--dry-run")
-    return Finding(to != "earliest", f"group {group} in {topic}", texts, advice, [line])
+        advice, line = _with_broker(group, topic, known or places, where)
+    return Finding(to != "earliest", f"group {group} in {topic}", texts, f"{advice}:", [line])
+
+
+def _with_broker(group: str, topic: str, numbers: Iterable[int], to: str | None) -> tuple[str, str]:
+    """Return the advice, and the command of Kafka; ``to`` is None if nothing is there."""
+    named = ["--group", group, "--topic", f"{topic}:{','.join(map(str, numbers))}"]
+    act = ["--delete-offsets"] if to is None else ["--reset-offsets", f"--to-{to}", "--dry-run"]
+    advice = _FORGET if to is None else _CONTINUE[to]
+    line = shlex.join([*_KAFKAS, *named, *act])
+    return f"{advice}, with the broker that has the directories", line
+
+
+def _by_us(
+    facts: Facts, group: str, topic: str, places: dict[int, int], to: str | None
+) -> tuple[str, str]:
+    """Return the advice, and the command; ``to`` is None if nothing is there."""
+    named = ["--group", group]
+    if to is not None:
+        told = json.dumps({topic: {str(number): place for number, place in places.items()}})
+        return _CONTINUE[to], _line("groups reset", facts, *named, "--offsets", told, "--dry-run")
+    topics = {row["topic"] for row in facts.groups if row["group"] == group}
+    if facts.topic is None and topics == {topic}:
+        return _FORGET, _line("groups delete", facts, *named, "--dry-run")
+    return _EXPIRES, _line("groups", facts, *named)
 
 
 def _open_transactions(facts: Facts) -> Iterator[Finding]:

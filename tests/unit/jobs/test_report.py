@@ -235,7 +235,7 @@ def test_a_group_above_the_end_is_set_back_by_the_command(log: Path, tmp_path: P
     found = page(tmp_path / "r.html", log, code=1)
     ((_, *words),) = commands(found)
     assert words[:2] == ["groups", "reset"]
-    assert words[-3:] == ["--to", "latest", "--dry-run"]
+    assert words[-3:] == ["--offsets", '{"flights": {"0": 8}}', "--dry-run"]
     assert call(*words[:-1])[0] == 0
     assert [*page(tmp_path / "r.html", log).iter("article")] == []
 
@@ -246,7 +246,38 @@ def test_records_deleted_before_a_group_read_them_are_a_note(log: Path, tmp_path
     (article,) = found.iter("article")
     assert "the group stands at 2, and the log begins at 4" in texts(article)
     ((_, *words),) = commands(found)
-    assert words[words.index("--to") + 1] == "earliest"
+    assert words[words.index("--offsets") + 1] == '{"flights": {"0": 4}}'
+
+
+def test_the_command_leaves_a_position_where_it_is_right(log: Path, tmp_path: Path) -> None:
+    assert call("alter", log, "--topic", "flights", "--partitions", 2)[0] == 0
+    numbers = pa.array([1] * 9, pa.int32())
+    kafkalog.append(log, "flights", pa.table({"value": ["v"] * 9, "partition": numbers}))
+    writer = GroupWriter([str(log)], "billing")
+    writer.commit({TopicPartition("flights", 0): 99, TopicPartition("flights", 1): 3})
+    ((_, *words),) = commands(page(tmp_path / "r.html", log, code=1))
+    assert call(*words[:-1])[0] == 0
+    rows = call_json("groups", log, "--group", "billing")
+    assert [row["offset"] for row in rows if row["topic"] == "flights"] == [8, 3]
+
+
+@pytest.mark.parametrize(("others", "command"), [(True, ["groups"]), (False, ["groups", "delete"])])
+def test_a_group_is_not_forgotten_for_one_topic_that_is_gone(
+    log: Path, tmp_path: Path, *, others: bool, command: list[str]
+) -> None:
+    gone = TopicPartition("gone", 0)
+    kafkalog.append(log, "gone", pa.table({"value": ["v"]}))
+    GroupWriter([str(log)], "g").commit(
+        {gone: 1, TopicPartition("flights", 0): 3} if others else {gone: 1}
+    )
+    moved = [*log.glob("gone-0")]
+    for folder in moved:
+        folder.rename(tmp_path / folder.name)
+    ((_, *words),) = [
+        words for words in commands(page(tmp_path / "r.html", log, code=1)) if words[1] == "groups"
+    ]
+    assert words[: len(command)] == command
+    assert words[len(command)] == str(log)
 
 
 def test_an_unfinished_commit_is_taken_back_by_the_command(log: Path, tmp_path: Path) -> None:
