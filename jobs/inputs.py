@@ -142,6 +142,8 @@ def read_files(
     """
     chosen = {"header": "true", **(options or {})} if input_format == "csv" else options
     if schema is None:
+        if input_format == "csv":  # by names: Spark would take columns in the order of other files
+            chosen = {"enforceSchema": "false", **(chosen or {})}
         now = spark.read.format(input_format).options(**chosen or {}).load(path)
         schema = now.schema.toDDL()
     return spark.readStream.format(input_format).options(**chosen or {}).schema(schema).load(path)

@@ -15,6 +15,7 @@ ends what was begun. A topic that has other records is refused.
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -127,9 +128,12 @@ def _run(restore: Restore) -> None:
 def _lines(file: str) -> frozenset[bytes]:
     """Read a list of keys; empty lines are none."""
     try:
-        return frozenset(Path(file).read_bytes().splitlines()) - {b""}
+        data = Path(file).read_bytes().removeprefix(BOM_UTF8)  # an editor's, and no part of a key
     except OSError as error:
         raise OptionError(f"--suppress cannot be read: {error}") from None
+    if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise OptionError(f"--suppress {file} is UTF-16, expected UTF-8")
+    return frozenset(data.splitlines()) - {b""}
 
 
 if __name__ == "__main__":

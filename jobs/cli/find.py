@@ -19,7 +19,7 @@ from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.completing import topics_there
 from kafkalog.jobs.cli.output import end_if_nothing, one_line_errors, progress_bar
-from kafkalog.model import listed
+from kafkalog.model import INTERNAL_TOPICS, listed
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.reading import RecordReader
@@ -117,7 +117,7 @@ def _all_topics(paths: list[str]) -> list[str]:
     from kafkalog.jobs.cli.log_dirs import partitions_of  # noqa: PLC0415
 
     topics = {key.topic for key in partitions_of(paths, None)}
-    return sorted(topic for topic in topics if not topic.startswith("__"))
+    return sorted(topic for topic in topics if topic not in INTERNAL_TOPICS)
 
 
 def _show(

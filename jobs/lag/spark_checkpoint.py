@@ -56,7 +56,9 @@ def read_checkpoint(location: str) -> tuple[PartitionOffsets, frozenset[str]]:
     """
     folder = _folder(location)
     if (folder / FILE).exists():
-        reached = ReplayCheckpoint.open(str(folder), {}).reached
+        replay = ReplayCheckpoint.open(str(folder), {})
+        # What was begun may not be played, as a batch that has not ended.
+        reached = replay.reached if replay.begun is None else replay.begun.start
         return reached, frozenset(key.topic for key in reached)
     planned, ended = (_last_batch(folder / name) for name in ("offsets", "commits"))
     if planned is None:

@@ -169,3 +169,15 @@ def test_a_plain_script_tells_wrong_words_and_ends_with_a_code(
 ) -> None:
     found, out, said = ended(ROOT / "jobs" / f"{script}.py", *words)
     assert (found, out, sentence in said) == (code, "", True), said
+
+
+def test_columns_of_files_in_another_order_are_not_taken_for_each_other(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.csv").write_text("user,city\nann,Bern\n")
+    (tmp_path / "in" / "2.csv").write_text("city,user\nRome,bob\n")
+    words = (tmp_path / "in", tmp_path / "log", "--topic=t", f"--checkpoint={tmp_path / 'c'}")
+    follower = started("ingest", *words)
+    _, err = follower.communicate()
+    assert follower.returncode == 1
+    assert "error while reading file" in err
+    assert not [*(tmp_path / "log").glob("t-0/*.log")]

@@ -126,3 +126,12 @@ def test_a_bar_is_shown_on_a_terminal_only(log: Path, monkeypatch: pytest.Monkey
     done = CliRunner().invoke(app, words)
     assert done.stderr != ""
     assert len([json.loads(line) for line in done.stdout.splitlines()]) == 2
+
+
+def test_a_topic_of_ours_whose_name_begins_as_those_of_kafka_is_looked_through(
+    tmp_path: Path,
+) -> None:
+    options = {"allowInternalTopics": "true"}
+    for topic in ("__audit", "__consumer_offsets"):
+        kafkalog.append(tmp_path, topic, pa.table({"value": ["needle"]}), options=options)
+    assert found(tmp_path, "--text", "needle") == [("__audit", 0, 0)]

@@ -166,6 +166,9 @@ def test_the_checkpoint_of_a_replay_is_known(log: Path, tmp_path: Path) -> None:
     checkpoint.note_end()
     rows = measured(log, "--checkpoint", tmp_path / "replay")
     assert [(row["offset"], row["lag"]) for row in rows] == [(24, 6), (None, 30)]
+    checkpoint.note_begin({TopicPartition("t", 0): 24}, {TopicPartition("t", 0): 30})
+    rows = measured(log, "--checkpoint", tmp_path / "replay")
+    assert rows[0]["lag"] == 6  # it may have been killed since
 
 
 def test_groups_stand_where_a_broker_says(tmp_path: Path) -> None:
