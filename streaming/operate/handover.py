@@ -159,9 +159,7 @@ def _ready(
         return done
     emptied = empty_groups(log_set, dry_run=dry_run)
     if not dry_run:
-        # Before logs are looked at again: who lost the file, or removed it, would give the broker
-        # records back that were deleted.
-        repeat_log_starts(log_set)
+        repeat_log_starts(log_set)  # or the broker serves deleted records, if the file was lost
         done = put_in_order(log_set, begun)
         log_set.check_current()
         _make_durable(log_set, done.partitions)
@@ -281,8 +279,7 @@ def _check_numbers(done: Upkeep) -> None:
     for each in done.partitions:
         numbers.setdefault(each.topic_partition.topic, set()).add(each.topic_partition.partition)
     for topic, found in numbers.items():
-        missing = sorted(set(range(max(found) + 1)) - found)
-        if missing:
+        if missing := sorted(set(range(max(found) + 1)) - found):
             done.problems.append(
                 f"topic {topic!r} has partition {max(found)} and lacks {missing}: a broker would "
                 "begin them empty"
