@@ -30,6 +30,17 @@ _SHORTEST: Final = 9
 _CHECKSUM: Final = 4
 _LARGEST_WINDOW: Final = 0x88
 """A window descriptor of 128 MiB: the most that the library, and Kafka's, take from a stream."""
+_LARGEST_BLOCK: Final = 128 << 10
+
+
+@inlined
+def _largest_block(window: int) -> int:
+    """Return how many bytes a block may have at most, by the window descriptor of its frame.
+
+    The library does not ask where it gets a whole frame; as a stream, as in a broker, it does.
+    """
+    unit: int = np.int64(1) << (7 + (window >> 3))  # an eighth of a power of two, from 1 KiB on
+    return min(unit * (8 + (window & 7)), _LARGEST_BLOCK)
 
 
 @inlined
@@ -41,8 +52,10 @@ def _frame_end(data: Bytes, at: int, end: int) -> int:
     is_single = (descriptor >> 5) & 1
     if (descriptor & 0x0B) != 0:  # a dictionary, or what is reserved
         return np.int64(-1)
-    if is_single == 0 and np.int64(data[at + _DESCRIPTOR + 1]) > _LARGEST_WINDOW:
+    window = _LARGEST_WINDOW if is_single != 0 else np.int64(data[at + _DESCRIPTOR + 1])
+    if window > _LARGEST_WINDOW:
         return np.int64(-1)
+    largest = _largest_block(window)
     size_flag = descriptor >> 6
     size_bytes: int = is_single if size_flag == 0 else np.int64(1) << size_flag
     checksum: int = _CHECKSUM if (descriptor & 0x04) != 0 else 0
@@ -50,6 +63,8 @@ def _frame_end(data: Bytes, at: int, end: int) -> int:
     while end - at >= 3:
         header = np.int64(data[at]) | np.int64(data[at + 1]) << 8 | np.int64(data[at + 2]) << 16
         length = header >> 3
+        if length > largest:
+            return np.int64(-1)
         if (header >> 1) & 3 == 1:
             length = np.int64(1)
         at += 3 + length

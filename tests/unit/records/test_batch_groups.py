@@ -82,6 +82,12 @@ def frame(plain: bytes, **choices: object) -> bytes:
     return bytes(lz4.frame.compress(plain, **{"block_linked": False, **choices}))
 
 
+def zstd_of_one_byte(size: int, window: int = 0) -> bytes:
+    """Return a frame with one block: a byte that repeats; ``window`` is the descriptor."""
+    block = size << 3 | 0b011
+    return bytes.fromhex("28b52ffd 00") + bytes([window]) + block.to_bytes(3, "little") + b"x"
+
+
 def zstd(plain: bytes, **choices: Any) -> bytes:
     return zstandard.ZstdCompressor(**choices).compress(plain)
 
@@ -95,6 +101,9 @@ OTHERS = {
     "zstd, empty": (Codec.ZSTD, compress(Codec.ZSTD, b"")),
     "zstd, not to be compressed": (Codec.ZSTD, compress(Codec.ZSTD, RANDOM)),
     "zstd, one byte repeated": (Codec.ZSTD, compress(Codec.ZSTD, bytes(300_000))),
+    "zstd, a block as large as its window": (Codec.ZSTD, zstd_of_one_byte(1024)),
+    "zstd, the largest block": (Codec.ZSTD, zstd_of_one_byte(128 << 10, 0x58)),
+    "zstd, a block of its window and an eighth": (Codec.ZSTD, zstd_of_one_byte(1152, 0x01)),
     "zstd with its size": (Codec.ZSTD, zstd(TEXT, write_content_size=True)),
     "zstd with its size, small": (Codec.ZSTD, zstd(TEXT[:90], write_content_size=True)),
     "zstd with a checksum": (Codec.ZSTD, zstd(TEXT, write_checksum=True)),
@@ -169,7 +178,10 @@ def test_what_is_refused_is_named_after_the_batches_before_it(kind: str) -> None
 OTHERS_REFUSED = {
     "zstd, cut": (Codec.ZSTD, compress(Codec.ZSTD, TEXT)[:-1]),
     "zstd, more after it": (Codec.ZSTD, compress(Codec.ZSTD, TEXT) + b"?"),
+    "zstd, a block above its window": (Codec.ZSTD, zstd_of_one_byte(1025)),
     "zstd, a wrong checksum": (Codec.ZSTD, zstd(TEXT, write_checksum=True)[:-1] + b"?"),
+    "zstd, a block above the largest": (Codec.ZSTD, zstd_of_one_byte((128 << 10) + 1, 0x58)),
+    "zstd, a block above its window and an eighth": (Codec.ZSTD, zstd_of_one_byte(1153, 0x01)),
     "zstd, a bomb": (Codec.ZSTD, compress(Codec.ZSTD, bytes(LIMIT + 1))),
     "gzip, cut": (Codec.GZIP, compress(Codec.GZIP, TEXT)[:-1]),
     "gzip, a wrong checksum": (Codec.GZIP, compress(Codec.GZIP, TEXT)[:-8] + b"?" * 8),
