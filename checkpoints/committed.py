@@ -67,12 +67,13 @@ class Committed:
     def _partition(self, topic: str, topic_id: str | None, partition: int) -> PartitionState | None:
         if self.state is None:
             return None
-        if topic_id is None and (topic, partition) in self._being_made:
+        if topic_id is None and (topic, partition) in self.being_made:
             return None  # it has no id yet; an earlier topic of its name was another one
         return self.state.partition(topic, topic_id, partition)
 
     @cached_property
-    def _being_made(self) -> frozenset[tuple[str, int]]:
+    def being_made(self) -> frozenset[tuple[str, int]]:
+        """The partitions whose folders an unfinished commit makes: it may be undone."""
         intended = self.unfinished.partitions if self.unfinished else ()
         return frozenset(each.topic_partition for each in intended if each.created)
 

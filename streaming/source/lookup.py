@@ -24,6 +24,7 @@ from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.key_search import find_key
 from kafkalog.streaming.source.latest import plan_latest, read_latest
 from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.store.deleted import committed_partitions
 from kafkalog.streaming.table.ordered_rows import OrderedRows
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def partition_to_search(
             partitions, so that their number is not known.
     """
     paths = ReadOptions.parse({**given, "subscribe": topic, "view": "latest"}).paths
-    found = LogDirs(paths).partitions()
+    found = committed_partitions(LogDirs(paths))
     there = {key.partition for key in found if key.topic == topic}
     where = ", ".join(map(str, paths))
     if partition is not None:

@@ -1,7 +1,8 @@
 """Which folders are left of topics that are being deleted, for whoever lists partitions.
 
 The commit state says so before the first folder is renamed: see
-:mod:`~kafkalog.streaming.store.deletion`.
+:mod:`~kafkalog.streaming.store.deletion`. And which of them a commit is about to make: its intent
+says so before the first one is there.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import LogDirs, PartitionDirectory
 
-__all__ = ["LivePartitions", "is_deleted", "live_partitions", "without_deleted"]
+__all__ = [
+    "LivePartitions",
+    "committed_partitions",
+    "is_deleted",
+    "live_partitions",
+    "without_deleted",
+]
 
 
 def without_deleted(
@@ -38,6 +45,19 @@ def live_partitions(log_dirs: LogDirs) -> Mapping[TopicPartition, PartitionDirec
     there = log_dirs.partitions()
     with suppress(KafkaLogError):
         return without_deleted(there, load_committed(log_dirs.paths).state)
+    return there
+
+
+def committed_partitions(log_dirs: LogDirs) -> Mapping[TopicPartition, PartitionDirectory]:
+    """Find the live partitions but for those that a commit is about to make, if that can be told.
+
+    How many a topic has tells where a key lies: so those do not count before they are published.
+    """
+    there = log_dirs.partitions()
+    with suppress(KafkaLogError):  # what is committed is looked at after the folders
+        committed = load_committed(log_dirs.paths)
+        live = without_deleted(there, committed.state)
+        return {key: where for key, where in live.items() if key not in committed.being_made}
     return there
 
 

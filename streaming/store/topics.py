@@ -176,12 +176,9 @@ class TopicCatalog:
         self._policy = policy
         self._new: set[str] = set()
         self._owners = TopicOwners(committed.state)
-        being_made = {
-            intended.topic_partition
-            for intended in (committed.unfinished.partitions if committed.unfinished else ())
-            if intended.created
-        }
-        self._counts = self._replicated() | partition_counts(partitions.keys() - being_made)
+        self._counts = self._replicated() | partition_counts(
+            partitions.keys() - committed.being_made
+        )
 
     @classmethod
     def load(cls, directories: Iterable[Path], policy: TopicPolicy) -> Self:

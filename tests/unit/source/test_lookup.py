@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -14,17 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.counted_reads import counted_reads
 from tests.support.indexed_logs import write_indexed_segment
+from tests.support.killing import count_calls, run_and_kill
 from tests.support.logs import Row, batch_bytes, write_segment
 from tests.support.newest import newest_of
 from tests.support.reading import read_batch
 from typer.testing import CliRunner
 
 import kafkalog
+from kafkalog.checkpoints.state_file import load_state
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.jobs.cli.app import app
+from kafkalog.streaming.operate.topics import alter
 from kafkalog.streaming.source.lookup import partition_to_search
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 START = 1_700_000_000_000
@@ -227,3 +232,37 @@ def test_it_ends_with_1_if_there_is_no_such_key_and_with_2_if_it_was_called_wron
     log: Path, words: list[str], code: int
 ) -> None:
     assert call(log, "--topic", "t", *words)[0] == code
+
+
+def test_partitions_that_are_not_committed_yet_do_not_say_where_a_key_lies(
+    tmp_path: Path,
+) -> None:
+    keys = [f"k{number}".encode() for number in range(20)]
+    kafkalog.append(tmp_path / "log", "t", pa.table({"key": keys, "value": keys}))
+    copy = tmp_path / "copy"
+
+    def alter_copy() -> None:
+        alter([str(copy)], "t", partitions=3)
+
+    calls = count_calls_on(tmp_path / "log", copy, alter_copy)
+    for call in range(calls):
+        shutil.rmtree(copy)
+        shutil.copytree(tmp_path / "log", copy, copy_function=shutil.copy2)
+        run_and_kill(alter_copy, call)
+        if not is_altered(copy):
+            found = [kafkalog.get(copy, "t", key) for key in keys[:6]]
+            assert [row and row["value"] for row in found] == keys[:6], f"killed at call {call}"
+            with pytest.raises(UnknownTopicOrPartitionError, match="t-1 is not in"):
+                kafkalog.get(copy, "t", keys[0], partition=1)
+    assert calls > 10
+
+
+def count_calls_on(original: Path, copy: Path, action: Callable[[], object]) -> int:
+    shutil.copytree(original, copy, copy_function=shutil.copy2)
+    return count_calls(action)
+
+
+def is_altered(log: Path) -> bool:
+    state = load_state(log)
+    assert state is not None
+    return any(len(topic.partitions) > 1 for topic in state.topics.values())
