@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
-from kafkalog.jobs.cli.output import one_line_errors, print_rows
+from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows
 
 __all__ = ["backup"]
 
@@ -45,3 +45,5 @@ def backup(
             "of its own; each reaches to its high watermark in the copy, or further",
             err=True,
         )
+    missing = [f"the copy is not whole: {problem}" for problem in done.problems]
+    end_with(missing, as_json=False)  # rows have no place for that

@@ -43,16 +43,19 @@ from kafkalog.errors import LogDirectoryError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.shield import shielded
+from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.operate.folder_copy import FolderCopy
 from kafkalog.streaming.operate.replica_backup import NodesCopy
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.store.locks import check_no_broker
-from kafkalog.streaming.store.lost_partitions import refuse_mount_points
+from kafkalog.streaming.store.lost_partitions import lost_of_living, lost_text, refuse_mount_points
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import Session, existing, opened_set
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = ["Backup", "DirectoryBackup", "back_up"]
 
@@ -93,10 +96,14 @@ class DirectoryBackup:
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """What was copied. ``at_one_moment``: all of it as of one commit, not by a broker's files."""
+    """What was copied. ``at_one_moment``: all of it as of one commit, not by a broker's files.
+
+    ``problems`` say what was committed and is not in the copy: it is not in its original, either.
+    """
 
     directories: tuple[DirectoryBackup, ...]
     at_one_moment: bool
+    problems: tuple[str, ...] = ()
 
 
 @shielded
@@ -127,13 +134,14 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
         with _session(sources, policy) as session:
             session.open(takes_back=False)
     copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
-    files = _copy_set(copies, policy) if is_ours else _copy_as_it_runs(copies)
+    problems: list[str] = []
+    files = _copy_set(copies, policy, problems) if is_ours else _copy_as_it_runs(copies)
     for copy, contents in zip(copies, files, strict=True):
         _finish(copy, contents)
     done = (
         DirectoryBackup(each.source, each.target, each.partitions, each.bytes) for each in copies
     )
-    return Backup(tuple(done), is_ours)
+    return Backup(tuple(done), is_ours, tuple(problems))
 
 
 def _back_up_nodes(sources: Sequence[Path], target: str, policy: SetPolicy) -> Backup:
@@ -213,7 +221,9 @@ def _broker_holds(folder: Path, wait_ms: int) -> bool:
     return False
 
 
-def _copy_set(copies: Sequence[FolderCopy], policy: SetPolicy) -> list[_RootFiles]:
+def _copy_set(
+    copies: Sequence[FolderCopy], policy: SetPolicy, problems: list[str]
+) -> list[_RootFiles]:
     """Copy a set of ours; writers wait only for what came during the pass before."""
     sources = [copy.source for copy in copies]
     for _ in range(_PASSES):
@@ -226,12 +236,22 @@ def _copy_set(copies: Sequence[FolderCopy], policy: SetPolicy) -> list[_RootFile
         if sum(copy.bytes for copy in copies) - before < _SMALL_BYTES:
             break
     with _session(sources, policy) as session:
-        session.open()
+        problems += _missing(session.open())
         for copy in copies:
             copy.bring_up_to_date()
         files = [_root_files(folder, CLEAN_SHUTDOWN, *_ROOT_FILES) for folder in sources]
         session.verify()
     return files
+
+
+def _missing(log_set: LogSet) -> Iterator[str]:
+    """Say what the copy lacks: partitions without a folder, and links to what is not mounted."""
+    for topic, lost in lost_of_living(log_set.state, log_set.partitions()):
+        yield lost_text(topic, lost)
+    for folder in log_set.directories:
+        for path in sorted(folder.iterdir()):
+            if parse_partition_directory(path.name) and path.is_symlink() and not path.exists():
+                yield f"{path} is a link that leads nowhere: a disk may not be mounted there"
 
 
 def _copy_as_it_runs(copies: Sequence[FolderCopy]) -> list[_RootFiles]:

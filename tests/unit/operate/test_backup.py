@@ -362,3 +362,22 @@ def test_the_command_says_where_the_copies_are(
     assert f" {Path('copy', '2')} " in done.output
     assert CliRunner().invoke(app, ["backup", str(tmp_path / "a")]).exit_code == 2
     assert values_of(copies_in(tmp_path / "copy"), "t") == values(8)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_a_copy_lacks_is_said(tmp_path: Path, *, is_link: bool) -> None:
+    write(writer_of(tmp_path / "log"), 0)
+    folder = tmp_path / "log" / "t-1"
+    if is_link:
+        for each in NUMBERS:
+            (tmp_path / "log" / f"t-{each}").rename(tmp_path / f"away-{each}")
+            (tmp_path / "log" / f"t-{each}").symlink_to(tmp_path / "unmounted")
+    else:
+        shutil.rmtree(folder)
+    done = CliRunner().invoke(app, ["backup", str(tmp_path / "log"), str(tmp_path / "copy")])
+    assert done.exit_code == 1
+    said = f"{folder} is a link that leads nowhere" if is_link else "t-1 up to offset 1"
+    assert "problem: the copy is not whole: " in done.stderr
+    assert said in done.stderr
+    there = {"0", "2"} if not is_link else set()
+    assert {path.name[2:] for path in (tmp_path / "copy").glob("t-*")} == there
