@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import (
     CommitError,
-    FencedMemberError,
     KafkaLogError,
     OffsetOutOfRangeError,
     OptionError,
@@ -33,7 +32,7 @@ from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.consumer.consumer_options import check_callbacks, parse_options
 from kafkalog.streaming.consumer.cursors import Cursors
 from kafkalog.streaming.consumer.fetching import Fetched, Fetcher
-from kafkalog.streaming.consumer.joined import Joined, check_strategy
+from kafkalog.streaming.consumer.joined import Joined, check_strategy, refusing
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.watch import LOOK_S
 from kafkalog.streaming.store.session import ensure_set, existing
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.groups.group_commits import Move
     from kafkalog.streaming.groups.group_log import GroupState
-    from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.session import Condition
 
     Callback: TypeAlias = Callable[[list[TopicPartition]], object]
@@ -287,7 +285,7 @@ class Consumer(Closing):
     def _ride(self, moves: Mapping[TopicPartition, Move]) -> tuple[Condition, Sequence[Rider]]:
         group = self._commits.group
         if self._joined is None:
-            return _refusing(f"the Consumer of group {group!r} has not polled yet"), ()
+            return refusing(f"the Consumer of group {group!r} has not polled yet"), ()
         if self._cursors.taken:
             taken = ", ".join(map(str, sorted(self._cursors.taken)))
             text = (
@@ -295,7 +293,7 @@ class Consumer(Closing):
                 "committed: nothing was written. Drop these rows; poll returns again those that "
                 "are still this member's"
             )
-            return _refusing(text), ()
+            return refusing(text), ()
         fence = self._commits.fence(self._joined.member_id, moves)
         ends = {key: move.end for key, move in moves.items()}
         now_ms = system.time_ns() // 1_000_000
@@ -346,10 +344,20 @@ class Consumer(Closing):
 
     def _next_rows(self) -> pa.RecordBatch | None:
         while (found := self._fetch()) is not None:
+            if found.position < self._cursors.position(found.partition):
+                self._go_back(found.partition, found.position)
             self._cursors.go_to(found.partition, found.position)
             if found.rows is not None:
                 return found.rows
         return None
+
+    def _go_back(self, key: TopicPartition, end: int) -> None:
+        """Let the group stand where a log ends: else it would pass over what comes there."""
+        move = self._cursors.back(key, end)
+        if move is not None and self._joined is not None:
+            if self._commits.look().positions.get(key) != end:
+                self._joined.member.commit({key: move})
+            self._cursors.add(key, move.since, end)
 
     def _fetch(self) -> Fetched | None:
         """Return what comes next. A topic that was recreated waits for its group to notice."""
@@ -388,12 +396,3 @@ class Consumer(Closing):
             )
         if self._is_closed:
             raise KafkaLogError(f"the Consumer of group {group!r} is closed")
-
-
-def _refusing(text: str) -> Condition:
-    """Return a condition of a commit that never holds."""
-
-    def refuse(_: LogSet) -> None:
-        raise FencedMemberError(text)
-
-    return refuse

@@ -77,6 +77,11 @@ class Cursors:
         self._cursors[key].position = position
         self._moved.add(key)
 
+    def back(self, key: TopicPartition, end: int) -> Move | None:
+        """Return how the group goes back to where a log ends; None if it stands no further."""
+        cursor = self._cursors[key]
+        return Move(cursor.begin, end, cursor.since) if end < cursor.begin else None
+
     def pause(self, keys: Iterable[TopicPartition], *, is_paused: bool) -> None:
         """Leave partitions out for a while, or not any more."""
         for key in keys:

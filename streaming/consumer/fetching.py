@@ -28,7 +28,10 @@ __all__ = ["Fetched", "Fetcher"]
 
 
 class Fetched(NamedTuple):
-    """Rows of one partition, and the offset after them; without rows, what is passed over."""
+    """Rows of one partition, and the offset after them; without rows, what is passed over.
+
+    An offset before the one that was asked for is where a log ends that was cut.
+    """
 
     partition: TopicPartition
     rows: pa.RecordBatch | None
@@ -130,15 +133,18 @@ class Fetcher:
         return self._plan_once(key, position, ends[key], self._policy)
 
     def _plan_once(self, key: TopicPartition, position: int, end: int, policy: LossPolicy) -> bool:
-        if end == position or (end < position and self._logs.reaches(key, position)):
+        if end == position or (end < position and self._may_come(key, position)):
             return False  # what lies between is not known to be committed yet
         self._check_topic(key)
         ends = {key: end}
         ranges = readable_ranges({key: position}, ends, ends, self._logs, policy)
         splits = plan_splits(ranges, self._options, self._logs, policy)
-        if end > position:
-            self._ahead[key] = _Ahead(position, end, deque(splits))
-        return end > position
+        self._ahead[key] = _Ahead(position, end, deque(splits))
+        return True
+
+    def _may_come(self, key: TopicPartition, position: int) -> bool:
+        """Whether a partition may be committed up to there, or be so by others."""
+        return self._logs.reaches(key, position) or self._logs.lacks_majority()
 
     def _check_topic(self, key: TopicPartition) -> None:
         found = self._logs.topic_id(key)

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from kafkalog.streaming.groups.group_commits import GroupCommits
     from kafkalog.streaming.groups.group_record import GroupRecord
     from kafkalog.streaming.source.read_options import ReadOptions
+    from kafkalog.streaming.store.log_set import LogSet
+    from kafkalog.streaming.store.session import Condition
 
-__all__ = ["Joined", "check_strategy"]
+__all__ = ["Joined", "check_strategy", "refusing"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
 
@@ -37,6 +39,15 @@ def check_strategy(member: Membership, wanted: str, record: GroupRecord) -> None
             f"option 'kafka.partition.assignment.strategy' is {wanted}, and the members of the "
             f"group use {record.strategy}: all of a group use the same"
         )
+
+
+def refusing(text: str) -> Condition:
+    """Return a condition of a commit that never holds."""
+
+    def refuse(_: LogSet) -> None:
+        raise FencedMemberError(text)
+
+    return refuse
 
 
 class Joined:

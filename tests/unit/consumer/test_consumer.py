@@ -22,6 +22,7 @@ from tests.support.consuming import (
 import kafkalog
 from kafkalog.errors import (
     CommitError,
+    DataLossError,
     FencedMemberError,
     KafkaLogError,
     LogDirectoryError,
@@ -32,9 +33,11 @@ from kafkalog.errors import (
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder
 from kafkalog.streaming.library import append
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import look_at
 
 if TYPE_CHECKING:
@@ -498,3 +501,41 @@ def test_the_thread_of_a_member_does_not_look_again_at_what_its_rounds_look_at(
         monkeypatch.setattr(system, "monotonic", lambda: now_s + 0.1)
         member.beat()
         assert reads
+
+
+def test_a_group_that_stands_beyond_the_end_of_a_log_goes_on_there_if_it_may_lose_data(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+    commits = GroupCommits([folder], "g", SetPolicy())
+    commits.change(commits.look().record, {IN[0]: 500})
+    with consumer(folder) as reader, pytest.raises(DataLossError, match="in-0 from 500 to 10"):
+        reader.poll()
+    options = {"failOnDataLoss": "false"}
+    with consumer(folder, options=options) as reader:
+        assert rest(reader) == []
+        assert positions(folder)[IN[0]] == 10
+        append(folder, "in", table([40, 41]))
+        assert sorted(rest(reader)) == [40, 41]
+    append(folder, "in", table([44]))
+    with consumer(folder, options=options) as reader:
+        assert sorted(rest(reader)) == [40, 41, 44], "they were not committed"
+        reader.commit()
+    assert positions(folder)[IN[0]] == 12
+    said = [record for record in caplog.records if "in-0 from 500 to 10" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_a_seek_beyond_the_end_of_a_log_moves_no_group(folder: Path) -> None:
+    with consumer(folder, options={"failOnDataLoss": "false"}) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+        reader.seek(IN[0], 500)
+        assert rest(reader) == []
+        assert reader.position(IN[0]) == 10
+        reader.seek(IN[0], 4)
+        assert len(rest(reader)) == 6
+        reader.commit()
+    assert positions(folder) == dict.fromkeys(IN, 10)
