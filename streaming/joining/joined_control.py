@@ -187,11 +187,19 @@ class JoinedControl:
         return ends
 
     def _not_before(self, reading: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-        """Return the ends; where one lies below what was read already, that, or it is a loss."""
+        """Return the ends; where one lies below what was read already, that, or it is a loss.
+
+        A group that may lose data goes on where such a log ends, in a later batch.
+        """
         short = {key: at for key, at in reading.items() if ends[key] < at}
-        lost = {key: at for key, at in short.items() if not self._logs.reaches(key, at)}
-        if self._targets is None:
-            self._policy.ends_before_start(lost, ends)
+        if short and self._targets is not None:
+            self._look()  # others may have read beyond the targets, which are of an earlier look
+        there = self._logs.ends.offsets
+        lost = {key: at for key, at in short.items() if there.get(key, at) < at}
+        lost = {key: at for key, at in lost.items() if not self._logs.reaches(key, at)}
+        if lost and not self._logs.lacks_majority():
+            self._policy.ends_before_start(lost, there)
+            self.member.go_back({key: there[key] for key in lost})
         return {key: max(at, ends[key]) for key, at in reading.items()}
 
     def _own_ranges(

@@ -195,6 +195,27 @@ class QueryMember:
             self._running = None
             self._round(member)
 
+    def go_back(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Let the group stand where logs end that end before where it stands.
+
+        Not while a batch is running that was planned from there.
+
+        Raises:
+            FencedMemberError: the group went on without the member.
+            KafkaLogError: the positions cannot be written.
+        """
+        with self._mutex:
+            member = self._joined()
+            stands = {} if self._state is None else self._state.positions
+            moves = {
+                key: Move(stands[key], end, member.since(key))
+                for key, end in ends.items()
+                if key in member.assigned and stands.get(key, end) > end
+            }
+            if moves and self._running is None:
+                self._commits.commit(member.member_id, moves)
+                self._round(member)
+
     def stop(self) -> None:
         """Fall silent, as a static member does: started again soon it goes on."""
         self._is_stopped = True

@@ -11,7 +11,12 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 from tests.support.consuming import positions, recreate_topic, table, written
 from tests.support.joining import ROWS
 
-from kafkalog.errors import FencedMemberError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    DataLossError,
+    FencedMemberError,
+    OptionError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_commits import GroupCommits
@@ -612,3 +617,43 @@ def test_a_batch_of_a_topic_that_was_recreated_meanwhile_publishes_nothing(
     with pytest.raises(FencedMemberError, match="stands at no offset of in-0"):
         writer.commit([*messages], 1)
     assert positions(folder) == {}
+
+
+def set_beyond_end(folder: Path) -> None:
+    """Let the group stand at 500 in in-0, which ends at 10."""
+    commits = GroupCommits([folder], "g", SetPolicy())
+    commits.change(commits.look().record, {TopicPartition("in", 0): 500})
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_log_that_ends_before_where_the_group_stands_is_a_loss(
+    folder: Path, queries: Queries, *, is_available_now: bool
+) -> None:
+    query = queries.new()
+    query.batches()
+    query.kill()
+    set_beyond_end(folder)
+    if is_available_now:
+        query.start().prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="in-0 from 500 to 10"):
+        query.batches()
+
+
+@pytest.mark.parametrize("is_available_now", [False, True])
+def test_a_group_that_stands_beyond_the_end_of_a_log_goes_on_there_if_it_may_lose_data(
+    folder: Path, queries: Queries, *, is_available_now: bool
+) -> None:
+    query = queries.new(source={"failOnDataLoss": "false"})
+    query.batches()
+    query.kill()
+    set_beyond_end(folder)
+    if is_available_now:
+        query.start().prepareForTriggerAvailableNow()
+    assert query.batches() == []
+    assert set(positions(folder).values()) == {10}
+    append(folder, "in", table([40, 44, 41]))
+    if is_available_now:
+        query.kill()
+        query.start().prepareForTriggerAvailableNow()
+    assert sorted(query.batches()) == [40, 41, 44]
+    assert written(folder) == sorted([*ALL, 40, 41, 44])
