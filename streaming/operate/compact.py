@@ -2,7 +2,8 @@
 
 Which partitions are due is looked up first; then several are cleaned side by side, the dirtiest
 first (:mod:`~kafkalog.streaming.operate.cleaning`). Retention of topics with ``compact,delete``
-follows, as in a broker.
+follows, as in a broker. ``__consumer_offsets`` is such a topic, too: each commit of a group adds to
+it, and whoever joins reads it from its start.
 
 Source: Kafka ``LogCleaner``, ``LogCleanerManager.grabFilthiestCompactedLog``.
 """
@@ -17,7 +18,7 @@ from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.shield import Interrupted, shielded
 from kafkalog.files.system import system
-from kafkalog.model import listed
+from kafkalog.model import OFFSETS_TOPIC, listed
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY
 from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.retired_files import Removed
@@ -207,9 +208,11 @@ def _logs(
             with log_set.node.working_at(folder):
                 remove_orphans(folder)
         for log in logs_of_ours(
-            log_set, wanted.concerns, plan.left_alone, plan.problems, ends_swaps=not dry_run
+            *(log_set, wanted.concerns, plan.left_alone, plan.problems),
+            ends_swaps=not dry_run,
+            internal={OFFSETS_TOPIC},
         ):
-            key, settings = log.where.topic_partition, {**wanted.config, **log.topic.settings}
+            key, settings = log.where.topic_partition, _settings(wanted, log)
             reason = _reason_against(settings)
             if reason is not None:
                 plan.left_alone[key.topic] = reason
@@ -223,6 +226,12 @@ def _logs(
                 plan.shortens.add(key)
             logs.append((log, settings))
     return logs
+
+
+def _settings(wanted: Wanted, log: KnownLog) -> dict[str, str]:
+    """Return the settings that count; the topic of groups has its own, whatever else is given."""
+    given = {} if log.topic.name == OFFSETS_TOPIC else wanted.config
+    return {**given, **log.topic.settings}
 
 
 def _opened(

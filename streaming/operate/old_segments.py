@@ -44,7 +44,7 @@ from kafkalog.streaming.store.stale_lines import check_log_start
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -267,18 +267,20 @@ def logs_of_ours(
     problems: list[str],
     *,
     ends_swaps: bool,
+    internal: Collection[str] = (),
 ) -> Iterator[KnownLog]:
     """Yield the logs of topics that are ours to shorten or to compact.
 
     ``left_alone`` gets why the others are not, by topic, and ``problems`` what a person has to
-    decide on. For ``ends_swaps`` see :meth:`KnownLog.of`.
+    decide on. For ``ends_swaps`` see :meth:`KnownLog.of`. Of Kafka's own topics only those count
+    that are named as ``internal``.
     """
     marks = BrokerMarks()
     for key, where in log_set.partitions().items():
         check_interrupt()
         if not concerns(key):
             continue
-        if key.topic in INTERNAL_TOPICS:
+        if key.topic in INTERNAL_TOPICS and key.topic not in internal:
             left_alone[key.topic] = "a topic of Kafka's own"
             continue
         try:
