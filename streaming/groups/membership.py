@@ -117,7 +117,24 @@ class Membership:
             OSError: that cannot be written.
         """
         check_no_broker(self._folder, timeout_ms=0)
+        self._remove_predecessors()
         self._file.create(self._presence)
+
+    def _remove_predecessors(self) -> None:
+        """Remove files of processes of its instance that were killed before they were let in.
+
+        They would count as living for a session time-out: if let in last, in the place of this one.
+        """
+        instance = self._presence.settings.instance
+        if instance is None:
+            return
+        known = self._commits.look().record.members
+        for sign in self._members.read().values():
+            member, said = sign.member, sign.presence
+            if member is None or said is None or said.settings.instance != instance:
+                continue
+            if said.generation == NO_GENERATION and member not in known:
+                remove_member(self._folder, self._commits.group, member)
 
     def round(self) -> GroupState:
         """Do what is due, and return the group as it is then.

@@ -34,7 +34,9 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder
+from kafkalog.streaming.groups.rebalance import Presence
 from kafkalog.streaming.library import append
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.policy import SetPolicy
@@ -43,7 +45,6 @@ from kafkalog.streaming.store.session import look_at
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kafkalog.streaming.groups.rebalance import Presence
 
 IN = [TopicPartition("in", number) for number in range(4)]
 
@@ -539,3 +540,13 @@ def test_a_seek_beyond_the_end_of_a_log_moves_no_group(folder: Path) -> None:
         assert len(rest(reader)) == 6
         reader.commit()
     assert positions(folder) == dict.fromkeys(IN, 10)
+
+
+@pytest.mark.parametrize("member", ["i-0", "i-zzz"])
+def test_a_static_member_is_not_replaced_by_one_that_was_killed_before_it_was_let_in(
+    folder: Path, member: str
+) -> None:
+    settings = MemberSettings(frozenset({"in"}), "i", "c", "h", 60_000, 60_000)
+    MemberFile(folder, "g", member).create(Presence(settings, "range"))
+    with consumer(folder, options={"kafka.group.instance.id": "i"}) as reader:
+        assert sorted([*rest(reader), *rest(reader)]) == list(range(40))
