@@ -17,7 +17,7 @@ from tests.support.streams import Run
 
 import kafkalog
 from kafkalog.jobs.maintain import Maintenance, Scope
-from kafkalog.jobs.spark_cleaning import clean_on_spark
+from kafkalog.jobs.spark_cleaning import Cleaned, clean, clean_on_spark
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from kafkalog.streaming.operate.cleaning import CleaningTask
 
 pytestmark = pytest.mark.spark
 
@@ -78,6 +80,28 @@ def test_partitions_are_compacted_beside_a_writer_and_a_tailing_query(
         assert last[key] == {**wanted, "a": str(batches[-1])}
     assert run.values >= {value for each in last.values() for value in each.values() if value}
     assert any("t-2 is clean up to offset" in line for line in said)
+
+
+def test_a_task_whose_process_is_killed_stops_no_other_one(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    into = writer(log, numPartitions="3", min__cleanable__dirty__ratio="0.1")
+    for batch in range(12):
+        updates(into, [{"a": str(batch)}], first=batch, partition=batch % 3)
+
+    def clean_or_die(task: CleaningTask) -> Cleaned:
+        if task.topic_partition.partition == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return clean(task)
+
+    monkeypatch.setattr("kafkalog.jobs.spark_cleaning._clean_in_task", clean_or_die)
+    said: list[str] = []
+    maintenance = Maintenance(Scope(log=str(log)), partial(clean_on_spark, spark), say=said.append)
+    (problem,) = maintenance.round()
+    assert problem.startswith("t-1 was not compacted: Job aborted due to stage failure")
+    assert "3 partitions to compact, " in said[-1]
+    assert [len(read(log, TopicPartition("t", number))) for number in range(3)] == [2, 4, 2]
 
 
 def test_it_deletes_every_so_often_beside_a_writer_until_it_is_ended(tmp_path: Path) -> None:
