@@ -131,9 +131,9 @@ class Membership:
         known = self._commits.look().record.members
         for sign in self._members.read().values():
             member, said = sign.member, sign.presence
-            if member is None or said is None or said.settings.instance != instance:
+            if member is None or said is None or member in known:
                 continue
-            if said.generation == NO_GENERATION and member not in known:
+            if said.settings.instance == instance:
                 remove_member(self._folder, self._commits.group, member)
 
     def round(self) -> GroupState:
