@@ -36,10 +36,16 @@ class Rounds:
     def chosen(
         self, directories: Sequence[Path], partitions: Iterable[TopicPartition], most: int
     ) -> list[TopicPartition]:
-        """Choose at most so many partitions, from those on that the last round has left."""
+        """Choose at most so many partitions, from those on that the last round has left.
+
+        The first round begins anywhere: processes that live for one alone are to come to all.
+        """
         which, found = tuple(directories), sorted(partitions)
         after = self._after.pop(which, None)
-        first = 0 if after is None else sum(key <= after for key in found)
+        if after is not None:
+            first = sum(key <= after for key in found)
+        else:
+            first = system.random_id().int % len(found) if len(found) > most else 0
         chosen = found[first:] + found[:first]
         if len(chosen) > most:
             chosen = chosen[:most]
