@@ -159,6 +159,7 @@ class Maintenance:
         return done.problems
 
     def _compact(self) -> list[str]:
+        from kafkalog.streaming.operate.cleaning import keyless_text  # noqa: PLC0415
         from kafkalog.streaming.operate.compact import Wanted, plan_compaction  # noqa: PLC0415
 
         scope = self._scope
@@ -172,6 +173,8 @@ class Maintenance:
                 f"{one.topic_partition} is clean up to offset {one.clean_to}: {one.bytes_before} "
                 f"bytes became {one.bytes}"
             )
+            if one.keyless:
+                self._say(keyless_text(one))
         for each in results:
             if each.busy:
                 self._say(each.busy)

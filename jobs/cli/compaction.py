@@ -96,6 +96,8 @@ def _progress_bar(*, shown: bool) -> Iterator[Callable[[Due, int], object]]:
 
 def _report(done: Compacted, *, as_json: bool, dry_run: bool) -> None:
     """Print what was found and done, and end with 1 if a person has to decide on something."""
+    from kafkalog.streaming.operate.cleaning import keyless_text  # noqa: PLC0415
+
     rows = _rows(done)
     deleted = [] if done.retention is None else shortened_rows(done.retention)
     problems = [*done.problems, *(done.retention.problems if done.retention else ())]
@@ -113,9 +115,12 @@ def _report(done: Compacted, *, as_json: bool, dry_run: bool) -> None:
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
         tell_dry_run(dry_run=dry_run)
-        print_rows(rows, as_json=False)
+        print_rows([{k: row[k] for k in row if k != "keyless"} for row in rows], as_json=False)
         for name, reason in sorted(done.left_alone.items()):
             typer.echo(f"left alone: {name}: {reason}")
+        for each in done.partitions:
+            if each.keyless:
+                typer.echo(f"deleted: {keyless_text(each)}")
         for row in (each for each in deleted if each["segments"]):
             typer.echo(
                 f"deleted: {row['topic']}-{row['partition']} starts at offset {row['start']}: "
@@ -141,6 +146,7 @@ def _rows(done: Compacted) -> list[dict[str, Any]]:
             "segments": each.segments,
             "bytesBefore": each.bytes_before,
             "bytes": each.bytes,
+            **({"keyless": each.keyless} if each.keyless else {}),
         }
         for each in done.partitions
     ]

@@ -27,6 +27,7 @@ from kafkalog.checkpoints.broker import (
 from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
+from kafkalog.model import many
 from kafkalog.streaming.clean.cleanable import find_cleanable
 from kafkalog.streaming.clean.cleaner import clean_log
 from kafkalog.streaming.clean.offset_map import DEFAULT_MEMORY, OffsetMap
@@ -57,7 +58,14 @@ if TYPE_CHECKING:
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["CleanedPartition", "CleaningTask", "clean_partition", "is_due", "look_at"]
+__all__ = [
+    "CleanedPartition",
+    "CleaningTask",
+    "clean_partition",
+    "is_due",
+    "keyless_text",
+    "look_at",
+]
 
 _HOLDER: Final = "kafkalog compact"
 _GROUPS_AT_ONCE: Final = 8
@@ -121,6 +129,14 @@ class CleanedPartition:
             bytes=self.bytes + round_.bytes_after,
             keyless=self.keyless + round_.keyless,
         )
+
+
+def keyless_text(done: CleanedPartition) -> str:
+    """Say how many records went because they had no key: nothing has taken their place."""
+    return (
+        f"{many(done.keyless, 'record')} of {done.topic_partition} had no key, and so no place in "
+        "a compacted topic"
+    )
 
 
 def look_at(log: KnownLog, settings: Mapping[str, str], now_ms: int) -> Cleanable | None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from tests.support.compacting import read, updates, writer
 from typer.testing import CliRunner
 
+import kafkalog
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.store.cleaner_lock import CleanerLock
@@ -58,6 +61,20 @@ def test_compact_says_what_it_cleans_and_what_it_leaves_alone(log: Path) -> None
     code, text = call("compact", log, "--topic", "t")
     assert code == 0
     assert "0.0" in text
+
+
+def test_records_without_a_key_that_go_are_counted(tmp_path: Path) -> None:
+    log, copy = tmp_path / "log", tmp_path / "copy"
+    for batch in range(3):
+        rows = pa.table({"value": [str(batch)]})
+        kafkalog.append(log, "t", rows, options={"segment.bytes": 80})
+    shutil.copytree(log, copy)
+    words = ["--force", "--config", "cleanup.policy=compact"]
+    code, text = call("compact", log, *words)
+    assert code == 0
+    assert "deleted: 2 records of t-0 had no key" in text
+    _, text = call("compact", copy, *words, "--json")
+    assert json.loads(text)["partitions"][0]["keyless"] == 2
 
 
 def test_compact_names_the_cleaner_that_works_there(log: Path) -> None:
