@@ -15,11 +15,13 @@ from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
 from kafkalog.streaming.coordinator.all_groups import read_groups
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.member_files import MemberFolder
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from kafkalog.streaming.coordinator.all_groups import KnownGroup
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
     from kafkalog.streaming.groups.group_record import Member
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.watch import EndsWatch
@@ -116,9 +118,9 @@ def _rows(
     keys = sorted(group.positions.keys() | readers.keys())
     for key in keys:
         position = group.positions.get(key)
-        offset, end = position and position.offset, ends.get(key)
+        offset, end = _offset(watch, key, position), ends.get(key)
         found, problem = _NO_LAG, None
-        if offset is not None:
+        if position is not None:
             found, problem = lag_of(watch, key, offset, end)
         place = {**key._asdict(), "offset": offset, "end": end, **found}
         reader = members[readers[key]] if key in readers else _NOBODY
@@ -127,6 +129,15 @@ def _rows(
         yield {**first, **_NOTHING, **members[id_], "problem": None}
     if not keys and not members:
         yield {**first, **_NOTHING, **_NOBODY, "problem": None}
+
+
+def _offset(watch: EndsWatch, key: TopicPartition, position: CommittedOffset | None) -> int | None:
+    """Return where a group stands; None where it begins at the log start of a recreated topic."""
+    if position is None:
+        return None
+    ids, is_changed = watch.topic_ids(), watch.is_changed_id
+    is_earlier = is_of_earlier_topic(key, position.metadata, ids, is_changed)
+    return None if is_earlier else position.offset
 
 
 def _state(group: KnownGroup, record: GroupRecord) -> str | None:

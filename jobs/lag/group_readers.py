@@ -9,11 +9,13 @@ from kafkalog.jobs.lag.reader import Reader
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay
 from kafkalog.streaming.coordinator.group_replay import replay_records
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.store.ends.watch import EndsWatch
 
@@ -28,6 +30,8 @@ class _Replayed:
     identity: tuple[str | None, int]
     end: int
     readers: Sequence[Reader] = ()
+    topic_ids: Mapping[TopicPartition, str | None] | None = None
+    """Of the partitions that there were then."""
 
 
 class GroupReaders:
@@ -53,7 +57,9 @@ class GroupReaders:
         topic_id, start, _ = watch.standing(key)
         identity = topic_id, start
         known = self._replayed.pop(key, None)
-        if known is not None and (known.identity, known.end) == (identity, end):
+        ids = watch.topic_ids()
+        is_same = known is not None and (known.identity, known.end) == (identity, end)
+        if known is not None and is_same and known.topic_ids is ids:
             return known
         with watch.open(key) as log:
             # Compaction takes away what later records have replaced, so a replay goes on over it.
@@ -63,8 +69,22 @@ class GroupReaders:
             for record in replay_records(log, known.end, end):
                 known.replay.feed(record)
         known.end = end
+        known.topic_ids = ids
         known.readers = [
-            Reader(name, {each: place.offset for each, place in committed.items()})
-            for name, committed in known.replay.positions().items()
+            _reader(watch, name, committed) for name, committed in known.replay.positions().items()
         ]
         return known
+
+
+def _reader(
+    watch: EndsWatch, name: str, committed: Mapping[TopicPartition, CommittedOffset]
+) -> Reader:
+    """Return a group; of a topic that was recreated since it reads all from the log start."""
+    ids, is_changed = watch.topic_ids(), watch.is_changed_id
+    earlier = {
+        key
+        for key, place in committed.items()
+        if is_of_earlier_topic(key, place.metadata, ids, is_changed)
+    }
+    positions = {key: place.offset for key, place in committed.items() if key not in earlier}
+    return Reader(name, positions, frozenset(key.topic for key in earlier))

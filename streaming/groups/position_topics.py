@@ -16,13 +16,19 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.topic_ids import is_changed_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["id_in_metadata", "metadata_with_id", "outdated_positions", "present_ids"]
+__all__ = [
+    "id_in_metadata",
+    "is_of_earlier_topic",
+    "metadata_with_id",
+    "outdated_positions",
+    "present_ids",
+]
 
 _WITH_ID: Final = re.compile(r"topic\.id=([A-Za-z0-9_-]{22})")
 
@@ -36,6 +42,25 @@ def id_in_metadata(metadata: str) -> str | None:
     """Return the topic id that a position was committed with; None for somebody else's text."""
     found = _WITH_ID.fullmatch(metadata)
     return found and found[1]
+
+
+def is_of_earlier_topic(
+    key: TopicPartition,
+    metadata: str,
+    present: Mapping[TopicPartition, str | None],
+    is_changed: Callable[[str, str, str], bool],
+) -> bool:
+    """Tell whether a position is of an earlier topic of that name: in this one it means nothing.
+
+    Args:
+        key: the partition.
+        metadata: that the position was committed with.
+        present: the topic ids of the partitions that exist; None for one without.
+        is_changed: whether a topic got another id and kept its records.
+    """
+    was, now = id_in_metadata(metadata), present.get(key)
+    is_other = was is not None and now is not None and was != now
+    return is_other and not is_changed(key.topic, str(was), str(now))
 
 
 def present_ids(

@@ -114,7 +114,7 @@ class StreamControl:
             ends,
             self._logs,
             when_none=self._options.starting_timestamp_strategy,
-            positions=starting_positions(self._options, self._start.group, ends),
+            positions=starting_positions(self._options, self._start.group, ends, self._logs),
         )
 
     def freeze_targets(self) -> None:

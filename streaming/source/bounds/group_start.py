@@ -18,15 +18,28 @@ from kafkalog.streaming.coordinator.group_replay import read_group_positions
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["read_positions"]
+__all__ = ["read_commits", "read_positions"]
 
 
 def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> PartitionOffsets:
-    """Read all positions of a group.
+    """Read all positions of a group, also those in topics that were recreated since.
+
+    Raises:
+        OptionError, CorruptRecordError: as :func:`read_commits`.
+    """
+    found = read_commits(paths, group, to_log_end=to_log_end)
+    return {key: position.offset for key, position in found.items()}
+
+
+def read_commits(
+    paths: Iterable[str], group: str, *, to_log_end: bool
+) -> Mapping[TopicPartition, CommittedOffset]:
+    """Read all positions of a group, and what came with them.
 
     Raises:
         OptionError: it has none, or ``__consumer_offsets`` is not there.
@@ -48,7 +61,7 @@ def read_positions(paths: Iterable[str], group: str, *, to_log_end: bool) -> Par
             f"group {group!r} has committed nothing, by what {partition} in "
             f"{', '.join(directories)} says"
         )
-    return {key: position.offset for key, position in positions[group].items()}
+    return positions[group]
 
 
 def _count(ends: PartitionOffsets) -> int:

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import OptionError
 from kafkalog.model import many
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
+    from kafkalog.streaming.source.followed_logs import FollowedLogs
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
 
@@ -21,9 +24,12 @@ _LOGGER = logging.getLogger("kafkalog.source")
 
 
 def starting_positions(
-    options: ReadOptions, group: str, partitions: Iterable[TopicPartition]
+    options: ReadOptions, group: str, partitions: Iterable[TopicPartition], logs: FollowedLogs
 ) -> PartitionOffsets:
     """Return a group's positions in the partitions that a query reads; none without a group.
+
+    In a topic that was recreated since it starts at the log start, as its members do. ``logs`` are
+    those of the query, which have looked.
 
     Raises:
         OptionError: the group has committed nothing, or nothing in these partitions.
@@ -31,11 +37,11 @@ def starting_positions(
     if not group:
         return {}
     # not at import: a query without a group need not wait for what reads a coordinator's log
-    from kafkalog.streaming.source.bounds.group_start import read_positions  # noqa: PLC0415
+    from kafkalog.streaming.source.bounds.group_start import read_commits  # noqa: PLC0415
 
-    committed = read_positions(options.paths, group, to_log_end=options.read_up_to == "logEnd")
+    committed = read_commits(options.paths, group, to_log_end=options.read_up_to == "logEnd")
     read = list(partitions)
-    found = {key: committed[key] for key in read if key in committed}
+    found = {key: _start_of(key, committed[key], logs) for key in read if key in committed}
     if read and not found:
         where = ", ".join(map(str, sorted(committed)[:10]))
         raise OptionError(
@@ -52,3 +58,10 @@ def starting_positions(
             ", ".join(unknown[:10]),
         )
     return found
+
+
+def _start_of(key: TopicPartition, position: CommittedOffset, logs: FollowedLogs) -> int:
+    ids = logs.topic_ids()
+    if is_of_earlier_topic(key, position.metadata, ids, logs.is_changed_id):
+        return logs.log_start(key)
+    return position.offset

@@ -98,7 +98,7 @@ def _resolved(
     """Return the offsets at which each partition starts and ends."""
     starting, ending = bounds
     strategy = options.starting_timestamp_strategy
-    positions = starting_positions(options, starting.group, available)
+    positions = starting_positions(options, starting.group, available, logs)
     start = resolve_start(starting, available, logs, when_none=strategy, positions=positions)
     end = resolve_end(ending, available, logs)
     # Since the look, such a log was written on, and all deleted that the look had found.

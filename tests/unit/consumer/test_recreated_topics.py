@@ -11,9 +11,12 @@ from tests.support.consuming import consumer, numbers, output, positions, recrea
 from kafkalog.checkpoints.broker import new_topic_id, read_topic_id, write_topic_id
 from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import CommitError, FencedMemberError
+from kafkalog.jobs.cli.group_rows import list_groups
+from kafkalog.jobs.lag.meter import LagMeter
+from kafkalog.jobs.lag.readers import ReadersNamed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits
-from kafkalog.streaming.library import append
+from kafkalog.streaming.library import append, read
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -108,3 +111,32 @@ def test_a_topic_that_only_gets_another_id_keeps_its_positions(folder: Path) -> 
         write_topic_id(folder / str(key), new_id)
     with consumer(folder) as reader:
         assert rest(reader) == []
+
+
+def test_who_starts_where_a_group_stands_reads_a_recreated_topic_from_its_start(
+    folder: Path,
+) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+    recreate_topic(folder, 80)
+    rows = read(folder, "in", options={"startingOffsets": "group:g"}).read_all()
+    assert len(rows) == 80
+    shown = [(row["offset"], row["end"], row["lag"]) for row in list_groups([str(folder)], ["g"])]
+    assert shown == [(None, 20, 20)] * 4
+    meter = LagMeter([str(folder)], ReadersNamed(groups=["g"]))
+    assert [row["lag"] for row in meter.look()] == [20] * 4
+
+
+def test_a_topic_that_got_another_id_is_read_from_where_the_group_stands(folder: Path) -> None:
+    with consumer(folder) as reader:
+        assert len(rest(reader)) == 40
+        reader.commit()
+    append(folder, "in", table([40]))
+    known, now = read_topic_id(folder / "in-0"), new_topic_id()
+    assert known is not None
+    note_changed_ids(folder, [("in", known, now)])
+    for each in IN:
+        write_topic_id(folder / str(each), now)
+    rows = read(folder, "in", options={"startingOffsets": "group:g", "readUpTo": "logEnd"})
+    assert numbers(rows.read_all()) == [40]

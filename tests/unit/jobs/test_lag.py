@@ -314,6 +314,14 @@ class OneLog:
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
+        self._ids: dict[TopicPartition, str | None] = {}
+
+    def topic_ids(self) -> dict[TopicPartition, str | None]:
+        return self._ids
+
+    @staticmethod
+    def is_changed_id(*_: str) -> bool:
+        return False
 
     def standing(self, _: TopicPartition) -> tuple[None, int, None]:
         return None, 0, None
