@@ -32,9 +32,16 @@ __all__ = ["GroupWriter"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.groups")
 
+_AGAIN_S: Final = 3600
+"""So long after all positions were written, all are once more: positions expire by their age, and a
+partition to which nobody writes is read all the same."""
+
 
 class GroupWriter:
-    """Commits positions of one group; keeps the last ones and writes only those that changed."""
+    """Commits positions of one group; keeps the last ones and writes only those that changed.
+
+    Once an hour it writes all.
+    """
 
     def __init__(self, paths: Iterable[str], group: str) -> None:
         """Take the log directories.
@@ -45,6 +52,7 @@ class GroupWriter:
         """
         self._group = group
         self._written: dict[TopicPartition, int] = {}
+        self._all_s = system.monotonic()
         places = split_paths(",".join(paths))
         self._directories = tuple(Path(place) for place in places)
         state = load_committed(self._directories).state
@@ -57,11 +65,14 @@ class GroupWriter:
         ensure_set(self._directories, SetPolicy())
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Write the next offsets to read; return whether any of them has changed.
+        """Write the next offsets to read; return whether there was anything to write.
 
         Raises:
             KafkaLogError: nothing is written.
         """
+        now_s = system.monotonic()
+        if now_s - self._all_s >= _AGAIN_S:
+            self._written, self._all_s = {}, now_s
         changed = {
             key: offset for key, offset in positions.items() if self._written.get(key) != offset
         }

@@ -7,6 +7,7 @@ import pytest
 from tests.support.sinking import Writer, rows, values_of
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -50,6 +51,22 @@ def test_only_what_has_changed_is_written(log: Path) -> None:
     number = partition_for_group("g")
     file = log / f"__consumer_offsets-{number}" / f"{0:020d}.log"
     assert file.read_bytes().count(b"\0\1g\0\1t") == 3
+
+
+def test_positions_that_stay_as_they_are_are_written_again_once_an_hour(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(system, "monotonic", lambda: now_s)
+    writer = GroupWriter([str(log)], "g")
+    assert writer.commit({T0: 1, T1: 7})
+    now_s = 3599.0
+    assert not writer.commit({T0: 1, T1: 7})
+    now_s = 3600.0
+    assert writer.commit({T0: 2, T1: 7})
+    assert not writer.commit({T0: 2, T1: 7})
+    file = log / f"__consumer_offsets-{partition_for_group('g')}" / f"{0:020d}.log"
+    assert file.read_bytes().count(b"\0\1g\0\1t") == 4
 
 
 def test_the_topic_is_made_as_a_broker_makes_it_or_kept_as_it_is(log: Path, tmp_path: Path) -> None:
