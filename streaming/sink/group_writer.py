@@ -9,6 +9,7 @@ that is written twice says the same.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +20,8 @@ from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
 from kafkalog.streaming.groups.group_commits import offsets_rider
+from kafkalog.streaming.groups.position_topics import present_ids
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import ensure_set
@@ -55,6 +58,7 @@ class GroupWriter:
         self._all_s = system.monotonic()
         places = split_paths(",".join(paths))
         self._directories = tuple(Path(place) for place in places)
+        self._log_dirs = LogDirs(self._directories)
         state = load_committed(self._directories).state
         if state is None:
             raise LogDirectoryError(
@@ -82,13 +86,20 @@ class GroupWriter:
         plan = CommitPlan(
             directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
         )
-        rider = offsets_rider(self._group, changed, now_ms)
+        rider = offsets_rider(self._group, changed, now_ms, topic_ids=self._ids_of(changed))
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         committer = Committer(plan, identity, riders=[rider])
         committer.commit_or_abort([])
         self._written.update(changed)
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True
+
+    def _ids_of(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
+        """Return the present ids of topics: in one that is recreated, positions count no more."""
+        with suppress(KafkaLogError, OSError):  # then they count for whatever has the name
+            ids = present_ids(self._log_dirs.partitions(), {key.topic for key in positions})
+            return {key: ids[key.topic] for key in positions if key.topic in ids}
+        return {}
 
     def try_to_commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Write positions, or say why not: the next ones will be as good."""

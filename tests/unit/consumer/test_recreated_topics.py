@@ -88,7 +88,10 @@ def test_positions_in_partitions_that_a_recreated_topic_does_not_have_are_taken_
         assert (set(found.positions), found.outdated) == (set(IN[:2]), set())
 
 
-def test_positions_of_others_clients_count_whatever_topic_has_the_name(folder: Path) -> None:
+def test_positions_of_others_clients_count_whatever_topic_has_the_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupWriter, "_ids_of", lambda *_: {})  # as who knows no ids
     GroupWriter([str(folder)], "g").commit(dict.fromkeys(IN, 9))
     recreate_topic(folder, 40)
     with consumer(folder) as reader:
@@ -140,3 +143,12 @@ def test_a_topic_that_got_another_id_is_read_from_where_the_group_stands(folder:
         write_topic_id(folder / str(each), now)
     rows = read(folder, "in", options={"startingOffsets": "group:g", "readUpTo": "logEnd"})
     assert numbers(rows.read_all()) == [40]
+
+
+def test_a_position_that_a_query_has_written_is_of_its_topic_too(folder: Path) -> None:
+    GroupWriter([str(folder)], "g").commit(dict.fromkeys(IN, 4))
+    assert positions(folder) == dict.fromkeys(IN, 4)
+    recreate_topic(folder, 40)
+    assert positions(folder) == {}
+    with consumer(folder) as reader:
+        assert sorted(rest(reader)) == [*range(200, 240)]
