@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,10 +20,12 @@ from tests.support.replicated import (
 import kafkalog
 from kafkalog.checkpoints.broker import read_topic_id, write_topic_id
 from kafkalog.errors import FencedMemberError, LogDirectoryError
-from kafkalog.model import TopicPartition
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.groups.administration import delete_group, reset_group
+from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY
 from kafkalog.streaming.groups.group_log import GroupLog
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.operate.compact import Wanted, compact
 from kafkalog.streaming.operate.group_expiry import expire_positions
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
@@ -189,3 +192,30 @@ def test_a_group_is_not_read_of_a_replica_that_is_brought_up_to_date(
         with pytest.raises(LogDirectoryError, match="was not in sync any more"):
             GroupLog("g").look(log_set)
     assert GroupLog("g").look(log_set).positions
+
+
+def test_the_topic_of_groups_is_compacted_on_all_nodes(
+    nodes: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**OFFSETS_POLICY.settings, "segment.bytes": "1000"}
+    small = dataclasses.replace(OFFSETS_POLICY, partitions=1, settings=settings)
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", small)
+    with consumer(nodes) as member:
+        assert polled(member, 6) == ROWS
+        member.commit()
+        for batch in range(1, 12):
+            append(nodes, batch, [f"b{batch}"])
+            assert polled(member, 1) == [f"b{batch}"]
+            member.commit()
+        before = folder_size(nodes[0])
+        assert not compact([path_of(nodes)], Wanted(forces=True)).problems
+        assert folder_size(nodes[0]) < before
+        append(nodes, 12, ["b12"])
+        assert polled(member, 1) == ["b12"]
+        member.commit()
+    assert positions(nodes) == 18
+    check_whole(nodes)
+
+
+def folder_size(node: Path) -> int:
+    return sum(path.stat().st_size for path in node.glob(f"{OFFSETS_TOPIC}-*/*.log"))
