@@ -12,11 +12,11 @@ import numpy as np
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.records import decode_kernels as kernels
+from kafkalog.streaming.records.batch_groups import GROUP_BYTES, BatchGroups
 from kafkalog.streaming.records.batch_layout import HEADER_SIZE
 from kafkalog.streaming.records.columns import sections_of
-from kafkalog.streaming.records.compression import Codec, decompress_pieces
-from kafkalog.streaming.records.compression.copy_kernels import SLACK
-from kafkalog.streaming.records.compression.lz4_kernels import decompress_frames
+from kafkalog.streaming.records.compression import Codec
+from kafkalog.streaming.records.compression.codec import DEFAULT_LIMIT
 from kafkalog.streaming.records.message_sets import layout as message_set
 from kafkalog.streaming.records.message_sets.decode_kernels import find_messages
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
@@ -29,12 +29,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Records", "Scratch", "find_records"]
 
-_GROUP_BYTES: Final = 1 << 20
 _SMALLEST_RECORD: Final = 7
 _SMALLEST_MESSAGE: Final = 26
 _MAX_OFFSET: Final = 2**63 - 1
 _COLUMNS: Final = 8
-_KEPT_BYTES: Final = 4 << 20
 _KEPT_ROWS: Final = 1 << 17
 
 
@@ -62,19 +60,11 @@ class Scratch:
     """Memory that is used again for each group of batches: what is new, the system must clear."""
 
     def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
+        self.groups = BatchGroups(DEFAULT_LIMIT, are_kept=False)
         self._columns = np.empty((_COLUMNS, 0), np.int64)
 
-    def bytes(self, size: int) -> Bytes:
-        """Return uint8[size]; it lasts until the next call."""
-        if size > _KEPT_BYTES:
-            return np.empty(size, np.uint8)
-        if size > len(self._bytes):
-            self._bytes = np.empty(2 * size, np.uint8)
-        return self._bytes[:size]
-
     def columns(self, rows: int) -> Integers:
-        """Return int64[columns, rows], of which each column is contiguous; likewise."""
+        """Return int64[columns, rows], of which each column is contiguous, until the next call."""
         if rows > _KEPT_ROWS:
             return np.empty((_COLUMNS, rows), np.int64)
         if rows > self._columns.shape[1]:
@@ -106,7 +96,7 @@ def find_records(
         if not len(run):
             continue
         if int(run.magic[0]) < 2:
-            reader = MessageSetReader(group_bytes=_GROUP_BYTES)
+            reader = MessageSetReader(group_bytes=GROUP_BYTES)
             for group in reader.groups(data, run, file_position=file_position, path=path):
                 yield _found(*group, scratch, path)
         elif int(run.codec[0]) == Codec.NONE:
@@ -122,54 +112,17 @@ def _decompressed(
 ) -> Iterator[Records]:
     starts = table.position - file_position + HEADER_SIZE
     sizes = table.size - HEADER_SIZE
+    groups = scratch.groups.groups(data, starts, sizes, table.codec)
     first = 0
     while first < len(table):
-        rest = table[first:]
-        source, ends = _inflated(data, rest, starts[first:], sizes[first:], scratch, path)
-        group = rest[: len(ends)]
+        try:
+            source, ends = next(groups)
+        except CorruptRecordError as error:
+            raise _damaged(table, first, path, str(error)) from error
+        group = table[first : first + len(ends)]
         sections = sections_of(group, np.concatenate(([0], ends[:-1])), ends)
         yield _found(group, source, sections, scratch, path)
         first += len(ends)
-
-
-def _inflated(
-    data: Bytes, table: BatchTable, starts: Integers, sizes: Integers, scratch: Scratch, path: str
-) -> tuple[Bytes, Integers]:
-    """Decompress the first batches side by side, one at least; gives them and where each ends."""
-    codecs = table.codec
-    is_lz4 = (codecs == Codec.LZ4).view(np.uint8)
-    out = scratch.bytes(_GROUP_BYTES + SLACK)
-    ends = np.empty(len(table), np.int64)
-    done, size = 0, 0
-    while done < len(table) and size < _GROUP_BYTES:
-        if is_lz4[done]:
-            done += decompress_frames(
-                *(data, starts[done:], sizes[done:], is_lz4[done:]), out, size, ends[done:]
-            )
-            size = int(ends[done - 1]) if done else 0
-            if done and (done == len(table) or is_lz4[done]):
-                break  # The next one does not fit, or is for the library, at the start of a group.
-        body = data.data[starts[done] : starts[done] + sizes[done]]
-        try:
-            pieces = decompress_pieces(Codec.from_attributes(int(codecs[done])), body)
-        except CorruptRecordError as error:
-            raise _damaged(table, done, path, str(error)) from error
-        out = _with_room(out, size, sum(map(len, pieces)))
-        for piece in pieces:
-            out.data[size : size + len(piece)] = piece
-            size += len(piece)
-        ends[done] = size
-        done += 1
-    return out[:size], ends[:done]
-
-
-def _with_room(out: Bytes, size: int, more: int) -> Bytes:
-    """Return an array that begins with ``out[:size]`` and has room for more bytes."""
-    if len(out) >= size + more:
-        return out
-    larger = np.empty(size + more + SLACK, np.uint8)
-    larger[:size] = out[:size]
-    return larger
 
 
 def _found(

@@ -26,6 +26,8 @@ from tests.support.sinking import rows
 from tests.support.warnings_heard import warnings_to
 
 import kafkalog
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.cli.app import app
 from kafkalog.streaming.operate.backup import back_up
@@ -240,6 +242,11 @@ class _Place:
         """Values of what was appended since, with their topics' partitions."""
         self.may_lack: set[str] = set()
         """Topics that were deleted on purpose."""
+        folders = [self.root / name for name in self.ground.logs]
+        is_known = any((each / STATE_FILE).exists() for each in folders)
+        is_known |= any((each / INTENT_FILE).exists() for each in folders)
+        self.unfinished = set() if is_known else self.ground.unfinished
+        """Values of which no file is left that says that they are not committed."""
 
     def _is_told(self, at: tuple[str, int]) -> bool:
         """Whether a warning named a partition, or a file that was changed."""
@@ -504,6 +511,7 @@ def _check(what: str, place: _Place, found: Rows, *, since: Version | None = Non
     extra = new - Counter(dict.fromkeys(place.added, 1))
     if "again" in what or any(example.has_changed(name) for name in _SHOWS):
         extra -= Counter(dict.fromkeys(example.ground.pending, 1))
+    extra -= Counter(dict.fromkeys(place.unfinished, 1))
     is_old = any(change.kind in {"old", "past"} for change in example.changes)
     if is_old or any(place._is_told(at) for at in found):  # what was deleted may be back
         old = [each for version in example.ground.versions for each in version.rows.values()]

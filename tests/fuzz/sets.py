@@ -93,6 +93,8 @@ class Ground:
     versions: list[Version] = field(default_factory=list)
     pending: set[str] = field(default_factory=set)
     """Values that are in the logs, and not committed: of a broker, or of aborted transactions."""
+    unfinished: set[str] = field(default_factory=set)
+    """Values of a commit that was killed: they show where neither state nor intent is left."""
     first_seen: int = 0
     """From which version on a query reads on without a loss."""
     has_checkpoint: bool = False
@@ -299,6 +301,7 @@ def _two(root: Path) -> Ground:
     assert run_and_kill(lambda: writer.commit(3, runs, digest="digest 3"), 40)
     ground.keep(root)
     assert (root / "one" / "kafkalog.intent").exists()
+    ground.unfinished = set(query_rows("q3").column("value").to_pylist())
     return ground
 
 

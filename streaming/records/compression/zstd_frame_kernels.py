@@ -52,7 +52,7 @@ def _frame_end(data: Bytes, at: int, end: int) -> int:
     is_single = (descriptor >> 5) & 1
     if (descriptor & 0x0B) != 0:  # a dictionary, or what is reserved
         return np.int64(-1)
-    window = _LARGEST_WINDOW if is_single != 0 else np.int64(data[at + _DESCRIPTOR + 1])
+    window: int = _LARGEST_WINDOW if is_single != 0 else np.int64(data[at + _DESCRIPTOR + 1])
     if window > _LARGEST_WINDOW:
         return np.int64(-1)
     largest = _largest_block(window)
