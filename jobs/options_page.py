@@ -35,6 +35,11 @@ spark.readStream.format("kafkalog").option("subscribe", "flights").load("/var/ka
 This page is generated from the classes that parse the options.
 """
 
+_PREFIXED: Final = """\
+The prefix `kafka.` may stand before each of these names but `path` and `checkpointLocation`:
+`kafka.compression.type` is `compression.type`.
+"""
+
 _OF_CONSUMER: Final = """\
 Of the options for reading it takes those that say how records are read and where a group begins:
 """
@@ -54,8 +59,10 @@ def options_page() -> str:
 
 def _section(title: str, options: type[Options]) -> Iterator[str]:
     yield f"## {title}\n"
+    if options.RULES.prefixed:
+        yield _PREFIXED
     yield "| option | accepts | default | meaning |\n| --- | --- | --- | --- |"
-    yield from (_row(entry) for entry in options_of(options))
+    yield from (_row(entry, shared=options.RULES.prefixed) for entry in options_of(options))
     if not options.RULES.refused:
         yield ""
         return
@@ -64,8 +71,8 @@ def _section(title: str, options: type[Options]) -> Iterator[str]:
     yield "\n".join(refused) + "\n"
 
 
-def _row(entry: Option) -> str:
-    name = f"`{entry.name}`" + (f", `kafka.{entry.name}`" if entry.kafka else "")
+def _row(entry: Option, *, shared: bool) -> str:
+    name = f"`{entry.name}`" + (f", `kafka.{entry.name}`" if entry.kafka and not shared else "")
     accepts = entry.kind.accepts + (f" ({entry.unit})" if entry.unit else "")
     cells = (name, accepts, _default(entry), entry.doc)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -141,12 +141,14 @@ class Rules:
 
     ``ignored`` names and ``ignored_prefixes`` mean something to others (a broker's client) and are
     accepted with a warning; ``refused`` maps a name to the reason why it cannot be used. Names are
-    written as users write them and matched in any case.
+    written as users write them and matched in any case. ``prefixed``: each option may have the
+    prefix ``kafka.``, but for Spark's own.
     """
 
     ignored: frozenset[str] = frozenset()
     ignored_prefixes: tuple[str, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    prefixed: bool = False
 
     def ignores(self, key: str) -> bool:
         """Whether ``key`` (lower case) is accepted and has no effect."""
@@ -235,11 +237,13 @@ def option(
 
 def options_of(cls: type[Options]) -> tuple[Option, ...]:
     """List the options that a class declares, in the order of declaration."""
-    return tuple(_declared(entry) for entry in fields(cls) if _METADATA in entry.metadata)
+    known = (entry for entry in fields(cls) if _METADATA in entry.metadata)
+    return tuple(_declared(entry, prefixed=cls.RULES.prefixed) for entry in known)
 
 
-def _declared(entry: Field[Any]) -> Option:
+def _declared(entry: Field[Any], *, prefixed: bool) -> Option:
     name, kind, unit, doc, kafka = entry.metadata[_METADATA]
+    kafka |= prefixed and name.lower() not in SPARK_OPTIONS and not name.startswith(_KAFKA_PREFIX)
     return Option(name, kind, entry.default, unit, doc, kafka, entry.name)
 
 

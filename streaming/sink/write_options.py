@@ -64,6 +64,7 @@ class WriteOptions(ReplicaOptions):
         ignored=KAFKA_CLIENT_OPTIONS | {"includeHeaders"},
         ignored_prefixes=KAFKA_SECURITY_PREFIXES,
         refused=_REFUSED,
+        prefixed=True,
     )
 
     # Behaviour

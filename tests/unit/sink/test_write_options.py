@@ -38,6 +38,21 @@ def test_topic_settings_are_collected_by_kafkas_names_in_their_canonical_form() 
     assert LogConfig.from_mapping(options.settings).segment_bytes == 67108864
 
 
+def test_every_option_may_have_kafkas_prefix_but_sparks_own() -> None:
+    given = {"topic": "t", "numPartitions": "3", "flush": "os", "partitioner": "round_robin"}
+    given |= {"txnAppId": "a", "txnVersion": "7", "retention.check.interval.ms": "5s"}
+    given |= {"allowBrokerDirectory": "true", "segment.bytes": "1m", "preserveOffsets": "true"}
+    prefixed = {f"Kafka.{name}": value for name, value in given.items()}
+    assert WriteOptions.parse({"path": "/logs"} | prefixed) == WriteOptions.parse(
+        {"path": "/logs"} | given
+    )
+    for name in ("path", "checkpointLocation"):
+        with pytest.raises(OptionError, match=f"'kafka.{name}' is not known"):
+            parsed(**{f"kafka.{name}": "/logs"})
+    with pytest.raises(OptionError, match="'numPartitions' is given twice with two values"):
+        parsed(numPartitions="3", kafka__numPartitions="4")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
