@@ -165,7 +165,7 @@ def resolve_start(
     Raises:
         OptionError: the bound names other partitions, or ``when_none`` is ``error`` and applies.
     """
-    _check_named(bound, ends, "START")
+    _check_named(bound, ends, " (use -2 for earliest, -1 for latest)")
     found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
         offset = positions[key] if key in positions else _resolve(bound, key, end, logs)
@@ -185,7 +185,7 @@ def resolve_end(bound: Bound, ends: PartitionOffsets, logs: FollowedLogs) -> Par
     Raises:
         OptionError: the bound names other partitions.
     """
-    _check_named(bound, ends, "END")
+    _check_named(bound, ends, " (use -1 for latest)")
     found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
         offset = _resolve(bound, key, end, logs)
@@ -204,7 +204,7 @@ def _resolve(bound: Bound, key: TopicPartition, end: int, logs: FollowedLogs) ->
     return logs.log_start(key) if number == EARLIEST else number
 
 
-def _check_named(bound: Bound, ends: PartitionOffsets, position: str) -> None:
+def _check_named(bound: Bound, ends: PartitionOffsets, symbols: str) -> None:
     if bound.each is None:
         return
     unnamed = {key for key in ends.keys() - bound.each.keys() if key.topic not in bound.topics}
@@ -212,16 +212,13 @@ def _check_named(bound: Bound, ends: PartitionOffsets, position: str) -> None:
     unread_topics = bound.topics.keys() - {key.topic for key in ends}
     if not unnamed and not unread and not unread_topics:
         return
-    condition = (
-        "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
-        if bound.timestamps
-        else f"KAFKA_{position}_OFFSET_DOES_NOT_MATCH_ASSIGNED"
-    )
+    # Spark's name for ends, too
+    kind, symbols = ("TIMESTAMP", "") if bound.timestamps else ("START", symbols)
     missing = ", ".join(map(str, sorted(unnamed))) or "none"
     extra = ", ".join([*map(str, sorted(unread)), *sorted(unread_topics)]) or "none"
     raise OptionError(
-        f"[{condition}] option {bound.option!r} must name exactly the partitions that are read "
-        f"(use -2 for earliest, -1 for latest): missing {missing}; not read {extra}"
+        f"[KAFKA_{kind}_OFFSET_DOES_NOT_MATCH_ASSIGNED] option {bound.option!r} must name exactly "
+        f"the partitions that are read{symbols}: missing {missing}; not read {extra}"
     )
 
 

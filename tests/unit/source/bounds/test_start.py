@@ -50,6 +50,10 @@ def started(
     )
 
 
+def ended(logs: FollowedLogs, **given: str) -> dict[TopicPartition, int]:
+    return dict(resolve_end(batch_bounds(options(**given))[1], logs.look(), logs))
+
+
 def test_words_are_read_in_any_case(logs: FollowedLogs) -> None:
     assert started(logs, startingOffsets="earLiEst") == {T0: 2, T1: 0}
     assert started(logs, startingOffsets=" laTest") == {T0: 10, T1: 3}
@@ -105,6 +109,21 @@ def test_offsets_name_exactly_the_partitions_that_are_read(logs: FollowedLogs, t
         started(logs, startingOffsets=text)
     with pytest.raises(OptionError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
         started(logs, startingOffsetsByTimestamp=text)
+    with pytest.raises(OptionError, match=r"KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED.*ending"):
+        ended(logs, endingOffsets=text)
+    with pytest.raises(OptionError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
+        ended(logs, endingOffsetsByTimestamp=text)
+
+
+def test_no_number_is_advised_that_the_option_refuses(logs: FollowedLogs) -> None:
+    text = '{"t":{"0":1}}'
+    with pytest.raises(OptionError, match="use -2 for earliest, -1 for latest"):
+        started(logs, startingOffsets=text)
+    with pytest.raises(OptionError, match=r"are read \(use -1 for latest\):"):
+        ended(logs, endingOffsets=text)
+    for bound, option in ((started, "startingOffsets"), (ended, "endingOffsets")):
+        with pytest.raises(OptionError, match="partitions that are read: missing t-1"):
+            bound(logs, **{f"{option}ByTimestamp": text})
 
 
 def test_a_timestamp_is_the_first_record_at_or_after_it(logs: FollowedLogs) -> None:
