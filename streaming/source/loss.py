@@ -7,7 +7,7 @@ The codes are those of Spark's ``KAFKA_DATA_LOSS`` conditions. A gap between off
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from kafkalog.errors import DataLossError
 from kafkalog.model import listed
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
@@ -27,8 +28,15 @@ _LOGGER = logging.getLogger("kafkalog.source")
 class LossPolicy:
     """Raises or warns, as the query wants it, with one text for each kind of loss."""
 
-    def __init__(self, *, fail: bool) -> None:
+    def __init__(self, *, fail: bool, names_group: bool = False) -> None:
+        """With ``names_group``, ``kafka.group.id`` is set: Spark has a condition of its own."""
         self.fails = fail
+        self._deleted = "PARTITIONS_DELETED" + "_AND_GROUP_ID_CONFIG_PRESENT" * names_group
+
+    @classmethod
+    def of(cls, options: ReadOptions) -> Self:
+        """Do as a query's options say."""
+        return cls(fail=options.fail_on_data_loss, names_group=options.group_id is not None)
 
     def _lost(self, condition: str, message: str) -> None:
         text = f"[KAFKA_DATA_LOSS.{condition}] {message}"
@@ -42,7 +50,7 @@ class LossPolicy:
         """Partitions that a query has read are no longer there."""
         if start:
             self._lost(
-                "PARTITIONS_DELETED",
+                self._deleted,
                 f"These partitions are gone, from the next offset on that was to be read: "
                 f"{listed(f'{key} from {offset}' for key, offset in sorted(start.items()))}. "
                 "Their folders were deleted, a log directory is not mounted, or the query's "
@@ -51,7 +59,7 @@ class LossPolicy:
 
     def parts_missing(self, what: str) -> None:
         """Log directories or partitions are missing that the commit state knows."""
-        self._lost("PARTITIONS_DELETED", what)
+        self._lost(self._deleted, what)
 
     def ends_before_start(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]

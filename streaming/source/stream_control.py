@@ -67,7 +67,7 @@ class StreamControl:
         self._end = StreamEnd.of(options, self._subscription)
         self._logs = FollowedLogs.of(options, self._subscription.selects)
         self._ids = TopicIds(options.state_location, self._logs.is_changed_id)
-        self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._policy = LossPolicy.of(options)
         self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
         self._limits = BatchLimits.of(options)

@@ -40,7 +40,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
     bounds = batch_bounds(options)
     subscription = Subscription.of(options)
     logs = FollowedLogs.of(options, subscription.selects)
-    policy = LossPolicy(fail=options.fail_on_data_loss)
+    policy = LossPolicy.of(options)
     look = partial(
         WholeLook(logs, options, policy).look,
         logs.look,

@@ -299,6 +299,17 @@ def test_when_all_topics_are_deleted_the_offsets_stay(log: Path) -> None:
     assert stream.next_end(end, take_all=False) == end
 
 
+def test_a_loss_of_partitions_has_sparks_other_name_where_a_group_is_named(log: Path) -> None:
+    stream = control(log, **{"startingOffsets": "earliest", "kafka.group.id": "g"})
+    end = stream.next_end(stream.initial(), take_all=False)
+    shutil.rmtree(log / "t-0")
+    name = r"KAFKA_DATA_LOSS\.PARTITIONS_DELETED_AND_GROUP_ID_CONFIG_PRESENT\].*t-0 from "
+    with pytest.raises(DataLossError, match=name):
+        stream.next_end(end, take_all=False)
+    with pytest.raises(DataLossError, match=name):
+        stream.plan({T0: 0}, {T1: 4})
+
+
 def test_a_loss_fails_before_spark_writes_an_end_down(log: Path) -> None:
     stream = control(log, startingOffsets="earliest")
     end = stream.next_end(stream.initial(), take_all=False)
