@@ -4,8 +4,9 @@ A query that moves over from Spark's Kafka connector keeps its connection, secur
 settings. They are accepted and ignored with one warning (``options.warn_ignored``). Source and sink
 ignore those of producers and of consumers alike, as one set of options often serves both.
 
-The names are those of Kafka 4.1's ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig``
-and ``AdminClientConfig``. A name that an options class declares or refuses itself is not ignored.
+The names are those of ``CommonClientConfigs``, ``ConsumerConfig``, ``ProducerConfig`` and
+``AdminClientConfig`` in Kafka 2.8, 3.9 (Spark 4.2's) and 4.1. A name that an options class declares
+or refuses itself is not ignored.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ _CONSUMER = """
 allow.auto.create.topics auto.commit.interval.ms auto.offset.reset check.crcs
 enable.auto.commit exclude.internal.topics fetch.max.bytes fetch.max.wait.ms fetch.min.bytes
 group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
-internal.leave.group.on.close isolation.level key.deserializer max.partition.fetch.bytes
-max.poll.interval.ms max.poll.records partition.assignment.strategy session.timeout.ms
-share.acknowledgement.mode value.deserializer
+internal.leave.group.on.close internal.throw.on.fetch.stable.offset.unsupported isolation.level
+key.deserializer max.partition.fetch.bytes max.poll.interval.ms max.poll.records
+partition.assignment.strategy session.timeout.ms share.acknowledgement.mode value.deserializer
 """
 
 _PRODUCER = """
 acks batch.size buffer.memory compression.gzip.level compression.lz4.level compression.type
-compression.zstd.level delivery.timeout.ms enable.idempotence key.serializer linger.ms
-max.block.ms max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
+compression.zstd.level delivery.timeout.ms enable.idempotence
+internal.auto.downgrade.txn.commit key.serializer linger.ms max.block.ms
+max.in.flight.requests.per.connection max.request.size metadata.max.idle.ms
 partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class
 partitioner.ignore.keys transaction.timeout.ms transaction.two.phase.commit.enable
 transactional.id value.serializer

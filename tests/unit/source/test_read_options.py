@@ -105,6 +105,13 @@ def test_options_that_need_a_broker_are_ignored() -> None:
     assert len(options.ignored) == 4
 
 
+@pytest.mark.parametrize(
+    "name", ["auto.downgrade.txn.commit", "throw.on.fetch.stable.offset.unsupported"]
+)
+def test_settings_that_clients_keep_for_themselves_are_ignored(name: str) -> None:
+    assert parsed({f"kafka.internal.{name}": "true"}).ignored == (f"kafka.internal.{name}",)
+
+
 def test_settings_of_a_producer_are_ignored_as_a_consumers_are() -> None:
     names = ("kafka.acks", "kafka.compression.type", "kafka.key.serializer")
     assert parsed(dict.fromkeys(names, "x")).ignored == names
