@@ -63,7 +63,7 @@ BATCH_REFUSALS: Final[dict[str, dict[str, str]]] = _BOTH_KINDS | {
     | {"startingTimestamp": str(EPOCH_MS + 5000), "endingOffsets": _of_many(1, 1)},
     "a start behind the last offset": _TWO | {"startingOffsets": _of_many(0, 1000)},
     "a timestamp that is no number": _MANY | {"startingTimestamp": "yesterday"},
-    "an ending timestamp that is no number": _MANY | {"endingTimestamp": "2023-11-14"},
+    "an ending timestamp that is no number": _MANY | {"endingTimestamp": "2023-11-31"},
     "timestamps that are no JSON": _MANY | {"startingOffsetsByTimestamp": "1700000000000"},
     "an unknown strategy": _MANY | {"startingOffsetsByTimestampStrategy": "earliest"},
     "no tasks": _MANY | {"minPartitions": "0"},
