@@ -211,7 +211,8 @@ class Replay:
 
     def _start(self, logs: FollowedLogs, key: TopicPartition, end: int) -> int:
         if self.since.time_ms is not None:
-            return _offset_at(logs, key, self.since.time_ms, end)
+            found = logs.offset_of_time(key, self.since.time_ms, end)
+            return end if found is None else found
         return min(self.since.offsets.get(key, logs.log_start(key)), end)
 
     def _ends(self, logs: FollowedLogs) -> dict[TopicPartition, int]:

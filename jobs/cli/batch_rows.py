@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.cli.emptiness import unknown_partition
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
-from kafkalog.jobs.cli.missing import say_missing, unverified_rows
+from kafkalog.jobs.cli.missing import say_missing, tiered_rows, unverified_rows
 from kafkalog.model import TopicPartition, listed
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
 from kafkalog.streaming.operate.replica_check import compare_replicas
 from kafkalog.streaming.records.batch_rows import BatchDescriber
+from kafkalog.streaming.store.ends.tiered_logs import say_tiered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,6 +51,7 @@ class Fault(StrEnum):
     MISSING = "missing"
     REPLICAS = "replicas"
     STATE = "state"
+    TIERED = "tiered"
 
 
 class Verified(NamedTuple):
@@ -83,9 +85,11 @@ def verified(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
 
 
 def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
-    refused = None
+    refused, tiered = None, []
     try:
-        missing = dict(ends_of(paths, topic).look().missing)
+        watch = ends_of(paths, topic)
+        missing = dict(watch.look().missing)
+        tiered = list(tiered_rows(watch))
     except KafkaLogError as error:
         refused = error
         missing = _missing_of_others(paths, topic)
@@ -94,6 +98,8 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified
         yield Verified(row, Fault.STATE)
     for row in unverified_rows(log_dirs_of(paths), topic):
         yield Verified(row, Fault.MISSING)
+    for row in tiered:
+        yield Verified(row, Fault.TIERED)
     for key, gap in missing.items():
         problem = f"offsets [{gap.start}, {gap.end}) were committed and are not in the log"
         yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.LOG_END)
@@ -165,6 +171,7 @@ def dump_batches(
         raise unknown_partition(wanted[0], paths, there)
     watch = ends_of(paths, topic)
     ends = watch.look().offsets
+    say_tiered(watch)
     rows = (row for key in wanted for row in _batches_of(watch, key, ends[key], start))
     yield from islice(rows, count)
 

@@ -9,6 +9,7 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, find_missing_parts
+from kafkalog.streaming.store.ends.tiered_logs import tiered_logs
 from kafkalog.streaming.store.lost_partitions import lost_of_living, missing_members
 
 if TYPE_CHECKING:
@@ -16,8 +17,9 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import LogDirs
+    from kafkalog.streaming.store.ends.watch import EndsWatch
 
-__all__ = ["say_missing", "unverified_rows"]
+__all__ = ["say_missing", "tiered_rows", "unverified_rows"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
@@ -44,6 +46,12 @@ def say_missing(log_dirs: LogDirs, topic: str | None) -> Mapping[TopicPartition,
     if parts != NOTHING:
         _LOGGER.warning("%s", parts)
     return parts.partitions if parts.is_loss else {}
+
+
+def tiered_rows(watch: EndsWatch) -> Iterator[Row]:
+    """Return a row for each partition of the last look of which a remote tier alone has offsets."""
+    for key, start in tiered_logs(watch):
+        yield {**key._asdict(), "segment": None, "problem": str(start)}
 
 
 def unverified_rows(log_dirs: LogDirs, topic: str | None) -> Iterator[Row]:

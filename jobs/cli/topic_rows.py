@@ -12,6 +12,7 @@ from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.operate.replicas import look_at_replicas
+from kafkalog.streaming.store.ends.tiered_logs import say_tiered
 from kafkalog.streaming.store.retention import Retention
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def describe_partitions(paths: Sequence[str], topic: str | None) -> list[Row]:
     say_missing(log_dirs_of(paths), topic)
     there = partitions_of(paths, topic)
     watch = ends_of(paths, topic)
+    say_tiered(watch)
     for key, end in watch.look().offsets.items():
         if key not in there:
             continue
@@ -118,6 +120,7 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
     there = {} if lost else partitions_of(paths, topic)
     watch = ends_of(paths, topic)
     ends = watch.look()
+    say_tiered(watch)
     rows = [
         {
             "topic": key.topic,

@@ -141,6 +141,8 @@ _ADVICE: Final = {
     "damaged, they are copied to it. This says what would be done:",
     Fault.STATE: "What the directories say of themselves cannot be trusted. This says what can be "
     "done:",
+    Fault.TIERED: "Read these records through the broker: kafkalog does not read a remote tier. "
+    "What is here can be read with failOnDataLoss=false.",
 }
 _REBUILD: Final = ("python", "-m", "kafkalog.jobs.rebuild")
 
@@ -149,6 +151,8 @@ def _remedy(facts: Facts, fault: Fault, row: dict[str, Any]) -> list[str]:
     """Return the commands that go with a fault."""
     if fault in {Fault.BATCHES, Fault.LOG_END}:
         return [_line("salvage", facts, _name(row))]
+    if fault is Fault.TIERED:
+        return []
     if fault is Fault.INDEXES:
         where = ["--topic", row["topic"], "--partition", str(row["partition"])]
         return [shlex.join([*_REBUILD, ",".join(facts.paths), *where])]

@@ -21,6 +21,7 @@ from kafkalog.streaming.groups.member_files import MemberFolder, remove_member, 
 from kafkalog.streaming.groups.plan_files import remove_plans
 from kafkalog.streaming.groups.watch import LOOK_S, Watch
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, places
@@ -207,9 +208,10 @@ def _resolved(watch: EndsWatch, key: TopicPartition, end: int, to: str | int) ->
         return watch.log_start(key)
     if isinstance(to, str):
         raise OptionError(f"a group cannot go to {to!r}, expected {EARLIEST}, {LATEST} or a time")
+    start = watch.log_start(key)
     with watch.open(key) as log:
-        found = log.offset_for_timestamp(to, end_offset=end)
-    return end if found is None else min(found.offset, end)
+        found = offset_of_time(log, start, to, end)
+    return end if found is None else found
 
 
 def _check_offset(key: TopicPartition, offset: int, start: int, end: int) -> None:

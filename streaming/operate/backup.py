@@ -39,13 +39,15 @@ from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import fsync_directory, make_directory, read_regular
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.operate.folder_copy import FolderCopy
 from kafkalog.streaming.operate.replica_backup import NodesCopy
+from kafkalog.streaming.store.ends.tiered_logs import say_tiered
+from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.guard import SALVAGE_NOTE, let_brokers_in
 from kafkalog.streaming.store.locks import check_no_broker
 from kafkalog.streaming.store.lost_partitions import lost_of_living, lost_text, refuse_mount_points
@@ -138,6 +140,8 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
     files = _copy_set(copies, policy, problems) if is_ours else _copy_as_it_runs(copies)
     for copy, contents in zip(copies, files, strict=True):
         _finish(copy, contents)
+    with suppress(KafkaLogError, OSError):  # what cannot be read is copied too
+        say_tiered(EndsWatch(sources))
     done = (
         DirectoryBackup(each.source, each.target, each.partitions, each.bytes) for each in copies
     )

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from kafkalog.checkpoints.commit_state import TopicState
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
@@ -252,7 +253,7 @@ class _Order:
         expected = preview.expect(key, found, config, self._marks)
         self._done.aborted += expected.aborted
         with PartitionLog(found.path, key) as log:
-            start = log.log_start_offset
+            start = self._start(found, log, known)
         name = topic_key(key.topic, topic_id)
         epoch = last_epoch(found.path)
         return PartitionEnd(
@@ -277,7 +278,7 @@ class _Order:
         appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)
         corrected: list[Path] = []
         with PartitionLog(found.path, key) as log:
-            start = log.log_start_offset
+            start = self._start(found, log, known)
             if log.segments:
                 self._log_set.verify_locks()
                 with telling_a_way_out():
@@ -290,6 +291,11 @@ class _Order:
         name = topic_key(key.topic, topic_id)
         end, epoch = appender.log_end_offset, appender.leader_epoch
         return PartitionEnd(key, found, name, start, end, names, leader_epoch=epoch)
+
+    def _start(self, found: PartitionDirectory, log: PartitionLog, known: TopicState | None) -> int:
+        """Return where a log starts, be it in a remote tier."""
+        first, directories = log.log_start_offset, self._log_set.directories
+        return self._marks.start_of_log(found, first, directories, known.settings if known else {})
 
 
 def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:

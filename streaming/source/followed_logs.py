@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.source.gaps import say_gaps
+from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.store.ends.missing_parts import MissingParts
+    from kafkalog.streaming.store.ends.tiered import LogStart
     from kafkalog.streaming.store.ends.watch import Ends
 
 __all__ = ["FollowedLogs"]
@@ -139,17 +141,38 @@ class FollowedLogs:
         return self.watch.elsewhere(topic_partition)
 
     def log_start(self, topic_partition: TopicPartition) -> int:
-        """Return the first offset that a partition of the last look has now."""
+        """Return the first offset of a partition of the last look that was not deleted by now.
+
+        It may lie in a remote tier alone: :meth:`start_of`.
+        """
+        return self.start_of(topic_partition).offset
+
+    def start_of(self, topic_partition: TopicPartition) -> LogStart:
+        """Return where the log of a partition of the last look starts now, here and in a tier."""
         try:
-            return self.watch.log_start(topic_partition)
+            return self.watch.start_of(topic_partition)
         except (KafkaLogError, OSError):
             if not self.elsewhere(topic_partition):
                 raise
-            return self.log_start(topic_partition)
+            return self.start_of(topic_partition)
+
+    def offset_of_time(self, topic_partition: TopicPartition, time_ms: int, end: int) -> int | None:
+        """Return the offset of the first record of a time or later, to start at; None without one.
+
+        Where such a record may lie in a remote tier alone, it is the log start.
+        """
+        start = self.log_start(topic_partition)
+        with self.open(topic_partition) as log:
+            return offset_of_time(log, start, time_ms, end)
 
     def log_start_if_there(self, topic_partition: TopicPartition) -> int | None:
         """Return the first offset of a partition; None if it was deleted since the last look."""
+        start = self.start_if_there(topic_partition)
+        return None if start is None else start.offset
+
+    def start_if_there(self, topic_partition: TopicPartition) -> LogStart | None:
+        """Do :meth:`start_of`; None of a partition that was deleted since the last look."""
         try:
-            return self.log_start(topic_partition)
+            return self.start_of(topic_partition)
         except UnknownTopicOrPartitionError:
             return None

@@ -168,7 +168,12 @@ def resolve_start(
     _check_named(bound, ends, " (use -2 for earliest, -1 for latest)")
     found: dict[TopicPartition, int] = {}
     for key, end in ends.items():
-        offset = positions[key] if key in positions else _resolve(bound, key, end, logs)
+        if key in positions:
+            offset: int | None = positions[key]
+        elif bound.timestamps:
+            offset = logs.offset_of_time(key, bound.of(key), end)
+        else:
+            offset = _resolve(bound, key, end, logs)
         if offset is None and when_none == "error":
             raise OptionError(
                 f"{key} has no record with timestamp {bound.of(key)} ms or a later one (option "

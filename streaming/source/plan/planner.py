@@ -81,14 +81,17 @@ def _clip(
 ) -> OffsetRange:
     """Take off what lies below the log start or beyond the end."""
     key, start, end = wanted
-    log_start = logs.log_start_if_there(key) if key in available else None
+    log_start = logs.start_if_there(key) if key in available else None
     if log_start is None:
         policy.partitions_deleted({key: start})
         return OffsetRange(key, end, end)
-    if start < log_start:
-        gone = min(log_start, end)
+    if start < log_start.here:
+        gone = min(log_start.here, end)
         policy.range_not_readable(
-            key, start, gone, f"the log starts at {log_start} now{_first_time(logs, key)}"
+            *(key, start, gone),
+            str(log_start)
+            if log_start.is_tiered
+            else f"the log starts at {log_start.here} now{_first_time(logs, key)}",
         )
         start = gone
     if end > available[key]:

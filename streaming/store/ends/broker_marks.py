@@ -21,9 +21,12 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.errors import CheckpointError
 from kafkalog.files.stalling import at
+from kafkalog.streaming.log.config import is_remote
 from kafkalog.streaming.store.ends.rule import Said
+from kafkalog.streaming.store.ends.tiered import TieredStarts, has_remote_indexes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
@@ -46,6 +49,7 @@ class BrokerMarks:
     def __init__(self) -> None:
         self._read: dict[Path, _Marks] = {}
         self._log_starts: dict[Path, dict[TopicPartition, int]] = {}
+        self._tiered = TieredStarts()
 
     def said(self, folder: Path, key: TopicPartition, committed: int | None = None) -> Said:
         """Return what is said of the partition in ``folder``, beside what is ``committed`` to it.
@@ -66,14 +70,33 @@ class BrokerMarks:
 
     def log_start(self, where: PartitionDirectory) -> int:
         """Return the log start that is kept for a partition; 0 without one that can be read."""
-        if where.log_dir not in self._log_starts:
+        return self._lines(where.log_dir).get(where.topic_partition, 0)
+
+    def start_of_log(
+        self,
+        where: PartitionDirectory,
+        first: int,
+        directories: Iterable[Path],
+        settings: Mapping[str, str],
+    ) -> int:
+        """Return where a log starts, of which the folder has what is from ``first`` on.
+
+        That is below ``first`` where a broker has moved records to a remote tier, see
+        :mod:`.tiered`. ``directories`` are those of the broker, ``settings`` the topic's.
+        """
+        line = self._lines(where.log_dir).get(where.topic_partition)
+        is_tiered = is_remote(settings) or has_remote_indexes(directories)
+        return self._tiered.start(where, line, first, is_tiered=is_tiered)
+
+    def _lines(self, log_dir: Path) -> dict[TopicPartition, int]:
+        if log_dir not in self._log_starts:
             try:
-                found = read_offset_checkpoint(where.log_dir, LOG_START_OFFSET)
+                found = read_offset_checkpoint(log_dir, LOG_START_OFFSET)
             except CheckpointError as error:
                 _LOGGER.warning("not used, as if it were missing: %s", error)
                 found = {}
-            self._log_starts[where.log_dir] = found
-        return self._log_starts[where.log_dir].get(where.topic_partition, 0)
+            self._log_starts[log_dir] = found
+        return self._log_starts[log_dir]
 
     def _of(self, folder: Path) -> _Marks:
         log_dir = folder.parent

@@ -48,6 +48,7 @@ from kafkalog.streaming.store.ends.found import Ends, NewGaps, directory_of, is_
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
 from kafkalog.streaming.store.ends.rule import committed_end, end_of, said_start, unverified_from
 from kafkalog.streaming.store.ends.seen_logs import SeenLogs
+from kafkalog.streaming.store.ends.tiered import LogStart
 from kafkalog.streaming.store.ends.watched_marks import WatchedMarks
 from kafkalog.streaming.store.unsynced import UnsyncedCheck
 
@@ -423,6 +424,15 @@ class EndsWatch:
         return log.topic_id, start, stamp_of(watchable(log.where.path))
 
     def log_start(self, topic_partition: TopicPartition) -> int:
-        """Return the first offset that a partition of the last look has now."""
+        """Return the first offset of a partition of the last look that was not deleted by now.
+
+        It may lie in a remote tier alone, see :mod:`.tiered`.
+        """
+        return self.start_of(topic_partition).offset
+
+    def start_of(self, topic_partition: TopicPartition) -> LogStart:
+        """Return where the log of a partition of the last look starts now, here and in a tier."""
         with self.open(topic_partition) as log:
-            return log.log_start_offset
+            first = log.log_start_offset
+        seen = self._logs.by_partition[topic_partition]
+        return LogStart(self._marks.start_of_log(seen.where, seen.topic_id, first), first)

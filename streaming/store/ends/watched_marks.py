@@ -15,8 +15,10 @@ from kafkalog.checkpoints.committed import Committed, load_committed
 from kafkalog.checkpoints.intent import INTENT_FILE
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.watch import Watched
+from kafkalog.streaming.log.config import is_remote
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.ends.rule import Said
+from kafkalog.streaming.store.ends.tiered import TieredStarts, has_remote_indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -58,6 +60,7 @@ class WatchedMarks:
         self._needs_majority = needs_majority
         self._with_state: Collection[Path] = ()
         self._begun: Offsets = {}
+        self._tiered = TieredStarts()
         self._log_starts = self._watched(LOG_START_OFFSET)
         # Without it, what a broker has not yet committed would be read.
         self._high_watermarks = self._watched(HIGH_WATERMARK, unnamed=0, is_needed=not to_log_end)
@@ -138,6 +141,21 @@ class WatchedMarks:
             self._recovery_points.value.get(key) if self._to_log_end else None,
             *self._starts(key, topic_id),
         )
+
+    def start_of_log(self, where: PartitionDirectory, topic_id: str | None, first: int) -> int:
+        """Return where a log starts, of which the folder has what is from ``first`` on.
+
+        That is below ``first`` where a broker has moved records to a remote tier.
+        """
+        line = self._log_starts.value.get(where.topic_partition)
+        if not first:
+            return first
+        state = self.committed.state
+        known = None if state is None else state.topic(where.topic_partition.topic, topic_id)
+        is_tiered = known is not None and is_remote(known.settings)
+        is_tiered = is_tiered or has_remote_indexes(self._directories)
+        start = self._tiered.start(where, line, first, is_tiered=is_tiered)
+        return min(first, max(start, self._starts(where.topic_partition, topic_id)[1]))
 
     def _starts(self, key: TopicPartition, topic_id: str | None) -> tuple[int, int]:
         """Return the log start offsets that a broker has kept, and the commit state; 0 without."""

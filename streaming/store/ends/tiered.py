@@ -1,0 +1,129 @@
+"""Logs whose first records lie in a remote tier alone (KIP-405): where they start.
+
+A broker that tiers a topic copies its segments to an object store and deletes them here. Its
+``log-start-offset-checkpoint`` still has the start of the whole log, which lies below the first
+segment. This project reads no remote tier: whoever reads from the start has to be told.
+
+=============  ==========  =================================================================
+line           broker      the log starts
+=============  ==========  =================================================================
+0              any         at 0: only a tiered log has a line that is not above its first segment
+1 to first     tiers       at the line
+1 to first     does not    at its first segment, with a warning: the line is older than a deletion
+-              tiers       where its first leader epoch does: the file was not written yet
+-              does not    at its first segment
+=============  ==========  =================================================================
+
+A broker tiers if it has made the folder of its remote indexes, or if the topic's settings say so.
+
+Source: Kafka ``LogManager.checkpointLogStartOffsetsInDir``, ``UnifiedLog``, ``RemoteIndexCache``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_leader_epochs
+from kafkalog.errors import KafkaLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.log.partition_log import PartitionLog
+
+__all__ = ["LogStart", "TieredStarts", "has_remote_indexes", "offset_of_time"]
+
+_LOGGER = logging.getLogger("kafkalog.source")
+
+_REMOTE_INDEXES: Final = "remote-log-index-cache"
+
+
+class LogStart(NamedTuple):
+    """Where a log starts: its first offset that was not deleted, and the first that is here."""
+
+    offset: int
+    here: int
+
+    @property
+    def is_tiered(self) -> bool:
+        """Whether a remote tier alone has what lies between the two."""
+        return self.offset < self.here
+
+    def __str__(self) -> str:
+        """Say which records are not here, and where they are."""
+        return (
+            f"offsets [{self.offset}, {self.here}) are not in the log directory: a broker has "
+            "moved them to a remote tier (remote.storage.enable), which kafkalog does not read"
+        )
+
+
+class TieredStarts:
+    """Tells where logs start, and says once of each where that is not sure."""
+
+    def __init__(self) -> None:
+        self._doubted: set[Path] = set()
+
+    def start(
+        self, where: PartitionDirectory, line: int | None, first: int, *, is_tiered: bool
+    ) -> int:
+        """Return the first offset of a log that was not deleted.
+
+        Args:
+            where: the partition's folder.
+            line: what ``log-start-offset-checkpoint`` says of it; None where it says nothing.
+            first: the first offset that the folder has.
+            is_tiered: whether its broker tiers topics.
+        """
+        if line is None:
+            return min(_first_epoch(where.path, first), first) if is_tiered else first
+        if line >= first or is_tiered or not line:
+            return min(line, first)
+        if where.path not in self._doubted:
+            self._doubted.add(where.path)
+            _LOGGER.warning(
+                "%s: the line of %s says that the log starts at offset %d, and its first segment "
+                "here starts at %d: what lies between was deleted since, or is in a remote tier "
+                "alone, and is not read",
+                *(where.log_dir / LOG_START_OFFSET, where.topic_partition, line, first),
+            )
+        return first
+
+
+def has_remote_indexes(directories: Iterable[Path]) -> bool:
+    """Whether the broker that had these log directories tiers topics."""
+    return any((folder / _REMOTE_INDEXES).is_dir() for folder in directories)
+
+
+def _first_epoch(folder: Path, default: int) -> int:
+    """Return where the first leader epoch of a log starts: a broker cuts them off at its start."""
+    try:
+        epochs = read_leader_epochs(folder)
+    except (KafkaLogError, OSError):  # nothing is known then
+        return default
+    return epochs[0].start_offset if epochs else default
+
+
+def offset_of_time(log: PartitionLog, start: int, time_ms: int, limit: int) -> int | None:
+    """Return the offset of the first record of a time or a later one; None if there is none.
+
+    ``start`` is where the whole log starts. If that lies in a remote tier, and the record that is
+    found is the first one here, ``start`` is returned: there may be an earlier one in the tier.
+
+    Args:
+        log: what is here.
+        start: the first offset that was not deleted.
+        time_ms: the time in ms.
+        limit: the end that may be read.
+    """
+    found = log.offset_for_timestamp(time_ms, end_offset=limit)
+    at = None if found is None else found.offset
+    if at is None or at >= limit:
+        return None
+    if start < log.log_start_offset:
+        first = log.offset_for_timestamp(-1, end_offset=limit)
+        if first is not None and first.offset == at:
+            return start
+    return at
