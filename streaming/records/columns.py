@@ -150,7 +150,8 @@ class RecordDecoder:
             CorruptRecordError: a batch cannot be decompressed, or its records cannot be decoded.
                 The error names the batch; the rows of all batches before it come first.
             ChecksumMismatchError, DecompressedTooLargeError, UnsupportedCodecError: likewise.
-            TimestampOutOfRangeError: a timestamp that µs cannot hold.
+            TimestampOutOfRangeError: a timestamp that µs cannot hold. The error names the file and
+                the record; the rows before it come first.
         """
         try:
             yield from self.feed(
@@ -161,7 +162,7 @@ class RecordDecoder:
                 start_offset=start_offset,
                 end_offset=end_offset,
             )
-        except CorruptRecordError:
+        except (CorruptRecordError, TimestampOutOfRangeError):
             yield from self.flush()
             raise
         yield from self.flush()

@@ -11,9 +11,14 @@ import pyarrow as pa
 from kafkalog.errors import TimestampOutOfRangeError
 from kafkalog.streaming.records import gather_kernels as kernels
 from kafkalog.streaming.records import take_kernels
-from kafkalog.streaming.records.binary_builder import BinaryBuilder, check_inside
+from kafkalog.streaming.records.binary_builder import BinaryBuilder
 from kafkalog.streaming.records.decode_kernels import END, FULL, START
-from kafkalog.streaming.records.java_text import decode_as_java
+from kafkalog.streaming.records.header_lists import (
+    HEADERS_TYPE,
+    header_bytes,
+    header_lists,
+    joined_lists,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -51,9 +56,6 @@ ALL_COLUMNS: Final = (
 )
 
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
-HEADERS_TYPE: Final = pa.list_(
-    pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-)
 
 _COLUMNS: Final = {
     Columns.KEY: pa.field("key", pa.binary()),
@@ -157,7 +159,7 @@ class RowBuffers:
         self._keeps_kinds = Columns.TIMESTAMP_TYPE in columns
         self._max_rows = max_rows
         self._max_bytes = min(max_bytes, _MAX_COLUMN_BYTES)
-        self._null_bad_timestamps = null_bad_timestamps
+        self._refuses_times = self._shows_time and not null_bad_timestamps
         self._assemble = assemble
         self._held = np.zeros(take_kernels.HELD_SIZE, np.int64)
         self._schema = pa.schema([field for one, field in _COLUMNS.items() if one in columns])
@@ -186,7 +188,8 @@ class RowBuffers:
         REQUIRES: ``takes_sections``.
 
         Raises:
-            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
+            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold. The rows before
+                it are kept: :meth:`take` gives them.
         """
         reason = FULL
         while reason == FULL:
@@ -204,6 +207,26 @@ class RowBuffers:
         cursor: Integers,
     ) -> int:
         """Copy records until the output batch is full or all are there; return the code."""
+        begun = cursor.copy() if self._refuses_times else cursor
+        reason = self._fill(source, sections, start_offset, end_offset, cursor)
+        bad = self._first_overflow()
+        if bad is not None:  # once more, up to that record
+            cursor[:] = begun
+            self._fill(source, sections, start_offset, bad[0], cursor)
+        self._keep_filled()
+        if bad is not None:
+            raise _overflow(*bad)
+        return reason
+
+    def _fill(
+        self,
+        source: Bytes,
+        sections: Integers,
+        start_offset: int,
+        end_offset: int,
+        cursor: Integers,
+    ) -> int:
+        """Let the kernel copy records behind those that are kept; return its code."""
         held = self._held
         keys, values = self._keys, self._values
         now = self.rows, self._bytes, keys.nulls, values.nulls, self._lowest, self._highest
@@ -217,27 +240,42 @@ class RowBuffers:
                 *values.arrays(),
             )
             if reason not in {take_kernels.GROW_KEYS, take_kernels.GROW_VALUES}:
-                break
+                return int(reason)
             column = keys if reason == take_kernels.GROW_KEYS else values
             size, rows = int(held[take_kernels.NEEDED]), int(held[take_kernels.ROWS])
             left = int((sections[:, END] - sections[:, START]).sum())
             like_so_far = size * self._max_rows // (rows + 1) * 9 // 8
             column.make_room(max(size, min(like_so_far, size + left, self._max_bytes)), rows)
-        self.rows, self._bytes, key_nulls, value_nulls, lowest, highest, *_ = held.tolist()
-        self._lowest, self._highest = lowest, highest
+
+    def _first_overflow(self) -> tuple[int, int] | None:
+        """Return offset and time of the first copied record that is to be refused, if any."""
+        held = self._held
+        if not self._refuses_times or (
+            held[take_kernels.LOWEST] >= _MIN_MS and held[take_kernels.HIGHEST] <= _MAX_MS
+        ):
+            return None
+        times = self._timestamps[self.rows : int(held[take_kernels.ROWS])]
+        row = self.rows + int(np.flatnonzero(~_fits(times))[0])
+        return int(self._offsets[row]), int(self._timestamps[row])
+
+    def _keep_filled(self) -> None:
+        """Count what the kernel has copied as kept."""
+        held = self._held.tolist()
+        self.rows, self._bytes, key_nulls, value_nulls, self._lowest, self._highest, *_ = held
         if self._keeps_keys:
-            keys.end_at(self.rows, key_nulls)
+            self._keys.end_at(self.rows, key_nulls)
         if self._keeps_values:
-            values.end_at(self.rows, value_nulls)
-        return reason
+            self._values.end_at(self.rows, value_nulls)
 
     def append(self, found: FoundRecords) -> Iterator[pa.RecordBatch]:
         """Copy records to the output, and yield each batch that is full.
 
         Raises:
-            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
+            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold. The rows before
+                it are kept: :meth:`take` gives them.
         """
-        first, count = 0, len(found.offsets)
+        bad = np.flatnonzero(~_fits(found.timestamps))[:1] if self._refuses_times else _NO_INTEGERS
+        first, count = 0, int(bad[0]) if len(bad) else len(found.offsets)
         while first < count:
             rows = found.rows(first, min(count, first + self._max_rows - self.rows))
             fitting = self._fitting(rows)
@@ -247,13 +285,11 @@ class RowBuffers:
                 first += fitting
             if first < count or self.rows == self._max_rows:
                 yield self.take()
+        if len(bad):
+            raise _overflow(int(found.offsets[count]), int(found.timestamps[count]))
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows that are there, possibly none, and start over.
-
-        Raises:
-            TimestampOutOfRangeError: a timestamp that an int64 of µs cannot hold.
-        """
+        """Return the rows that are there, possibly none, and start over."""
         rows, columns = self.rows, self._taken()
         self._start()
         if self._assemble is not None:
@@ -277,7 +313,7 @@ class RowBuffers:
         if self._keeps_kinds:
             columns["timestampType"] = _numbers(pa.int32(), self._timestamp_types[:rows])
         if Columns.HEADERS in wanted:
-            columns["headers"] = _joined(self._headers)
+            columns["headers"] = joined_lists(self._headers)
         if Columns.TIMESTAMP_MS in wanted:
             columns["timestampMs"] = _numbers(pa.int64(), self._timestamps[:rows])
         return columns
@@ -326,72 +362,33 @@ class RowBuffers:
                 source, found.value_starts, found.value_lengths, self.rows
             )
         if Columns.HEADERS in wanted:
-            self._headers.append(_headers(found))
-            self._bytes += _header_bytes(found)
+            where = found.header_starts, found.header_ends
+            self._headers.append(header_lists(len(found.offsets), source, *where))
+            self._bytes += header_bytes(*where)
         self.rows = end
 
     def _micros(self, rows: int) -> pa.Array:
         millis = self._timestamps[:rows]
         if self._lowest >= _MIN_MS and self._highest <= _MAX_MS:
             return _numbers(TIMESTAMP_TYPE, millis * 1000)
-        fits = (millis >= _MIN_MS) & (millis <= _MAX_MS)
-        if self._null_bad_timestamps:
-            valid = np.packbits(fits, bitorder="little")
-            return _numbers(TIMESTAMP_TYPE, np.where(fits, millis, 0) * 1000, valid)
-        row = int(np.flatnonzero(~fits)[0])
-        raise TimestampOutOfRangeError(
-            f"the record at offset {self._offsets[row]} has the timestamp {millis[row]} ms, beyond "
-            "what µs in 64 bits can hold (was it sent in ns?)"
-        )
+        fits = _fits(millis)  # else it was refused when it came
+        valid = np.packbits(fits, bitorder="little")
+        return _numbers(TIMESTAMP_TYPE, np.where(fits, millis, 0) * 1000, valid)
+
+
+def _fits(millis: Integers) -> NDArray[np.bool_]:
+    """Whether an int64 of µs can hold each of some times in ms."""
+    return (millis >= _MIN_MS) & (millis <= _MAX_MS)
+
+
+def _overflow(offset: int, time_ms: int) -> TimestampOutOfRangeError:
+    return TimestampOutOfRangeError(
+        f"the record at offset {offset} has the timestamp {time_ms} ms, beyond what µs in 64 bits "
+        "can hold (was it sent in ns?)"
+    )
 
 
 def _numbers(kind: pa.DataType, array: NDArray[Any], valid: Bytes | None = None) -> pa.Array:
     """Return numbers as an array, not by ``pa.array``, which would import pandas."""
     bitmap = None if valid is None else pa.py_buffer(valid)
     return pa.Array.from_buffers(kind, len(array), [bitmap, pa.py_buffer(array)])
-
-
-def _header_bytes(found: FoundRecords) -> int:
-    """Return the bytes of headers; the single byte of an empty list counts as none."""
-    return int((found.header_ends - found.header_starts).sum()) - len(found.header_ends)
-
-
-def _headers(found: FoundRecords) -> pa.Array:
-    """Return the lists; a record without headers has null, as in Spark's Kafka source."""
-    rows = len(found.offsets)
-    if not _header_bytes(found):
-        return pa.nulls(rows, HEADERS_TYPE)
-    where = (found.source, found.header_starts, found.header_ends)
-    measures = np.zeros(kernels.MEASURES, np.int64)
-    check_inside(kernels.measure_headers(*where, measures))
-    count, key_bytes, value_bytes = measures.tolist()
-    starts, key_ends, value_ends = (np.empty(n + 1, np.int32) for n in (rows, count, count))
-    keys, values = np.empty(key_bytes, np.uint8), np.empty(value_bytes, np.uint8)
-    valid = np.full((count + 7) // 8, 255, np.uint8)
-    check_inside(kernels.copy_headers(*where, starts, key_ends, keys, value_ends, values, valid))
-    buffers = [pa.py_buffer(valid), pa.py_buffer(value_ends), pa.py_buffer(values)]
-    value_array = pa.Array.from_buffers(pa.binary(), count, buffers)
-    entries = pa.StructArray.from_arrays(
-        [_text(count, key_ends, keys), value_array], fields=list(HEADERS_TYPE.value_type)
-    )
-    some = np.packbits(starts[1:] > starts[:-1], bitorder="little")
-    buffers = [pa.py_buffer(some), pa.py_buffer(starts)]
-    return pa.Array.from_buffers(HEADERS_TYPE, rows, buffers, children=[entries])
-
-
-def _text(count: int, ends: NDArray[np.int32], data: Bytes) -> pa.Array:
-    """Return strings, whose bytes Arrow wants to be UTF-8."""
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
-    array = pa.Array.from_buffers(pa.string(), count, buffers)
-    try:
-        array.validate(full=True)
-    except pa.ArrowInvalid:
-        raw = array.view(pa.binary()).to_pylist()
-        return pa.array([decode_as_java(one) for one in raw], pa.string())
-    return array
-
-
-def _joined(arrays: list[pa.Array]) -> pa.Array:
-    if not arrays:
-        return pa.nulls(0, HEADERS_TYPE)
-    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

@@ -7,6 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 from tests.support.logs import Row, batch_bytes, write_segment
+from tests.support.message_sets import message
 
 from kafkalog.errors import CorruptRecordError, DataLossError, TimestampOutOfRangeError
 from kafkalog.model import MAX_OFFSET, OffsetRange, TopicPartition
@@ -139,6 +140,30 @@ def test_a_timestamp_beyond_sparks_names_its_record(tmp_path: Path) -> None:
     assert [row["timestamp"] is None for row in found] == [False, True]
     without = RowSchema.of(StructType().add("offset", "long"))
     assert read(split, without)[1] == [{"offset": 0}, {"offset": 1}]
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+@pytest.mark.parametrize("columns", [("offset", "timestamp"), ("offset", "timestamp", "headers")])
+def test_rows_before_a_timestamp_beyond_sparks_come_and_its_file_is_named(
+    tmp_path: Path, magic: int, columns: tuple[str, ...]
+) -> None:
+    """In the second of two segments: rows of the first one are kept when it is come across."""
+    bad = MAX_OFFSET // 1000 + 1
+    for base, times in ((0, [1, 1]), (2, [1, bad, 1])):
+        data = batch_bytes(base, [Row(timestamp=time) for time in times])
+        if magic == 1:
+            data = b"".join(
+                message(base + n, None, b"v", magic=1, timestamp=time)
+                for n, time in enumerate(times)
+            )
+        write_segment(tmp_path / "t-0", base, data)
+    found: list[pa.RecordBatch] = []
+    batches = read_split(split_of(tmp_path, 0, 5), options(), RowSchema.named(columns))
+    with pytest.raises(TimestampOutOfRangeError) as raised:
+        found.extend(batches)
+    assert [n for batch in found for n in batch.column("offset").to_pylist()] == [0, 1, 2]
+    place = f"t-0: {tmp_path}/t-0/{2:020d}.log: the record at offset 3 has"
+    assert str(raised.value).count(place) == str(raised.value).count("offset 3") == 1
 
 
 def test_damage_fails_or_is_skipped_and_counted(
