@@ -32,6 +32,7 @@ __all__ = [
     "TOPIC_IDS_FILE",
     "is_changed_id",
     "load_topic_ids",
+    "merged_changed_ids",
     "note_changed_ids",
     "save_topic_ids",
 ]
@@ -91,6 +92,25 @@ def note_changed_ids(folder: Path, changes: Iterable[tuple[str, str, str]]) -> N
     lines += [{"topic": topic, "from": old, "to": new} for topic, old, new in changes]
     if lines:
         write_atomically(path, seal(_CHANGED_FORMAT, _VERSION, lines))
+
+
+def merged_changed_ids(folders: Iterable[Path]) -> bytes | None:
+    """Return the file of the changes that are noted in any log directory, in their order.
+
+    A directory that was away when ids were changed has not noted it. None without any change.
+
+    Raises:
+        CheckpointError: one of the files is damaged.
+    """
+    merged: list[JsonObject] = []
+    for folder in folders:
+        place = len(merged)
+        for line in reversed(_changes_in(folder / CHANGED_IDS_FILE)):
+            if line in merged:
+                place = merged.index(line)
+            else:
+                merged.insert(place, line)
+    return seal(_CHANGED_FORMAT, _VERSION, merged) if merged else None
 
 
 def is_changed_id(folder: Path, topic: str, before: str, now: str) -> bool:

@@ -23,6 +23,7 @@ from kafkalog.checkpoints.broker import (
 )
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.checkpoints.topic_ids import CHANGED_IDS_FILE, merged_changed_ids
 from kafkalog.errors import LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition, partition_directory_name
@@ -97,8 +98,10 @@ class NodesCopy:
                 copy.bring_up_to_date()
             self._note_offsets()
             state = _of_one_node(log_set.state)
+            changed = merged_changed_ids(log_set.directories)
             log_set.check_current()
-        return {STATE_FILE: state_bytes(state)}
+        files = {} if changed is None else {CHANGED_IDS_FILE: changed}
+        return {**files, STATE_FILE: state_bytes(state)}
 
     def write_checkpoints(self) -> None:
         """Write Kafka's offset checkpoints into the copy."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,6 +9,7 @@ from kafkalog.checkpoints.topic_ids import (
     TOPIC_IDS_FILE,
     is_changed_id,
     load_topic_ids,
+    merged_changed_ids,
     note_changed_ids,
     save_topic_ids,
 )
@@ -54,3 +56,17 @@ def test_changed_ids_are_followed_from_one_to_the_next(tmp_path: Path) -> None:
     assert is_changed_id(tmp_path, "t", "b", "c")
     assert not is_changed_id(tmp_path, "t", "c", "a")
     assert not is_changed_id(tmp_path, "t", "a", "x")
+
+
+def test_changes_that_directories_have_noted_are_merged_in_their_order(tmp_path: Path) -> None:
+    """Each may lack some of them: it was away."""
+    noted = (["b"], ["a", "b", "d"], [], ["a", "c", "d"])
+    for number, changes in enumerate(noted):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        note_changed_ids(folder, [("t", one, chr(ord(one) + 1)) for one in changes])
+    merged = merged_changed_ids(sorted(tmp_path.iterdir()))
+    assert merged is not None
+    lines = [json.loads(line) for line in merged.splitlines()[1:]]
+    assert [line["from"] for line in lines] == ["a", "b", "c", "d"]
+    assert merged_changed_ids([tmp_path / "2"]) is None

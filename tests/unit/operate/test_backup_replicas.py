@@ -11,6 +11,7 @@ from tests.support.replicated import append, check_equal, check_in_sync, path_of
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, read_offset_checkpoint
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.checkpoints.topic_ids import is_changed_id, note_changed_ids
 from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
 from kafkalog.jobs.cli.batch_rows import verify_logs
 from kafkalog.model import TopicPartition
@@ -138,3 +139,16 @@ def test_a_copy_whose_last_pass_was_without_the_locks_is_none(
     with pytest.raises(NotEnoughReplicasError, match="deleted or replaced"):
         back_up([path_of(nodes)], str(tmp_path / "copy"))
     assert not (tmp_path / "copy" / STATE_FILE).exists()
+
+
+def test_a_query_continues_on_the_copy_of_topics_that_got_other_ids(
+    nodes: list[Path], tmp_path: Path
+) -> None:
+    """What each node has noted counts, in its order: a node may have been away for a change."""
+    note_changed_ids(nodes[1], [("t", "b", "c")])
+    note_changed_ids(nodes[0], [("t", "a", "b"), ("t", "b", "c")])
+    note_changed_ids(nodes[2], [("t", "a", "b"), ("u", "x", "y")])
+    back_up([path_of(nodes)], str(tmp_path / "copy"))
+    assert is_changed_id(tmp_path / "copy", "t", "a", "c")
+    assert is_changed_id(tmp_path / "copy", "u", "x", "y")
+    assert not is_changed_id(tmp_path / "copy", "t", "c", "a")
