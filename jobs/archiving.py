@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 from pyspark.sql import functions as sf
 
+from kafkalog.checkpoints.query_offsets import query_offsets
+from kafkalog.errors import CheckpointError
 from kafkalog.jobs.delta_tables import DeltaTable
 from kafkalog.jobs.hadoop import read_text
 from kafkalog.jobs.topic_facts import FactsOfLogs, read_facts, to_properties
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["DELTA_FORMAT", "Archive"]
+__all__ = ["DELTA_FORMAT", "Archive", "reached_of"]
 
 DELTA_FORMAT: Final = "delta"
 
@@ -206,8 +208,8 @@ class _Tables:
 
     def _reached(self, spark: SparkSession, batch_id: int) -> PartitionOffsets:
         """Return where a micro-batch ends, trailing markers included, as Spark has planned it."""
-        planned = read_text(spark, f"{self.archive.checkpoint}/offsets/{batch_id}")
-        return from_json_text(planned.splitlines()[-1])
+        path = f"{self.archive.checkpoint}/offsets/{batch_id}"
+        return reached_of(read_text(spark, path), path)
 
     def _note(self, reached: PartitionOffsets) -> None:
         known = read_facts(self.kept.properties)
@@ -217,6 +219,21 @@ class _Tables:
         for table in (self.records, self.newest):
             if table is not None:
                 table.compact()
+
+
+def reached_of(planned: str, path: str) -> PartitionOffsets:
+    """Return where a micro-batch of a query with one source ends, of what Spark has planned.
+
+    Raises:
+        CheckpointError: the file, which is named by ``path``, does not tell.
+    """
+    try:
+        (end,) = query_offsets(planned).values()
+        return from_json_text(end)
+    except (CheckpointError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} does not tell how far the topics are read: {error}"
+        ) from error
 
 
 def _with_day(rows: DataFrame, partitioned_by: Sequence[str]) -> DataFrame:

@@ -2,20 +2,13 @@
 
 A checkpoint of Spark has a file for each micro-batch in ``offsets`` (written when it is planned)
 and one in ``commits`` (written when it has ended). So what is read for good ends where the last
-batch in ``commits`` does. The file in ``offsets`` has lines:
-
-====  ====================================================
-line  meaning
-====  ====================================================
-1     the version, ``v1`` or ``v2``
-2     a JSON object about the batch
-3…    the end of each source, ``-`` for none. In ``v2`` after the source's name and a colon
-====  ====================================================
+batch in ``commits`` does. The file in ``offsets``:
+:mod:`kafkalog.checkpoints.query_offsets`.
 
 The ends of kafkalog's source and of Spark's Kafka source have the same form,
 ``{"flights":{"0":23}}``. Those of other sources count no offsets of Kafka, and are passed over.
 
-Source: Spark 4.2 ``OffsetSeqLog``, ``CommitLog``.
+Source: Spark 4.2 ``CommitLog``.
 """
 
 from __future__ import annotations
@@ -24,6 +17,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.query_offsets import query_offsets
 from kafkalog.errors import CheckpointError, KafkaLogError, OptionError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import read_regular
@@ -31,8 +25,6 @@ from kafkalog.jobs.replay_checkpoint import FILE, ReplayCheckpoint
 from kafkalog.streaming.source.offsets import from_json_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
@@ -41,8 +33,6 @@ __all__ = ["read_checkpoint"]
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
 _LIMIT: Final = 64 << 20
-_VERSIONS: Final = {"v1", "v2"}
-_NOTHING: Final = "-"
 
 
 def read_checkpoint(location: str) -> tuple[PartitionOffsets, frozenset[str]]:
@@ -97,20 +87,12 @@ def _last_batch(folder: Path) -> int | None:
 def _read_ends(folder: Path, batch: int) -> dict[TopicPartition, int]:
     path = folder / "offsets" / str(batch)
     try:
-        lines = read_regular(path, limit=_LIMIT).decode().splitlines()
+        sources = query_offsets(read_regular(path, limit=_LIMIT).decode())
     except (KafkaLogError, OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if len(lines) < 3 or lines[0] not in _VERSIONS:
-        version = lines[0][:20] if lines else ""
-        raise CheckpointError(
-            f"{path} begins with {version!r}, expected v1 or v2, a line about the batch, and the "
-            "end of each source: this format is not known"
-        )
     found: dict[TopicPartition, int] = {}
     others, is_known = [], False
-    for name, text in _sources(lines):
-        if text == _NOTHING:
-            continue
+    for name, text in sources.items():
         try:
             ends = from_json_text(text)
         except CheckpointError:
@@ -127,13 +109,3 @@ def _read_ends(folder: Path, batch: int) -> dict[TopicPartition, int]:
     for name in others:
         _LOGGER.warning("%s: source %s counts no offsets of Kafka and is left out", path, name)
     return found
-
-
-def _sources(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """Return each source's name, a number in v1, and its end."""
-    for number, line in enumerate(lines[2:]):
-        if lines[0] == "v2":
-            name, _, text = line.partition(":")
-            yield name, text
-        else:
-            yield str(number), line

@@ -19,6 +19,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from kafkalog.checkpoints.query_offsets import query_offsets
 from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import fsync_directory, open_regular, read_regular, sync
@@ -93,15 +94,18 @@ class QueryCheckpoint:
             ) from error
 
     def sources(self, batch_id: int) -> list[object] | None:
-        """Return the offsets at which each source ends in a batch; None if they cannot be read."""
+        """Return the offsets at which sources end in a batch, of those that have any.
+
+        None if they cannot be read.
+        """
         try:
             return self._planned(batch_id)
         except (KafkaLogError, OSError, ValueError):
             return None
 
     def _planned(self, batch_id: int) -> list[Any]:
-        _, _, *sources = read_regular(self._offsets(batch_id), limit=_LIMIT).decode().splitlines()
-        return [json.loads(each) for each in sources]
+        text = read_regular(self._offsets(batch_id), limit=_LIMIT).decode()
+        return [json.loads(each) for each in query_offsets(text).values()]
 
     @property
     def has_state(self) -> bool:

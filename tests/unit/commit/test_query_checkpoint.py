@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kafkalog.errors import CheckpointError
+from kafkalog.jobs.archiving import reached_of
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+T0 = TopicPartition("flights", 0)
 
 
 @pytest.fixture
@@ -58,3 +63,34 @@ def test_a_checkpoint_can_be_made_durable_before_all_of_it_is_there(folder: Path
     assert checkpoint is not None
     checkpoint.sync(3)
     checkpoint.sync(4)
+
+
+V2 = 'v2\n{"batchTimestampMs":1,"sourceMetadataInfo":{}}\n'
+
+
+@pytest.mark.parametrize("name", ["0", "my_flights"])
+def test_ends_with_names_are_read_likewise(folder: Path, name: str) -> None:
+    """Spark writes names with ``spark.sql.streaming.offsetLog.formatVersion=2``."""
+    (folder / "offsets" / "3").write_text(f'{V2}{name}:{{"flights": {{"0": 7}}}}')
+    checkpoint = QueryCheckpoint(folder)
+    assert checkpoint.ends(3) == {TopicPartition("flights", 0): 7}
+    assert checkpoint.sources(3) == [{"flights": {"0": 7}}]
+    assert reached_of((folder / "offsets" / "3").read_text(), "") == {T0: 7}
+
+
+@pytest.mark.parametrize(
+    "text", ['v1\n{}\n-\n{"flights":{"0":7}}', f'{V2}1:{{"flights":{{"0":7}}}}']
+)
+def test_a_source_that_has_no_end_yet_hides_no_other(folder: Path, text: str) -> None:
+    """What a member of a group has planned is compared with the ends of all sources."""
+    (folder / "offsets" / "3").write_text(text)
+    assert QueryCheckpoint(folder).sources(3) == [{"flights": {"0": 7}}]
+
+
+@pytest.mark.parametrize("text", ['v3\n{}\n{"flights":{"0":7}}', "v2\n{}\n0:7\n1:8", "v1\n{}", ""])
+def test_what_is_not_known_is_refused(folder: Path, text: str) -> None:
+    (folder / "offsets" / "3").write_text(text)
+    with pytest.raises(CheckpointError, match="offsets/3 does not tell"):
+        QueryCheckpoint(folder).ends(3)
+    with pytest.raises(CheckpointError, match="c/offsets/3 does not tell how far the topics are"):
+        reached_of(text, "c/offsets/3")
