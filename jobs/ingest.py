@@ -23,6 +23,7 @@ import typer
 from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, MapType
 
+from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.jobs.arguments import (
     CHECKPOINT,
     FOLLOW,
@@ -187,7 +188,8 @@ def main(
     grace_ms = milliseconds("--grace", grace)
     options = pairs(setting)
     read_from = Input(source, input_format, schema, pairs(input_option), topic, isolation)
-    WriteOptions.parse({**options, "path": log, "topic": topic})
+    written = WriteOptions.parse({**options, "path": log, "topic": topic})
+    refuse_among_logs("--checkpoint", checkpoint, written.paths)
     read_from.check()
     columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
     if read_from.is_kafka:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import LogDirectoryError, OptionError
-from kafkalog.files.local_paths import folder_in_both, split_paths
+from kafkalog.files.local_paths import folder_in_both, refuse_among_logs, split_paths
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition
@@ -89,6 +89,7 @@ class Mirror:
         local = [path for path in parsed.paths if isinstance(path, str)]
         if (both := folder_in_both(into.paths, local)) is not None:
             raise OptionError(f"{both} is in FROM and in TO: a log is no copy of itself")
+        refuse_among_logs("--checkpoint", self.checkpoint, [*into.paths, *local])
         if self._is_new:
             chosen.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)
 

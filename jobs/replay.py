@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.jobs.arguments import (
     GRACE,
     ISOLATION,
@@ -115,6 +116,7 @@ def main(
     into = target_of(target, replay, name, pairs(target_setting))
     replay.check()
     what = {"LOG": log, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
+    refuse_among_logs("--checkpoint", checkpoint, [*replay.paths, *into.paths])
     reached = ReplayCheckpoint.open(checkpoint, what)
     into.prepare()
     with session(f"kafkalog {replay.name}", kafka=into.needs_kafka) as spark:

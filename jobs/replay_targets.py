@@ -45,6 +45,11 @@ class Target(Protocol):
         """Whether Spark needs its connector to Kafka."""
         ...
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The log directories that are written to; none of another target."""
+        ...
+
     def prepare(self) -> None:
         """Check what is there, and make what is missing."""
         ...
@@ -88,6 +93,7 @@ def target_of(
 @dataclass(frozen=True)
 class _Terminal:
     needs_kafka: bool = False
+    paths: tuple[str, ...] = ()
 
     def prepare(self) -> None:
         """Do nothing."""
@@ -122,6 +128,7 @@ class _Kafka:
     name: str | None
     options: Mapping[str, str]
     needs_kafka: bool = True
+    paths: tuple[str, ...] = ()
 
     def prepare(self) -> None:
         """Ask whether somebody answers; the cluster decides whether it makes topics."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 import typer
 
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
+from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.jobs.jars import JarError
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ def check_reading(log: str, topic: str, checkpoint: str, options: Mapping[str, s
         )
     parsed = ReadOptions.parse({**options, "path": log, "subscribe": topic})
     parsed.refuse_for_streaming()
+    local = [path for path in parsed.paths if isinstance(path, str)]
+    refuse_among_logs("--checkpoint", checkpoint, local)
     subscription = Subscription.of(parsed)
     if "://" not in checkpoint and not Path(checkpoint).exists():
         subscription.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)

@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from kafkalog.errors import CommitError, OptionError
+from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.files.system import once_per_process, remembered, system
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
@@ -84,7 +85,9 @@ def make_stream_writer(
     """
     del overwrite
     plan = _plan(options, schema)
-    checkpoint = QueryCheckpoint.at(plan.options.checkpoint_location)
+    location = plan.options.checkpoint_location
+    refuse_among_logs("option 'checkpointLocation'", location, plan.options.paths)
+    checkpoint = QueryCheckpoint.at(location)
     planned = _planned_by_source(plan.options, checkpoint)
     is_told = checkpoint is not None or planned is not None
     return LogStreamWriter(replace(plan, digests_rows=not is_told, planned=planned))

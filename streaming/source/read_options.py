@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from kafkalog.errors import OptionError
+from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
 from kafkalog.streaming.options import (
@@ -348,7 +349,8 @@ class ReadOptions(GroupOptions):
                     f"option {name!r} cannot be used in a streaming query; stopAtOffsets and "
                     "endingTimestamp say up to where one reads"
                 )
-
+        local = [path for path in self.paths if isinstance(path, str)]
+        refuse_among_logs("option 'stateLocation'", self.state_location, local)
         if self.shows_latest:
             raise OptionError(
                 "view=latest cannot be used in a streaming query: a newer row of a key would have "

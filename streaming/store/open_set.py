@@ -91,10 +91,21 @@ def make_log_directory(folder: Path) -> None:
     """
     if (folder / STATE_FILE).exists():
         return  # who wrote that has seen to it
+    for around in () if folder.is_dir() else folder.parents:
+        if _is_checkpoint(around):
+            raise LogDirectoryError(
+                f"log directory {folder} is not there, and would lie in {around}, which is the "
+                "checkpoint of a streaming query: name a folder elsewhere"
+            )
     try:
         make_with_parents(folder)
     except OSError as error:
         raise LogDirectoryError(f"log directory {folder} cannot be made: {error}") from error
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    """Whether Spark keeps a query's place in a folder (its ``checkpointLocation``)."""
+    return (folder / "metadata").is_file() and (folder / "offsets").is_dir()
 
 
 def known_set(folders: Sequence[Path]) -> CommitState | None:

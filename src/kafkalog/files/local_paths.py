@@ -17,7 +17,14 @@ from kafkalog.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["SCHEME", "NodePlace", "folder_in_both", "local_path", "split_paths"]
+__all__ = [
+    "SCHEME",
+    "NodePlace",
+    "folder_in_both",
+    "local_path",
+    "refuse_among_logs",
+    "split_paths",
+]
 
 SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
@@ -80,8 +87,9 @@ def split_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
     Those of several nodes are :class:`NodePlace`.
 
     Raises:
-        OptionError: one is not local, or there twice.
+        OptionError: one is not local, or there twice; or the text is a folder's very name.
     """
+    _refuse_literal(text)
     nodes = [node for part in text.split(";") if (node := _listed(part))]
     paths: tuple[str, ...]
     if len(nodes) > 1 or (nodes and nodes[0][0].startswith(_WITNESS)):
@@ -92,6 +100,17 @@ def split_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
     if repeated:
         raise OptionError(f"log directory {repeated[0]} is listed twice")
     return paths
+
+
+def _refuse_literal(text: str) -> None:
+    """Refuse a text that names several folders, and is the name of one that is there."""
+    name = text.strip()
+    if re.search("[,;]", name) and SCHEME.match(name) is None and os.path.isdir(name):  # noqa: PTH112
+        raise OptionError(
+            f"{name!r} names {len(re.findall('[^,;]+', name))} log directories, and there is one "
+            "folder of that very name. Rename it; or, if the others are meant, write a blank "
+            "between them"
+        )
 
 
 def _listed(text: str) -> list[str]:
@@ -111,3 +130,35 @@ def folder_in_both(some: Iterable[str], others: Iterable[str]) -> str | None:
     """Return a folder that is among both, whatever links lead to it; None if there is none."""
     known = {os.path.realpath(path) for path in some}
     return min(known & {os.path.realpath(path) for path in others}, default=None)
+
+
+def refuse_among_logs(option: str, location: str | None, paths: Iterable[str]) -> None:
+    """Refuse a folder of a query that lies in a log directory, is one, or lies around one.
+
+    Args:
+        option: what names the folder, for the message.
+        location: the folder; None, or a place that is not local, is never refused.
+        paths: the log directories.
+
+    Raises:
+        OptionError: the folder and a log directory lie in each other.
+    """
+    if location is None:
+        return
+    try:
+        folder = os.path.realpath(local_path(location))
+    except OptionError:
+        return
+    for path in paths:
+        log = os.path.realpath(path)
+        common = os.path.commonpath([folder, log])
+        if common == log:
+            raise OptionError(
+                f"{option} names {location}, which lies in the log directory {path}: no broker "
+                "starts with such a folder there. Name one elsewhere"
+            )
+        if common == folder:
+            raise OptionError(
+                f"{option} names {location}, and the log directory {path} lies in it: whoever "
+                "clears the folder removes the log too. Name another folder"
+            )
