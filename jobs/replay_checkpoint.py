@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -10,7 +11,7 @@ from kafkalog.checkpoints.sealed_file import natural, read_sealed, seal, text
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.folders import make_with_parents
-from kafkalog.files.local_paths import split_paths
+from kafkalog.files.local_paths import NodePlace, local_path, split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.source.offsets import from_json, to_json
 
@@ -23,6 +24,9 @@ __all__ = ["FILE", "Piece", "ReplayCheckpoint"]
 
 FILE: Final = "kafkalog.replay"
 _VERSION: Final = 1
+_PLACES: Final = {"LOG", "TARGET"}
+_TERMINAL: Final = "-"
+_KAFKA: Final = "kafka:"
 _REMEDY: Final = "Give another folder, and --from the offsets to continue from"
 
 
@@ -53,10 +57,13 @@ class ReplayCheckpoint:
     def open(cls, folder: str | None, what: Mapping[str, str]) -> Self:
         """Read what is in a folder; a new one has nothing.
 
+        LOG and TARGET in ``what`` are noted, and compared, as whole paths.
+
         Raises:
             OptionError: the folder is not local, or is the checkpoint of something else.
             CheckpointError: its file is damaged.
         """
+        what = {name: _whole(name, value) for name, value in what.items()}
         if folder is None:
             return cls(None, what, str(system.random_id()))
         (found,) = split_paths(folder)
@@ -79,11 +86,13 @@ class ReplayCheckpoint:
                 f"{path / FILE} is no checkpoint of a replay: {error!r}"
             ) from None
         for name, value in what.items():
-            if read.what.get(name) != value:
+            noted = read.what.get(name)
+            if noted is None or _whole(name, noted) != value:
                 raise OptionError(
-                    f"--checkpoint {folder} is of another replay: its {name} is "
-                    f"{read.what.get(name)!r}, and {value!r} was given"
+                    f"--checkpoint {folder} is of another replay: its {name} is {noted!r}, and "
+                    f"{value!r} was given"
                 )
+        read.what = {**read.what, **what}
         return read
 
     @property
@@ -128,3 +137,29 @@ class ReplayCheckpoint:
             write_atomically(path, seal(FILE, _VERSION, [line]))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error}") from error
+
+
+def _whole(name: str, value: str) -> str:
+    """Return what tells LOG, TARGET or topics from others, in whatever words they are given.
+
+    An earlier release noted paths as they were given: such a one counts from this folder.
+    """
+    if name == "topics":
+        return ",".join(sorted(value.split(",")))
+    if name not in _PLACES or value == _TERMINAL or value.startswith(_KAFKA):
+        return value
+    nodes: dict[int, list[str]] = {}
+    for path in split_paths(value, _whole_path):
+        if not isinstance(path, NodePlace):
+            nodes.setdefault(0, []).append(path)
+            continue
+        prefix = "witness:" if path.is_witness else ""
+        nodes.setdefault(path.node, []).append(prefix + os.path.realpath(path))
+    return ";".join(",".join(sorted(paths)) for paths in nodes.values())
+
+
+def _whole_path(text: str) -> str:
+    try:
+        return os.path.realpath(local_path(text))
+    except OptionError:  # in a store
+        return text.rstrip("/")

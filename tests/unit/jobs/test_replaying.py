@@ -9,6 +9,7 @@ import pytest
 from tests.support.sinking import Writer, rows
 from tests.support.sleeping import patch_sleep
 
+from kafkalog.checkpoints.sealed_file import seal
 from kafkalog.errors import (
     CheckpointError,
     DataLossError,
@@ -145,7 +146,9 @@ def test_a_checkpoint_of_something_else_or_a_damaged_one_is_refused(
 ) -> None:
     folder = tmp_path / "c"
     next_piece(Replay(log=log, topics=("t",)).pieces(opened(folder, TARGET="x")))
-    with pytest.raises(OptionError, match="is of another replay: its TARGET is 'x', and 'y' was"):
+    with pytest.raises(
+        OptionError, match=r"of another replay: its TARGET is '.*/x', and '.*/y' was"
+    ):
         opened(folder, TARGET="y")
     with pytest.raises(OptionError, match="has files, and none of them is a replay's"):
         opened(tmp_path)
@@ -227,3 +230,39 @@ def test_an_end_below_what_was_played_leaves_nothing(tmp_path: Path, clock: Cloc
         checkpoint.note_end()
     sooner = Replay(log=log, topics=("t",), until=Until({T0: 1}))
     assert next(sooner.pieces(opened(tmp_path / "c")), "end") == "end"
+
+
+def test_a_checkpoint_is_of_places_whatever_the_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slash more, a link, a way from here: the same replay, and not the same from elsewhere."""
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path)
+    folder = str(tmp_path / "c")
+
+    def at(log: str, target: str = "-", topics: str = "t,u") -> ReplayCheckpoint:
+        return ReplayCheckpoint.open(folder, {"LOG": log, "TARGET": target, "topics": topics})
+
+    first = at("a,b")
+    first.note_begin({T0: 0}, {T0: 3})
+    for log in ("a/,b", f"{tmp_path}/a,./b", "link/b,a", f"file://{tmp_path}/a,b/"):
+        assert at(log).reached == {T0: 3}
+    assert at("a,b", topics="u,t").reached == {T0: 3}
+    monkeypatch.chdir(tmp_path / "other")
+    for log, target in (("a,b", "-"), ("../a,../b", "kafka:h:9092"), ("../a;../b", "-")):
+        with pytest.raises(OptionError, match="is of another replay"):
+            at(log, target)
+    assert at("../a,../b").reached == {T0: 3}
+
+
+def test_a_checkpoint_of_an_earlier_release_has_its_paths_as_they_were_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = {"what": {"LOG": "a", "TARGET": "kafka:h:9092"}, "id": "i", "number": 0}
+    line |= {"from": {"t": {"0": 0}}, "to": {"t": {"0": 3}}, "ended": True}
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / FILE).write_bytes(seal(FILE, 1, [line]))
+    what = {"LOG": f"{tmp_path}/a/", "TARGET": "kafka:h:9092"}
+    assert ReplayCheckpoint.open("c", what).reached == {T0: 3}
