@@ -32,6 +32,8 @@ from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.ends.watch import EndsWatch
+from kafkalog.streaming.store.open_set import check_no_broker_lived
+from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -89,6 +91,8 @@ class Mirror:
         local = [path for path in parsed.paths if isinstance(path, str)]
         if (both := folder_in_both(into.paths, local)) is not None:
             raise OptionError(f"{both} is in FROM and in TO: a log is no copy of itself")
+        for path in into.paths:
+            check_no_broker_lived(Path(path), SetPolicy())
         refuse_among_logs("--checkpoint", self.checkpoint, [*into.paths, *local])
         if self._is_new:
             chosen.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)

@@ -17,6 +17,8 @@ from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.operate.copied_bounds import Bounds
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.offsets import parse_partition_longs
+from kafkalog.streaming.store.open_set import check_no_broker_lived
+from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.topics import check_writable
 from kafkalog.streaming.times import read_moment
 
@@ -224,7 +226,8 @@ def check_target(
         if key.topic not in topics:
             raise OptionError(f"--until names {key}, and topic {key.topic!r} is not restored")
     for topic in topics:
-        WriteOptions.parse({"path": log, "topic": topic})
+        for path in WriteOptions.parse({"path": log, "topic": topic}).paths:
+            check_no_broker_lived(Path(path), SetPolicy())
         try:
             check_writable(topic, allow_internal=None)
         except RowError:

@@ -118,8 +118,9 @@ class LogDirectoryError(KafkaLogError):
 
     remedy: ClassVar[str] = (
         "Look whether the folder is the log directory itself, is mounted on each machine and "
-        "may be read. A broker's directory is written only after `kafkalog takeover`. After a"
-        " loss of power run `kafkalog recover --accept-os-loss`, if the sentence says so."
+        "may be read. A broker's directory is written only after `kafkalog takeover`, and where "
+        "`allowBrokerDirectory`, or what the sentence names, permits it. After a loss of power run "
+        "`kafkalog recover --accept-os-loss`, if the sentence says so."
     )
 
 

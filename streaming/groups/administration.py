@@ -23,7 +23,7 @@ from kafkalog.streaming.groups.watch import LOOK_S, Watch
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.ends.tiered import offset_of_time
 from kafkalog.streaming.store.ends.watch import EndsWatch
-from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, places
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def delete_group(
 def _commits(paths: Sequence[str], group: str, *, allows_broker: bool) -> GroupCommits:
     directories = existing(paths)
     check_written(directories)
-    policy = SetPolicy(allows_broker=allows_broker, may_grow=False)
+    policy = SetPolicy(allows_broker=allows_broker, may_grow=False, broker_advice=BY_FLAG)
     return GroupCommits(directories, group, policy)
 
 

@@ -37,7 +37,7 @@ from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import Said, said_start
 from kafkalog.streaming.store.os_loss import refuse_os_loss
 from kafkalog.streaming.store.ownership import check_no_link
-from kafkalog.streaming.store.policy import SetPolicy
+from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy
 from kafkalog.streaming.store.retention import Expired, LogBounds
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import check_log_start
@@ -296,16 +296,16 @@ def logs_of_ours(
             yield log
 
 
-def refuse_broker_directory(log_dir: Path) -> None:
+def refuse_broker_directory(log_dir: Path, permit: str = f"; {BY_FLAG}") -> None:
     """Refuse a directory that a broker had last, by its mark of a clean shutdown.
 
     Raises:
-        LogDirectoryError: it is one.
+        LogDirectoryError: it is one; ``permit`` is added to the sentence.
     """
     if (log_dir / META_PROPERTIES).exists() and (log_dir / CLEAN_SHUTDOWN).exists():
         raise LogDirectoryError(
             f"log directory {log_dir} was given to a broker, or a broker had it last: it deletes "
-            "by its own settings. Run `kafkalog takeover` first, or say --allow-broker-directory"
+            f"by its own settings. Run `kafkalog takeover` first{permit}"
         )
 
 

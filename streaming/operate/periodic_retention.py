@@ -71,7 +71,7 @@ def _retain(rounds: Rounds, directories: Sequence[Path], policy: SetPolicy) -> N
     if state is None or not any(_concerned(topic) for topic in state.topics.values()):
         return
     for folder in directories:
-        refuse_broker_directory(folder)
+        refuse_broker_directory(folder, permit="")
     at_once = replace(policy, wait_ms=0)
     with opened_set(
         directories, at_once, refuse_os_loss, holder="retention", knows_nodes=True

@@ -36,7 +36,7 @@ from kafkalog.streaming.store.deletion import delete_topics
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.open_set import check_given
 from kafkalog.streaming.store.ownership import check_no_link
-from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.policy import BY_FLAG, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.placement import check_one_node
 from kafkalog.streaming.store.replicas.starting import has_nodes
 from kafkalog.streaming.store.session import check_written, ensure_set, existing, places
@@ -157,7 +157,8 @@ def _are_there(
     folders = places(paths)
     found = [Path(folder) for folder in folders]
     if not dry_run:
-        ensure_set(folders, SetPolicy(allows_broker=allows_broker or _are_ours(found)))
+        allows = allows_broker or _are_ours(found)
+        ensure_set(folders, SetPolicy(allows_broker=allows, broker_advice=BY_FLAG))
     elif not any(folder.exists() for folder in found):
         check_given(found)
         if not has_nodes(folders):
@@ -319,7 +320,11 @@ def _opened(
     directories = existing(paths)
     if not starts:
         check_written(directories)
-    policy = SetPolicy(allows_broker=allows_broker or _are_ours(directories), may_grow=starts)
+    policy = SetPolicy(
+        allows_broker=allows_broker or _are_ours(directories),
+        may_grow=starts,
+        broker_advice=BY_FLAG,
+    )
     return opened_after_broker(
         directories,
         policy,

@@ -66,7 +66,7 @@ class GroupWriter:
                 f"{', '.join(places)}: the directories are not the sink's"
             )
         self._has_nodes = state.is_replicated
-        ensure_set(self._directories, SetPolicy())
+        ensure_set(self._directories, SetPolicy(broker_advice="Leave out commitGroupOffsets"))
 
     def commit(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Write the next offsets to read; return whether there was anything to write.

@@ -24,7 +24,7 @@ from kafkalog.streaming.options import (
     options_of,
 )
 from kafkalog.streaming.sink.replica_options import ReplicaOptions
-from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
+from kafkalog.streaming.store.policy import BY_OPTION, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.placement import check_one_node
 
 __all__ = ["WriteOptions"]
@@ -363,6 +363,7 @@ class WriteOptions(ReplicaOptions):
         """How the log directories may be changed."""
         return SetPolicy(
             allows_broker=self.allow_broker_directory,
+            broker_advice=BY_OPTION,
             wait_ms=self.max_block_ms,
             is_durable=self.flush == "commit",
             rebalances=self.auto_leader_rebalance_enable,

@@ -294,8 +294,7 @@ def check_no_broker_lived(folder: Path, policy: SetPolicy) -> None:
     if (folder / META_PROPERTIES).exists() and not policy.allows_broker:
         raise LogDirectoryError(
             f"log directory {folder} has a {META_PROPERTIES}: a broker lived here, and does not "
-            "know of what others append. The option allowBrokerDirectory=true permits it; at the "
-            "command line --allow-broker-directory, or --set allowBrokerDirectory=true"
+            f"know of what others append. {policy.broker_advice}"
         )
 
 

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Final, Self
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LAG_MS", "WAIT_MS", "SetPolicy", "TopicPolicy"]
+__all__ = ["BY_FLAG", "BY_OPTION", "LAG_MS", "WAIT_MS", "SetPolicy", "TopicPolicy"]
+
+BY_FLAG: Final = "--allow-broker-directory permits it, allows_broker=True from Python"
+"""How a person permits a command to write where a broker lived."""
+
+BY_OPTION: Final = (
+    "The option allowBrokerDirectory=true permits it (at the command line --set "
+    "allowBrokerDirectory=true)"
+)
+"""How a writer with options permits it."""
 
 WAIT_MS: Final = 60_000
 """How long a writer waits for another one, unless it is told."""
@@ -31,6 +40,7 @@ class SetPolicy:
     ``takes_lent``: a replicated set may be in the hands of a cluster, which has stopped.
     ``lag_ms``: how long one of several nodes may stall before the others continue without it; None
     for ever. ``rebalances``: preferred leaders are elected once they are in sync again.
+    ``broker_advice``: what lets ``allows_broker`` be true, in the words of whoever writes.
     """
 
     allows_broker: bool = False
@@ -40,6 +50,7 @@ class SetPolicy:
     takes_lent: bool = False
     lag_ms: int | None = None
     rebalances: bool = False
+    broker_advice: str = "Name a directory that no broker had"
 
     @classmethod
     def of_upkeep(cls, wait_ms: int) -> Self:
