@@ -60,13 +60,22 @@ def task_of_spark() -> Iterator[None]:
     numba's among them that takes 40 ms, more than all else that a task of a small micro-batch does.
     So what lives at the end of a task is taken out of the collector's sight: all that tasks need is
     imported and compiled then, and stays. What later tasks leave is collected as before: only a
-    task that imported more, as the first one of another kind does, has that taken out, too.
+    task that imported more, as the first one of another kind does, has that taken out, too. One
+    that ends early, since Spark has rows enough (LIMIT), counts likewise; one that fails does not.
     """
     if TaskContext.get() is None:
         yield
         return
     _keep_freed_memory()
-    yield
+    try:
+        yield
+    except GeneratorExit:
+        _settle_task()
+        raise
+    _settle_task()
+
+
+def _settle_task() -> None:
     if _has_imported_more():
         gc.collect()
         gc.freeze()

@@ -20,6 +20,31 @@ for module in ["sys", "sys", "colorsys"]:
     print(gc.get_freeze_count())
 """
 
+_ENDING_EARLY = """
+import gc
+from pyspark import TaskContext
+from kafkalog.streaming.worker import task_of_spark
+{before}
+def rows():
+    with task_of_spark():
+        yield 1
+        yield 2
+read = rows()
+next(read)
+read.close()
+print(gc.get_freeze_count())
+def failing():
+    with task_of_spark():
+        import colorsys
+        yield 1
+        raise KeyError
+frozen = gc.get_freeze_count()
+try:
+    list(failing())
+except KeyError:
+    print(gc.get_freeze_count() - frozen)
+"""
+
 _ALLOCATING = """
 import ctypes
 from pyspark import TaskContext
@@ -60,6 +85,14 @@ def _check_frozen(before: str) -> None:
 def test_the_process_of_a_task_has_its_modules_out_of_the_collectors_sight() -> None:
     """Those of a later task of another kind as well; what like tasks leave is still collected."""
     _check_frozen(_TASK)
+
+
+def test_a_task_that_ends_before_its_rows_do_counts_and_one_that_fails_does_not() -> None:
+    """Spark closes the reader of a task once it has rows enough, as for ``LIMIT``."""
+    frozen, by_failure = _said(_ENDING_EARLY, _TASK)
+    assert frozen > 1000
+    assert by_failure == 0
+    assert _said(_ENDING_EARLY, "") == [0, 0]
 
 
 def test_so_has_the_process_of_a_plan() -> None:
