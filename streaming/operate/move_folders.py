@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import future_directory_name, parse_future_directory
@@ -219,10 +219,29 @@ def _copied(
         end = log_set.state.log_end(*_named(where))
         assert end is not None  # noqa: S101 - it was looked for
         copy = _copy_of(place, where)
-        if not catch_up(where.path, copy, where.topic_partition, end, room):
+        try:
+            is_whole = catch_up(where.path, copy, where.topic_partition, end, room)
+        except CorruptRecordError as error:
+            raise _unmoved(log_set, where, error) from error
+        if not is_whole:
             break
         moved.append(MovedFolder(where.topic_partition, where.path, copy))
     return moved
+
+
+def _unmoved(
+    log_set: LogSet, where: PartitionDirectory, error: CorruptRecordError
+) -> CorruptRecordError:
+    """Make the error about a partition that is damaged, and stays where it is."""
+    way = (
+        "`kafkalog recover` copies it from another replica"
+        if log_set.state.is_replicated
+        else "Restore that file from a copy; `kafkalog salvage` shows what would be lost without it"
+    )
+    return CorruptRecordError(
+        f"{where.topic_partition} is damaged, and stays in {where.log_dir}: "
+        f"{error.__cause__ or error}. {way}"
+    )
 
 
 def _copy_of(place: Path, where: PartitionDirectory) -> Path:

@@ -133,6 +133,8 @@ class Copying:
                     os.ftruncate(writing, equal)
                 end = equal + self.room.take(size - equal)
                 copy_bytes(self.source, reading, writing, equal, end)
+                if end == size:
+                    _keep_time(reading, writing)
                 sync(writing)
                 return end == size
             finally:
@@ -241,6 +243,15 @@ def copy_bytes(source: Path, reading: int, writing: int, start: int, end: int) -
         write_all(writing, data.data, position)
 
 
+def _keep_time(reading: int, writing: int) -> None:
+    """Let a log have the time of the one that it is a copy of.
+
+    Records without timestamps expire by it, as for a broker.
+    """
+    found = os.fstat(reading)
+    os.utime(writing, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
 def _check_sound(source: Path, base: int, position: int, log_end: int) -> None:
     """Refuse to copy what is damaged below ``log_end``: the replica may have it as it should be.
 
@@ -254,7 +265,7 @@ def _check_sound(source: Path, base: int, position: int, log_end: int) -> None:
     if end.problem is not None and end.next_offset < log_end:
         raise CorruptRecordError(
             f"its leader is damaged, and is not copied: {end.problem}. Run `kafkalog recover`"
-        )
+        ) from end.problem
 
 
 def _indexed_before(segment: LogSegment, position: int) -> int:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.disk import Renamed
 from tests.support.disk_calls import MOUNT
 from tests.support.least_left import acted, least, made
+from tests.support.log_files import flip
 
 import kafkalog
 from kafkalog.checkpoints.broker import (
@@ -21,7 +22,7 @@ from kafkalog.checkpoints.broker import (
     RECOVERY_POINT,
     read_offset_checkpoint,
 )
-from kafkalog.errors import LogDirectoryError, UnknownTopicOrPartitionError
+from kafkalog.errors import CorruptRecordError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate import move_folders as module
 from kafkalog.streaming.operate.move_folders import check_places, move_folders, move_planned
@@ -255,3 +256,29 @@ def test_the_new_folder_is_on_the_disk_before_the_old_one_goes() -> None:
     assert least(before, machine, retired)[f"two/{log}"] == there[f"two/{log}"]
     left = least(before, machine, PARTITION_METADATA, last=True)
     assert not [name for name in left if name.startswith("one/t-0/")]
+
+
+def test_segments_keep_their_times(dirs: list[Path]) -> None:
+    """Records without timestamps expire by the time of their file."""
+    logs = sorted((dirs[0] / "t-0").glob("*.log"))
+    for number, log in enumerate(logs):
+        os.utime(log, ns=(0, 10**18 + number * 10**9))
+    before = {log.name: log.stat().st_mtime_ns for log in logs}
+    move_folders([path_of(dirs)], "t", str(dirs[1]), 0)
+    moved = sorted((dirs[1] / "t-0").glob("*.log"))
+    assert len(moved) > 1
+    assert {log.name: log.stat().st_mtime_ns for log in moved} == before
+
+
+def test_what_is_damaged_stays_and_the_way_out_is_one_there_is(dirs: list[Path]) -> None:
+    """There is no other replica that ``recover`` could copy it from."""
+    log = min((dirs[0] / "t-0").glob("*.log"))
+    flip(log, log.stat().st_size - 1)
+    with pytest.raises(CorruptRecordError, match="t-0 is damaged, and stays in") as raised:
+        move_folders([path_of(dirs)], "t", str(dirs[1]), 0)
+    text = str(raised.value)
+    assert log.name in text
+    assert "`kafkalog salvage` shows" in text
+    assert "leader" not in text
+    assert "recover" not in text
+    assert (dirs[0] / "t-0").is_dir()
