@@ -16,6 +16,7 @@ import os
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
+from kafkalog.streaming.client_options import instead_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -32,13 +33,14 @@ _Result = TypeVar("_Result")
 
 def crosses_border(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
     """Let errors leave a function, or what a generator function gives, as one sentence."""
-    names = list(inspect.signature(function).parameters)
+    names = [name for name in inspect.signature(function).parameters if name != "self"]
+    called = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
     if inspect.isgeneratorfunction(function):
 
         @functools.wraps(function)
         def crossing_step_by_step(*given: _Given.args, **named: _Given.kwargs) -> Iterator[object]:
             try:
-                _refuse_others(function.__name__, names, named)
+                _refuse_others(called, names, named)
                 yield from cast("Iterator[object]", function(*given, **named))
             except (KafkaLogError, OSError) as error:
                 raise without_history(error) from None
@@ -48,7 +50,7 @@ def crosses_border(function: Callable[_Given, _Result]) -> Callable[_Given, _Res
     @functools.wraps(function)
     def crossing(*given: _Given.args, **named: _Given.kwargs) -> _Result:
         try:
-            _refuse_others(function.__name__, names, named)
+            _refuse_others(called, names, named)
             return function(*given, **named)
         except (KafkaLogError, OSError) as error:
             raise without_history(error) from None
@@ -64,6 +66,9 @@ def _refuse_others(function: str, names: list[str], named: Mapping[str, object])
     """
     for name in named if "options" in names else ():
         if name not in names:
+            instead = instead_of(name, in_consumer=function == "Consumer")
+            if instead is not None:
+                raise OptionError(f"{function} has no argument {name!r}: {instead}")
             raise OptionError(
                 f"{function} has no argument {name!r}. If it is an option of the source or the "
                 f"sink: options={{{name!r}: …}}. Arguments: {', '.join(names)}"

@@ -13,7 +13,38 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["KAFKA_CLIENT_OPTIONS", "KAFKA_SECURITY_PREFIXES"]
+__all__ = ["KAFKA_CLIENT_OPTIONS", "KAFKA_SECURITY_PREFIXES", "instead_of"]
+
+_NO_BROKER: Final = "no broker is asked: path names the log directories"
+
+_INSTEAD: Final = {
+    "auto.offset.reset": "startingOffsets says where reading begins: earliest, latest or offsets",
+    "bootstrap.servers": _NO_BROKER,
+    "enable.auto.commit": "commitGroupOffsets lets a streaming query write a group's positions",
+    "fetch.max.bytes": "maxBytesPerTrigger limits a micro-batch",
+    "group.id": "startingOffsets=group:ID begins where a group is; kafka.group.id names the group "
+    "of a streaming query with joinGroup or commitGroupOffsets",
+    "isolation.level": "it is called kafka.isolation.level here",
+    "max.partition.fetch.bytes": "maxBytesPerTrigger limits a micro-batch",
+    "max.poll.records": "maxOffsetsPerTrigger limits a micro-batch",
+}
+
+_INSTEAD_IN_CONSUMER: Final = {
+    "auto.offset.reset": "the option startingOffsets says where a group begins: earliest or latest",
+    "bootstrap.servers": _NO_BROKER,
+    "enable.auto.commit": "there is none like it: call commit",
+    "group.id": "the argument group_id names the group",
+    "isolation.level": "the option kafka.isolation.level does the same",
+    "max.poll.records": "there is none like it: poll returns the rows of one read of a partition",
+}
+
+_OF_MEMBERS: Final = frozenset(
+    {
+        *("client.id", "heartbeat.interval.ms", "max.poll.interval.ms", "session.timeout.ms"),
+        *("partition.assignment.strategy", "rebalance.timeout.ms"),
+    }
+)
+"""What a Consumer takes after the prefix ``kafka.``, and a query with ``joinGroup``."""
 
 _COMMON = """
 bootstrap.servers bootstrap.controllers client.dns.lookup client.id client.rack
@@ -52,3 +83,20 @@ KAFKA_CLIENT_OPTIONS: Final = frozenset(
 
 KAFKA_SECURITY_PREFIXES: Final = ("kafka.ssl.", "kafka.sasl.", "kafka.config.providers.")
 """Families of settings whose members depend on mechanisms and plug-ins."""
+
+
+def instead_of(name: str, *, in_consumer: bool = False) -> str | None:
+    """Say what to use for a setting of Kafka's clients; None for a name that they do not have.
+
+    Python clients write ``_`` for dots, and Spark begins names with ``kafka.``.
+    """
+    known = name.lower().replace("_", ".").removeprefix("kafka.")
+    instead = (_INSTEAD_IN_CONSUMER if in_consumer else _INSTEAD).get(known)
+    if instead is not None:
+        return instead
+    if known in _OF_MEMBERS:
+        where = "the same" if in_consumer else "it, in a streaming query with joinGroup"
+        return f"the option kafka.{known} does {where}"
+    if f"kafka.{known}" in KAFKA_CLIENT_OPTIONS:
+        return "Kafka's clients have it, and it means nothing here: leave it out"
+    return None

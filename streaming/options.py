@@ -29,6 +29,13 @@ from kafkalog.errors import OptionError
 from kafkalog.files.local_paths import SCHEME, local_path, split_paths
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.files.system import once_per_process
+from kafkalog.streaming.client_options import instead_of
+from kafkalog.streaming.quantities import (
+    DURATION_UNITS_MS,
+    SIZE_UNITS,
+    quantity_hint,
+    read_quantity,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -67,21 +74,6 @@ SPARK_OPTIONS: Final = frozenset({"path", "queryname", "checkpointlocation"})
 _METADATA: Final = "kafkalog.option"
 _KAFKA_PREFIX: Final = "kafka."
 
-_SIZE_UNITS: Final = {"": 1, "b": 1} | {
-    prefix + suffix: 1024**power
-    for power, prefix in enumerate("kmgtp", start=1)
-    for suffix in ("", "b")
-}
-_DURATION_UNITS_MS: Final = {
-    "": 1,
-    "ms": 1,
-    "s": 1000,
-    "m": 60_000,
-    "min": 60_000,
-    "h": 3_600_000,
-    "d": 86_400_000,
-}
-_QUANTITY = re.compile(r"(-?[0-9]+)\s*([a-z]*)", re.ASCII)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _LONG_MIN: Final = -(2**63)
 _LONG_MAX: Final = 2**63 - 1
@@ -132,6 +124,7 @@ class Option:
         except ValueError:
             raise OptionError(
                 f"option {self.name!r} is {_shown(text)}, but accepts {self.kind.accepts}"
+                f"{quantity_hint(self.unit, text)}"
             ) from None
 
 
@@ -155,10 +148,15 @@ class Rules:
         return key in _lowered(self.ignored) or key.startswith(self.ignored_prefixes)
 
     def refuse(self, key: str) -> None:
-        """Raise OptionError with the reason if ``key`` (lower case) is a refused name."""
+        """Raise OptionError with the reason if ``key`` (lower case) is a refused name.
+
+        With or without Kafka's prefix, which Kafka's own clients do not know.
+        """
         for name, reason in self.refused.items():
-            if name.lower() == key:
-                raise OptionError(f"option {name!r} cannot be used: {reason}")
+            known = name.lower()
+            if key in {known, known.removeprefix(_KAFKA_PREFIX)}:
+                shown = name if key == known else name.removeprefix(_KAFKA_PREFIX)
+                raise OptionError(f"option {shown!r} cannot be used: {reason}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +205,7 @@ class Options:
             return False
         if cls.RULES.ignores(key):
             return True
-        raise OptionError(f"option {name!r} is not known{_nearest(key, cls)}")
+        raise OptionError(f"option {name!r} is not known{_hint(key, cls)}")
 
 
 def option(
@@ -261,8 +259,13 @@ def warn_ignored(names: tuple[str, ...]) -> None:
         )
 
 
-def _nearest(key: str, cls: type[Options]) -> str:
+def _hint(key: str, cls: type[Options]) -> str:
     known = {entry.name.lower(): entry.name for entry in options_of(cls)}
+    prefixed = _KAFKA_PREFIX + key.replace("_", ".")
+    if prefixed in known:
+        return f": did you mean {known[prefixed]!r}?"
+    if cls.RULES.ignores(prefixed):
+        return f": {instead_of(key)}"
     known |= {name.lower(): name for name in (*cls.RULES.refused, *cls.RULES.ignored)}
     matches = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     return f": did you mean {known[matches[0]]!r}?" if matches else ""
@@ -296,13 +299,6 @@ def _read_integer(text: str) -> int:
     if not _INTEGER.fullmatch(stripped):
         raise ValueError
     return int(stripped)
-
-
-def _read_quantity(units: Mapping[str, int], text: str) -> int:
-    match = _QUANTITY.fullmatch(text.strip().lower())
-    if match is None or match[2] not in units:
-        raise ValueError
-    return int(match[1]) * units[match[2]]
 
 
 def _within(read: Callable[[str], int], minimum: int, maximum: int) -> Callable[[str], int]:
@@ -344,13 +340,13 @@ def number(minimum: float, maximum: float) -> Kind[float]:
 def size(minimum: int = 0, maximum: int = _LONG_MAX) -> Kind[int]:
     """Accept bytes, plain or with k, m, g, t (powers of 1024)."""
     accepts = "a size such as 1048576 or 64m" + _bounds(minimum, maximum)
-    return Kind(accepts, _within(functools.partial(_read_quantity, _SIZE_UNITS), minimum, maximum))
+    return Kind(accepts, _within(functools.partial(read_quantity, SIZE_UNITS), minimum, maximum))
 
 
 def duration_ms(minimum: int = 0, maximum: int = _LONG_MAX) -> Kind[int]:
     """Accept a time in ms, plain or with ms, s, m, min, h, d; the value is in ms."""
     accepts = "a time such as 1500, 5s, 15m or 7d (ms without unit)" + _bounds(minimum, maximum)
-    read = functools.partial(_read_quantity, _DURATION_UNITS_MS)
+    read = functools.partial(read_quantity, DURATION_UNITS_MS)
     return Kind(accepts, _within(read, minimum, maximum))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -22,6 +23,8 @@ TIME_ACCEPTS: Final = "a time such as 2026-11-22T10:15:00Z, or milliseconds sinc
 
 _SECONDS: Final = range(10**8, 10**11)
 """Numbers that are dates from 1973 to 5138 as seconds, and days of 1970 to 1973 as milliseconds."""
+_DATES: Final = range(19_700_101, 21_000_000)
+"""Numbers that are dates without hyphens, and hours of 1970 as milliseconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
@@ -72,7 +75,17 @@ def _milliseconds(text: str) -> int:
             f"{text}, which looks like seconds since 1970: a number counts milliseconds. Give "
             f"{number * 1000}, or {shown_time(number * 1000)}"
         )
+    date = _date(text) if number is not None and number in _DATES else None
+    if date is not None:
+        raise OptionError(f"{text}, which looks like a date: write {date}")
     return parse_iso_time(text) if number is None else number
+
+
+def _date(text: str) -> str | None:
+    """Return the date of ``20231114``; None if no month has such a day."""
+    with suppress(ValueError):
+        return datetime.strptime(text, "%Y%m%d").replace(tzinfo=UTC).date().isoformat()
+    return None
 
 
 def parse_iso_time(text: str) -> int:

@@ -131,14 +131,19 @@ def delete_group(
 def _target(to: str | None, offsets: str | None) -> str | int | dict[TopicPartition, int]:
     from kafkalog.errors import OptionError  # noqa: PLC0415
     from kafkalog.streaming.groups.administration import EARLIEST, LATEST  # noqa: PLC0415
-    from kafkalog.streaming.source.offsets import parse_partition_longs  # noqa: PLC0415
+    from kafkalog.streaming.source.offsets import meant_by, parse_partition_longs  # noqa: PLC0415
     from kafkalog.streaming.times import milliseconds_of  # noqa: PLC0415
 
     if (to is None) == (offsets is None):
         raise OptionError("say where the group goes: either --to or --offsets")
     if offsets is not None:
         return dict(parse_partition_longs("offsets", offsets, 0))
-    return to if to in {EARLIEST, LATEST} else milliseconds_of("--to", to or "")
+    if to in {EARLIEST, LATEST}:
+        return to
+    meant = meant_by(to or "")
+    if meant is not None:
+        raise OptionError(f"--to is {to!r}: did you mean {meant}?")
+    return milliseconds_of("--to", to or "")
 
 
 def _report(group: str, done: Sequence[Changed], *, as_json: bool, dry_run: bool) -> None:

@@ -61,6 +61,7 @@ class Consumer(Closing):
     Not thread safe. A forked child cannot use its parent's.
     """
 
+    @crosses_border
     def __init__(
         self,
         path: Paths,
@@ -88,7 +89,6 @@ class Consumer(Closing):
         self._on_assign, self._on_revoke = on_assign, on_revoke
         self._begin(path, group_id, topics, options)
 
-    @crosses_border
     def _begin(
         self,
         path: Paths,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.arguments import joined, texts, topic_names
+from kafkalog.streaming.client_options import instead_of
 from kafkalog.streaming.options import (
     BOOLEAN,
     DURATION_MS,
@@ -175,6 +176,8 @@ def parse_options(
             group[name] = text
         elif lowered in of_source and lowered not in _OF_SOURCE:
             raise OptionError(f"option {name!r} is for queries of Spark, and not for a Consumer")
+        elif lowered not in of_source and (instead := _instead(lowered)):
+            raise OptionError(f"option {name!r} is none of a Consumer's: {instead}")
         else:
             reading[name] = text
     read = ReadOptions.parse({**reading, "subscribe": ",".join(topic_names(topics))})
@@ -185,6 +188,14 @@ def parse_options(
         )
     warn_ignored(read.ignored)
     return ConsumerOptions.parse(group), read
+
+
+def _instead(name: str) -> str | None:
+    """Say what to use for a setting of Kafka's clients, unless it is accepted without effect."""
+    rules = ReadOptions.RULES
+    if rules.ignores(name) and name not in {each.lower() for each in rules.refused}:
+        return None
+    return instead_of(name, in_consumer=True)
 
 
 def check_callbacks(**callbacks: object) -> None:

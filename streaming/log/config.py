@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.errors import OptionError
 from kafkalog.model import TimestampType
+from kafkalog.streaming.quantities import quantity_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +43,8 @@ def _integer(low: int, high: int) -> Callable[[str, str], int]:
         try:
             number = int(text)
         except ValueError:
-            raise OptionError(f"{name} is {text!r}, expected an integer") from None
+            hint = quantity_hint(name, text)
+            raise OptionError(f"{name} is {text!r}, expected an integer{hint}") from None
         if not low <= number <= high:
             raise OptionError(f"{name} is {number}, expected a number from {low} to {high}")
         return number

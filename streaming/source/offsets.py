@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.json_names import RepeatedNameError, parse_json
-from kafkalog.streaming.times import milliseconds_of
+from kafkalog.streaming.times import milliseconds_of, parse_iso_time
 
 __all__ = [
     "EARLIEST",
@@ -24,6 +24,7 @@ __all__ = [
     "TopicOffsets",
     "from_json",
     "from_json_text",
+    "meant_by",
     "parse_assignment",
     "parse_offsets",
     "parse_partition_longs",
@@ -44,6 +45,14 @@ EARLIEST: Final = -2
 """Stand for the log end and the log start in ``startingOffsets`` and ``endingOffsets``."""
 
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+_OTHER_WORDS: Final = {
+    "earliest": "begin beginning first oldest smallest start",
+    "latest": "current end last newest largest",
+}
+
+_FIRST_TIME: Final = 10**11
+"""A number of this size or above is a time in ms (1973), where it was to be an offset."""
 
 
 def to_json(offsets: Mapping[TopicPartition, int]) -> OffsetJson:
@@ -129,6 +138,13 @@ def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffset
             ``LATEST``.
     """
     example = '{"topicA":{"0":23,"1":-1},"topicB":"earliest"}'
+    word = text.strip()
+    if not word.startswith("{"):
+        words_there = "latest" if option == "endingOffsets" else "earliest, latest"
+        raise OptionError(
+            f"option {option!r} is {_shown(text)!r}, but accepts {words_there} or JSON such as "
+            f"{example}{_offsets_hint(option, word)}"
+        )
     found = _object(option, text, example)
     words = {
         topic: _WORDS[word.strip().lower()]
@@ -137,6 +153,29 @@ def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffset
     }
     numbers = {topic: of_topic for topic, of_topic in found.items() if topic not in words}
     return _partition_longs(option, text, numbers, EARLIEST, example), words
+
+
+def meant_by(word: str) -> str | None:
+    """Return ``earliest`` or ``latest`` for what people and other tools call them, else None."""
+    for meant, others in _OTHER_WORDS.items():
+        if word.strip().lower() in others.split():
+            return meant
+    return None
+
+
+def _offsets_hint(option: str, word: str) -> str:
+    """Return what was meant by a text that is no JSON; empty where it cannot be guessed."""
+    meant = meant_by(word)
+    if meant == "latest" or (meant and option != "endingOffsets"):
+        return f": did you mean {meant}?"
+    if word.isdecimal() and int(word) < _FIRST_TIME:
+        return f'. An offset goes with its topic and partition: {{"topicA":{{"0":{word}}}}}'
+    if not word.isdecimal():
+        try:
+            parse_iso_time(word)
+        except (ValueError, OverflowError):
+            return ""
+    return f". {option.removesuffix('Offsets')}Timestamp takes a time"
 
 
 def _partition_longs(
