@@ -28,6 +28,7 @@ from kafkalog.jobs.cli.groups import delete_group, groups, reset_group
 from kafkalog.jobs.cli.lag import lag
 from kafkalog.jobs.cli.lookup import get
 from kafkalog.jobs.cli.manage_topics import alter, create, delete
+from kafkalog.jobs.cli.other_words import meant_by
 from kafkalog.jobs.cli.pipelines import run_pipeline
 from kafkalog.jobs.cli.plot import plot
 from kafkalog.jobs.cli.reassign import reassign
@@ -76,6 +77,10 @@ class _Commands(typer.core.TyperGroup):
         name = " ".join(args[:2])
         if name in self.commands:
             return name, self.commands[name], args[2:]
+        meant = meant_by(args, self.commands)
+        if meant is not None and not ctx.resilient_parsing:  # a shell completes words by it
+            typed = args[0] if args[0] not in self.commands else name
+            ctx.fail(f"No such command {typed!r}. Did you mean {meant!r}?")
         return super().resolve_command(ctx, args)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from math import isfinite
 from pathlib import Path
@@ -37,10 +38,8 @@ def sql(
     as_json: Json = False,
 ) -> None:
     """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
-    *paths, last = words
-    if not paths or not any(map(str.isspace, last)):
-        paths, last = words, ""
     with one_line_errors():
+        paths, last = _paths_and_statement(words)
         from kafkalog.jobs.sql.session import SqlSession  # noqa: PLC0415
 
         with SqlSession(paths, reading_options(isolation, settings)) as session:
@@ -50,6 +49,34 @@ def sql(
                 _prompt(session, as_json=as_json)
             else:
                 _answer(session, standard_input().read(), as_json=as_json)
+
+
+def _paths_and_statement(words: list[str]) -> tuple[list[str], str]:
+    """Tell log directories from a statement, which is the last word if it has a blank in it.
+
+    Raises:
+        OptionError: the last word is one word, and neither a path nor the name of a folder.
+    """
+    *paths, last = words
+    if not paths or _is_there(last):
+        return words, ""
+    if any(map(str.isspace, last)):
+        return paths, last
+    if not set(last.rstrip(";")) & set("/:,;"):
+        from kafkalog.errors import OptionError  # noqa: PLC0415
+
+        example = '"select * from t"'
+        raise OptionError(
+            f"{last!r} is no folder, and no statement of SQL. Expected a log directory, or a "
+            f"statement in quotes, such as {example}"
+        )
+    return words, ""
+
+
+def _is_there(text: str) -> bool:
+    with suppress(OSError, ValueError):  # of a statement that is too long for a name
+        return Path(text).exists()
+    return False
 
 
 def _prompt(session: SqlSession, *, as_json: bool) -> None:

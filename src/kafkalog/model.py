@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +26,7 @@ __all__ = [
     "TopicPartition",
     "listed",
     "many",
+    "nearest",
     "partition_counts",
     "partition_directory_name",
     "said_there",
@@ -146,4 +148,13 @@ def said_there(topic: str, there: Iterable[TopicPartition]) -> str:
     if numbers:
         return f"Partitions of {topic} there: {listed(map(str, numbers))}"
     topics = sorted({key.topic for key in keys})
-    return f"Topics there: {listed(topics)}" if topics else "There is no topic at all"
+    near = nearest(topic, topics)
+    meant = f"Did you mean {near}? " if near else ""
+    return meant + (f"Topics there: {listed(topics)}" if topics else "There is no topic at all")
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """Return which of some names another one nearly is, in any case; None if it is like none."""
+    by_letters = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), by_letters, n=1)
+    return by_letters[near[0]] if near else None

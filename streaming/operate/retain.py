@@ -27,7 +27,7 @@ from kafkalog.errors import (
 )
 from kafkalog.files.shield import shielded
 from kafkalog.files.system import system
-from kafkalog.model import INTERNAL_TOPICS, TopicPartition
+from kafkalog.model import INTERNAL_TOPICS, TopicPartition, said_there
 from kafkalog.streaming.log.config import REMOTE_STORAGE, LogConfig, is_remote
 from kafkalog.streaming.log.retired_files import Removed, remove_retired
 from kafkalog.streaming.operate.old_segments import KnownLog, logs_of_ours, opened_logs
@@ -212,7 +212,8 @@ def _named(
         if log is None:
             raise UnknownTopicOrPartitionError(
                 f"{key} is no partition that the commit state of "
-                f"{', '.join(map(str, log_set.directories))} knows, or has no folder there"
+                f"{', '.join(map(str, log_set.directories))} knows, or has no folder "
+                f"there. {said_there(key.topic, there)}"
             )
         found[key] = log
     return found

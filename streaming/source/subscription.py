@@ -17,6 +17,7 @@ from kafkalog.model import (
     OFFSETS_TOPIC,
     TopicPartition,
     listed,
+    nearest,
     validate_topic_name,
 )
 from kafkalog.streaming.log.nearby import log_dirs_near
@@ -126,7 +127,8 @@ class Subscription:
             _LOGGER.warning(
                 "assign names partitions that are not in %s: %s",
                 ", ".join(paths),
-                listed(sorted(map(str, self.partitions - found))),
+                listed(sorted(map(str, self.partitions - found)))
+                + _meant({topic for topic, _ in self.partitions} - topics, topics),
             )
 
 
@@ -139,9 +141,16 @@ def _tell_missing(
         return
     near = "" if topics else "".join(log_dirs_near(as_path(path)) for path in paths)
     raise UnknownTopicOrPartitionError(
-        f"no partition of topic {names} is in {where}{_holding(topics)}; a topic comes with its "
-        f"first write, and a stream with waitForTopics or subscribePattern waits for it{near}"
+        f"no partition of topic {names} is in {where}{_holding(topics)}{_meant(missing, topics)}; "
+        "a topic comes with its first write, and a stream with waitForTopics or subscribePattern "
+        f"waits for it{near}"
     )
+
+
+def _meant(missing: Iterable[str], topics: set[str]) -> str:
+    """Return the part of a sentence that asks whether other topics were meant."""
+    near = [found for name in sorted(missing) if (found := nearest(name, topics))]
+    return f" (did you mean {listed(near)}?)" if near else ""
 
 
 def _holding(topics: Iterable[str]) -> str:

@@ -24,6 +24,8 @@ from kafkalog.files.system import once_per_process
 from kafkalog.model import (
     CLUSTER_METADATA_TOPIC,
     INTERNAL_TOPICS,
+    listed,
+    nearest,
     partition_counts,
     validate_topic_name,
 )
@@ -105,9 +107,10 @@ def unknown_topic(
 ) -> UnknownTopicOrPartitionError:
     """Return the error for a topic that the commit state of log directories does not know."""
     known = sorted({topic.name for topic in state.topics.values()})
+    near = nearest(name, known)
     return UnknownTopicOrPartitionError(
         f"the commit state of {', '.join(map(str, directories))} knows no topic {name!r}, but "
-        f"{', '.join(known[:10]) or 'none at all'}"
+        f"{listed(known) or 'none at all'}" + (f" (did you mean {near}?)" if near else "")
     )
 
 

@@ -22,6 +22,11 @@ PAGE = Path(__file__).parents[3] / "docs" / "mistakes.md"
 MISTAKES = [
     # a command or an option that there is not, or lacks something
     ("topcs LOG", "No such command 'topcs'"),
+    ("read LOG", "Did you mean 'dump --records'"),
+    ("tail LOG", "Did you mean 'dump --records --follow'"),
+    ("ls LOG", "Did you mean 'topics'"),
+    ("archive LOG", "Did you mean 'run archive'"),
+    ("groups rest LOG", "Did you mean 'groups reset'"),
     ("topics", "Missing argument 'PATH"),
     ("topics LOG --jsn", "No such option: --jsn"),
     ("dump LOG", "say which topic: --topic"),
@@ -45,7 +50,10 @@ MISTAKES = [
     ("get LOG --topic t --key k --prefix p", "say which keys"),
     ("verify OTHER", "is no log directory"),
     # topics, partitions, offsets, times
-    ("dump LOG --topic T", "T"),
+    ("dump LOG --topic T", "Did you mean t?"),
+    ("dump LOG --topic T --records", "did you mean t?"),
+    ("alter LOG --topic T --partitions 2", "did you mean t?"),
+    ('delete-records LOG --offsets \'{"T":{"0":1}}\'', "Did you mean t?"),
     ("describe LOG --topic u", "Topics there: t"),
     ("get LOG --topic u --key k", "Topics there: t"),
     ("get LOG --topic t --partition 3 --key k", "Partitions of t there: 0"),
@@ -99,6 +107,8 @@ MISTAKES = [
     ('sql LOG "select offset from t"', "record_offset"),
     ('sql LOG "select * from flights"', "Tables: t, batches"),
     ("sql nowhere", "nowhere"),
+    ("sql LOG t", "a statement in quotes"),
+    ("sql LOG describe;", "a statement in quotes"),
 ]
 
 
