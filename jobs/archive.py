@@ -41,6 +41,7 @@ from kafkalog.jobs.attended import attend
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import session
+from kafkalog.jobs.targets import check_folders
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -100,6 +101,8 @@ def _check(archive: Archive) -> None:
     if archive.latest is not None and not archive.is_delta:
         raise OptionError(f"--latest needs a Delta table, and --format is {archive.table_format!r}")
     check_reading(archive.log, ",".join(archive.topics), archive.checkpoint, archive.options)
+    folders = {"TABLE": archive.table, "--latest": archive.latest}
+    check_folders({**folders, "--checkpoint": archive.checkpoint})
 
 
 if __name__ == "__main__":

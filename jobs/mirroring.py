@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.local_paths import folder_in_both, refuse_among_logs, split_paths
 from kafkalog.jobs.header_lists import with_header_lists
+from kafkalog.jobs.targets import check_folders
 from kafkalog.jobs.topic_facts import FactsOfLogs
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
@@ -94,6 +95,7 @@ class Mirror:
         for path in into.paths:
             check_no_broker_lived(Path(path), SetPolicy())
         refuse_among_logs("--checkpoint", self.checkpoint, [*into.paths, *local])
+        check_folders({"TO": self.target, "--checkpoint": self.checkpoint})
         if self._is_new:
             chosen.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)
 

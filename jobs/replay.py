@@ -45,6 +45,7 @@ from kafkalog.jobs.replaying import Replay, parse_speed
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
+from kafkalog.jobs.targets import check_folders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,6 +116,8 @@ def main(
     )
     into = target_of(target, replay, name, pairs(target_setting))
     replay.check()
+    place = None if target == "-" or into.needs_kafka else target
+    check_folders({"TARGET": place, "--checkpoint": checkpoint})
     what = {"LOG": log, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
     refuse_among_logs("--checkpoint", checkpoint, [*replay.paths, *into.paths])
     reached = ReplayCheckpoint.open(checkpoint, what)

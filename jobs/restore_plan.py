@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import LogDirectoryError, OptionError, RowError
+from kafkalog.jobs.targets import check_folders
 from kafkalog.model import MAX_OFFSET, TopicPartition
 from kafkalog.streaming.commit.row_digest import rows_of
 from kafkalog.streaming.log.config import LogConfig, understood
@@ -235,6 +236,7 @@ def check_target(
                 f"topic {topic!r} is Kafka's own. Positions of groups are restored with the topics "
                 "that they are in"
             ) from None
+        check_folders({"LOG": log})
         known = _known(log, topic)
         if known is not None and not any(name.startswith("restore ") for name in known.versions):
             _refuse_records(log, known)

@@ -30,11 +30,15 @@ _OURS: Final = re.compile(r"^kafkalog\.errors\.\w+: (.+?)(?: SQLSTATE: \w+)*$", 
 
 
 _SPARKS: Final = re.compile(
-    r"^: org\.apache\.spark\.Spark(?:ClassNotFound|IllegalArgument|UnsupportedOperation)Exception: "
-    r"(.+)$",
+    r"^: (?:org\.apache\.spark\.Spark"
+    r"(?:ClassNotFound|IllegalArgument|UnsupportedOperation)Exception"
+    r"|org\.apache\.spark\.sql\.delta\.DeltaIOException|org\.apache\.hadoop\.(?:fs|security)\.\w+"
+    r"|java\.n?io\.(?:file\.)?\w+): (.+?)(?: SQLSTATE: \w+)*$",
     re.MULTILINE,
 )
-"""What Spark says of a format that it does not know, or that cannot do what was asked for."""
+"""What is said of a format that Spark does not know or that cannot do what was asked for, and of a
+folder that cannot be made or written.
+"""
 
 _ENDED: Final = re.compile(
     r"terminated with exception: (?!.*Traceback)(.+?)(?: SQLSTATE: \w+)*$", re.MULTILINE

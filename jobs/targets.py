@@ -13,9 +13,9 @@ from kafkalog.files.local_paths import local_path
 from kafkalog.files.regular import open_regular
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-__all__ = ["check_file", "check_outside", "check_replaced"]
+__all__ = ["check_file", "check_folders", "check_outside", "check_replaced"]
 
 _BETWEEN: Final = re.compile("[,;]")
 
@@ -40,6 +40,24 @@ def check_file(option: str, path: Path, logs: Sequence[str], *, example: str) ->
     if not path.parent.is_dir():
         raise OptionError(f"{option} names {path}, but {path.parent} is no folder")
     check_outside(option, path, logs)
+
+
+def check_folders(folders: Mapping[str, str | None]) -> None:
+    """See whether folders can be written to, or be made; what lies in a store is not looked at.
+
+    Args:
+        folders: by the argument that names them, each one or several with commas between them.
+
+    Raises:
+        OptionError: one is a file, lies below one, or may not be written to.
+    """
+    for option, named in folders.items():
+        for folder in _local([named or ""]):
+            there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+            if not there.is_dir():
+                raise OptionError(f"{option} names {named}, but {there} is no folder")
+            if not os.access(there, os.W_OK | os.X_OK):
+                raise OptionError(f"{option} names {named}, but {there} cannot be written to")
 
 
 def check_outside(option: str, path: Path, logs: Sequence[str]) -> None:

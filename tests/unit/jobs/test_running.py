@@ -4,12 +4,17 @@ import os
 import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.errors import LogDirectoryError
+from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.jobs.jars import JarError
 from kafkalog.jobs.running import sentence_in
+from kafkalog.jobs.targets import check_folders
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def run(*words: str) -> tuple[int, list[str]]:
@@ -71,6 +76,11 @@ MIRROR = ("kafkalog.jobs.mirror", "/nowhere/log", "/nowhere/copy", "--checkpoint
         (("kafkalog.jobs.maintain",), "Missing argument 'LOG'"),
         ((*MAINTAIN, "--every=often"), "--every is 'often', expected a time such as 1500, 5s"),
         ((*MAINTAIN, "--config=retention.ms=soon"), "retention.ms is 'soon'"),
+        # where nothing can be written: /dev/null is a file for everybody
+        ((*INGEST[:3], INGEST[3], "--checkpoint=/dev/null/c"), "/dev/null is no folder"),
+        ((INGEST[0], "/", "/dev/null", *INGEST[3:]), "LOG names /dev/null, but /dev/null is no"),
+        ((RESTORE[0], "/", "/dev/null/log", "--topic=t"), "LOG names /dev/null/log"),
+        ((MIRROR[0], "/x", "/dev/null/x", MIRROR[3], "--topic=t"), "TO names /dev/null/x"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_exit_2_before_spark_starts(
@@ -130,3 +140,38 @@ def test_what_spark_needs_and_has_not_is_one_sentence(
     found = sentence_in(error)
     assert found is None if sentence is None else found is not None and sentence in found
     assert "\n" not in (found or "")
+
+
+@pytest.mark.parametrize(
+    ("said_by_java", "sentence"),
+    [
+        (": java.io.IOException: mkdir of file:/x/c failed", "mkdir of file:/x/c failed"),
+        (
+            ": org.apache.hadoop.fs.FileAlreadyExistsException: Destination exists: /x",
+            "Destination exists: /x",
+        ),
+        (
+            ": org.apache.spark.sql.delta.DeltaIOException: [DELTA_X] Cannot create /x SQLSTATE: A",
+            "[DELTA_X] Cannot create /x",
+        ),
+        (": java.nio.file.AccessDeniedException: /x", "/x"),
+        (": java.lang.NullPointerException: x", None),
+    ],
+)
+def test_what_java_says_of_a_folder_is_one_sentence(
+    said_by_java: str, sentence: str | None
+) -> None:
+    text = f"An error occurred while calling o97.save.\n{said_by_java}\n\tat java.base/x.y(Z.java)"
+    assert sentence_in(RuntimeError(text)) == sentence
+
+
+def test_a_folder_that_cannot_be_written_is_told_by_the_argument_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "a" / "b"
+    check_folders({"TABLE": str(new), "LOG": f"{new},{tmp_path}", "--latest": None})
+    check_folders({"TABLE": "s3://bucket/x"})
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(OptionError, match=f"TABLE names {new}, but {tmp_path} cannot be written"):
+        check_folders({"TABLE": str(new)})
