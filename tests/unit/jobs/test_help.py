@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 INDENT = "      "
+ROOT = Path(__file__).parents[3]
 
 
 def examples(help_text: str) -> Iterator[str]:
@@ -68,3 +70,30 @@ def test_no_pipeline_takes_the_last_of_two_values(name: str) -> None:
     again = [option.opts[0], "1s"] * 2
     with pytest.raises(typer.BadParameter, match="given twice"):
         command.make_context(name, [*words, *again])
+
+
+def test_the_page_of_pipelines_has_each_of_them_and_its_options() -> None:
+    page = (ROOT / "docs" / "pipelines.md").read_text()
+    missing = []
+    for name in PIPELINES:
+        assert f"\n## {name}\n" in page
+        module: Any = import_module(f"kafkalog.jobs.{name}")
+        command: Any = typer.main.get_command(module.app)
+        options = [option for each in command.params for option in each.opts]
+        missing += [
+            each for each in options if each.startswith("--") and not re.search(rf"{each}\b", page)
+        ]
+    assert missing == []
+
+
+def test_the_page_of_operations_has_each_command_in_its_table() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| ", page.partition("\n| command |")[2], re.MULTILINE)
+    table = rows[: next(i for i, row in enumerate(rows) if "kafka-" in row)]
+    named = {
+        re.sub(r" (PATH|NAME|TARGET|QUERY|--).*", "", each)
+        for row in table
+        for each in re.findall("`(.+?)`", row)
+    }
+    command: Any = typer.main.get_command(commands)
+    assert named == set(command.commands)
