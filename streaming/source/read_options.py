@@ -31,6 +31,8 @@ _REFUSED: Final = {
     "kafka.value.deserializer": _ALWAYS_BYTES,
     "kafka.enable.auto.commit": "use commitGroupOffsets to have a group's positions written",
     "kafka.interceptor.classes": "rows are read from files, no consumer's interceptor runs",
+    "topic": "subscribe says which topics are read; topic is for writing",
+    "topics": "subscribe says which topics are read",
     "shallow": "view=batches gives a row per record batch",
     "decode": "view=offsets or view=transactions gives the records of an internal topic decoded",
     # Spark's own names: of load() with a list, and of what CREATE TABLE makes

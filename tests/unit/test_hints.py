@@ -96,6 +96,7 @@ def test_a_unit_that_an_option_does_not_accept_is_worked_out(unit: str) -> None:
         ("group_id", "did you mean 'kafka.group.id'"),
         ("session.timeout.ms", "kafka.session.timeout.ms .* with joinGroup"),
         ("check.crcs", "leave it out"),
+        ("topic", "subscribe says which topics are read"),
     ],
 )
 def test_a_setting_of_kafkas_clients_is_told_what_does_the_same_in_a_query(
