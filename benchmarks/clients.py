@@ -23,11 +23,13 @@ import pyarrow.compute as pc
 from benchmarks.environment import QUEUED, send, wait_for_high_watermarks
 from benchmarks.report import CLIENTS, write_section
 from benchmarks.session import scratch
+from benchmarks.words import compared
 from rich.console import Console
 from rich.table import Table
 from tests.support.kafka import Broker, Topic
 
 import kafkalog
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -347,7 +349,7 @@ def _lines(title: str, runs: Mapping[str, list[_Taken]], rows: int) -> Iterator[
             f"{rows / statistics.median(each.wall for each in taken) / 1e6:.2f} M",
             f"{cpu / rows * 1e9:,.0f} ns",
             f"{low:,.0f} to {high:,.0f} ns",
-            "" if name == _LIBRDKAFKA else f"{ratio:.2g} times less",
+            "" if name == _LIBRDKAFKA else compared(cpu, peer),
             f"{goal} times less" if goal else "",
             "" if not goal else "reached" if ratio >= goal else "missed",
         )
@@ -357,7 +359,7 @@ def _section(rows: int, rounds: int, lines: Sequence[tuple[str, ...]]) -> str:
     shown = "\n".join(f"| {' | '.join(line)} |" for line in (_HEADINGS, ["---"] * 8, *lines))
     return (
         f"Programs in Python without Spark, {rows:,} records of a key of {_KEY_BYTES} and a value "
-        f"of {_VALUE_BYTES} bytes, lz4, {_PARTITIONS} partitions, {rounds} rounds in turns "
+        f"of {_VALUE_BYTES} bytes, lz4, {_PARTITIONS} partitions, {many(rounds, 'round')} in turns "
         "(`python -m benchmarks.clients`). CPU is that of the program alone, the broker's left "
         "out. Clients touch key, value and offset of each record, kafkalog sums up the lengths "
         "and the offsets of Arrow columns.\n\n"

@@ -32,6 +32,8 @@ from benchmarks.session import scratch
 from rich.console import Console
 from rich.table import Table
 
+from kafkalog.model import many
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -142,18 +144,18 @@ def _median(runs: Sequence[_Run], what: str) -> float:
 
 
 def _section(asked: argparse.Namespace, ratio: float, rows: Iterator[tuple[str, ...]]) -> str:
-    cores, java = facts()["cores"], facts()["Java"]
+    processor, java = facts()["processor"], facts()["Java"]
     head = ("who", "by the clock", "CPU", "passes", "memory before, MiB", "peak, MiB")
     lines = [head, ("---",) * len(head), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     verdict = "reached" if ratio >= _FACTOR else "missed"
     return (
         f"{asked.records:,} records of {asked.keys:,} keys, key 10 bytes, value 100 bytes, lz4, "
-        f"batches of 16 KiB, segments of {_SEGMENT_BYTES // _MIB} MiB; medians of {asked.rounds} "
-        "runs, all code compiled before. CPU is that of our whole process, bound to one core, and "
-        "of the broker's cleaner thread alone, as the system counts it for each; Java's compiler "
-        "and garbage collector run in other threads and are left out. "
-        f"The machine: {cores}, Java {java}.\n\n{table}\n\n"
+        f"batches of 16 KiB, segments of {_SEGMENT_BYTES // _MIB} MiB; medians of "
+        f"{many(asked.rounds, 'run')}, all code compiled before. CPU is that of our whole process, "
+        "bound to one core, and of the broker's cleaner thread alone, as the system counts it for "
+        "each; Java's compiler and garbage collector run in other threads and are left out. "
+        f"The machine: {processor}, Java {java}.\n\n{table}\n\n"
         f"kafkalog is {ratio:.2f} times as fast as the broker's cleaner by CPU time. The goal is "
         f"{_FACTOR:g} times: {verdict}.\n"
     )

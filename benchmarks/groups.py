@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kafkalog
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with scratch() as directory:
         rows = _measured(directory / "log", asked.partitions, rounds, idle_s)
     table = Table(
-        "what", "found", "goal", title=f"{_MEMBERS} members, {asked.partitions} partitions"
+        "what", "found", "goal", title=f"{_MEMBERS} members, {many(asked.partitions, 'partition')}"
     )
     for row in rows:
         table.add_row(*row)
@@ -178,8 +179,9 @@ def _member(log: str, name: int, orders: Any, said: Any) -> None:  # noqa: ANN40
 def _section(partitions: int, rows: list[tuple[str, ...]]) -> str:
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return (
-        f"Three processes share a topic of {partitions} partitions; median and range of {_ROUNDS} "
-        f"times, and CPU time over {_IDLE_S:.0f} s (`python -m benchmarks.groups`).\n\n"
+        f"Three processes share a topic of {many(partitions, 'partition')}; median and "
+        f"range of {_ROUNDS} times, and CPU time over {_IDLE_S:.0f} s "
+        "(`python -m benchmarks.groups`).\n\n"
         f"| what | found | goal |\n| --- | --- | --- |\n{lines}\n"
     )
 

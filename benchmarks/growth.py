@@ -273,7 +273,7 @@ def _page(grown: Sequence[_Grown]) -> str:
             " the cost grows with the size, from the smallest to the largest: 1 is linear, 0 is no"
             " growth.\n"
         ),
-        f"{facts()['cores']} cores; Python {facts()['Python']}\n",
+        f"{facts()['processor']}; Python {facts()['Python']}\n",
         "| what grows | from smallest to largest | power | what is measured |",
         "| --- | --- | --- | --- |",
     ]

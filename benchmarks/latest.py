@@ -25,7 +25,7 @@ from rich.console import Console
 from tests.support.counted_reads import counted_reads
 
 import kafkalog
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -191,7 +191,8 @@ def _look_ups(log: Path, end: int, partitions: int) -> str:
 def _section(asked: argparse.Namespace, measured: Measured, memory: str, look_ups: str) -> str:
     return (
         f"{asked.records:,} records, {asked.keys:,} keys, values of 100 bytes, lz4, "
-        f"{asked.partitions} partitions; {asked.cores} cores ({facts()['cores']}), all columns to "
+        f"{many(asked.partitions, 'partition')}; {many(asked.cores, 'core')} for Spark "
+        f"({facts()['processor']}), all columns to "
         f"Spark's noop sink; {asked.rounds} rounds after a warm-up, in turns. Each reads the log "
         "by kafkalog's source. A tenth is that of the bytes of a partition's newest rows "
         f"(`python -m benchmarks.latest`).\n\n{section_table(measured)}\n\n{memory}.\n\n"

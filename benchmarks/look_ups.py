@@ -132,7 +132,7 @@ def _look_ups(log: Path, asked: argparse.Namespace) -> list[str]:
     }
     head = (
         f"{asked.gigabytes:g} GB, {_PARTITIONS} partitions, values of {_VALUE} bytes, lz4 "
-        f"({facts()['cores']}). Of keys in the last 8 MiB of a partition, one by one: median "
+        f"({facts()['processor']}). Of keys in the last 8 MiB of a partition, one by one: median "
         f"{_middle(times['without']):.0f} ms, slowest {times['without'][-1]:.0f} ms without the "
         f"cache; median {_middle(times['with']):.0f} ms with it. The command: "
         f"{_middle(commands):.2f} s (`python -m benchmarks.look_ups`)."

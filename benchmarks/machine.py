@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from kafkalog.jobs.jars import java
+from kafkalog.model import many
 
 __all__ = ["facts"]
 
@@ -21,7 +22,7 @@ def facts() -> dict[str, str]:
     """Return label -> value, in the order in which they are to be shown."""
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return {
-        "cores": f"{len(os.sched_getaffinity(0))} ({_processor()})",
+        "processor": f"{_processor()}, {many(len(os.sched_getaffinity(0)), 'core')}",
         "memory": f"{os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "Java": _java_version(),

@@ -27,6 +27,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from kafkalog.model import many
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -63,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measured = _measure_all(env, asked.only, rounds, console)
     console.print(report.table(measured))
     summary = (
-        f"{shape}; {asked.cores} cores for Spark; {rounds} rounds after one to"
+        f"{shape}; {many(asked.cores, 'core')} for Spark; {many(rounds, 'round')} after one to"
         " three for warmth, contenders in turns. Ratios are of medians. Everything, the broker too,"
         " runs on the one machine below."
         " CPU is that of Spark, broker and Python together, in the median run. The machine's noise:"

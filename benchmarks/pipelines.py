@@ -24,6 +24,7 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.restoring import Restore
 from kafkalog.jobs.session import session
+from kafkalog.model import many
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +166,7 @@ def _section(shape: Shape, rounds: int, found: Sequence[Measured]) -> str:
     missed = [each.workload.title for each in found if not _is_reached(each)]
     verdict = f"Under half: {', '.join(missed)}." if missed else "None is under half."
     return (
-        f"{shape}; cores: {facts()['cores']}; {rounds} rounds after a warm-up, "
+        f"{shape}; {facts()['processor']}; {many(rounds, 'round')} after a warm-up, "
         "in turns. Each is to reach half the speed of the plain way: for archive a batch read of "
         "the log, written to Delta in files as they come; for restore a read of the table, and for "
         "mirror a batch read of the log, both written to a new log without the offsets. CPU is "

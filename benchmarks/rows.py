@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as f
 
+from kafkalog.model import many
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -24,8 +26,8 @@ class Shape(NamedTuple):
     def __str__(self) -> str:
         """Say it in words."""
         return (
-            f"{self.rows:,} rows, key {self.key_bytes} bytes, value {self.value_bytes} bytes,"
-            f" {self.codec}, {self.partitions} partitions"
+            f"{many(self.rows, 'row')}, key {many(self.key_bytes, 'byte')}, value "
+            f"{many(self.value_bytes, 'byte')}, {self.codec}, {many(self.partitions, 'partition')}"
         )
 
 

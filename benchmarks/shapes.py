@@ -19,6 +19,8 @@ from benchmarks.rows import Shape
 from confluent_kafka import Producer
 from tests.support.kafka import Topic
 
+from kafkalog.model import many
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
@@ -110,8 +112,9 @@ def _workload(env: Environment, title: str, number: int, shape: _Topic) -> Workl
         warm_ups=1 if shape.partitions < _MANY_PARTITIONS else 0,
         most_rounds=None if shape.partitions < _MANY_PARTITIONS else 1,
         notes=(
-            f"{rows:,} rows in {shape.partitions:,} partitions, key {shape.key} bytes, value"
-            f" {shape.value:,} bytes, {shape.codec}, at most {shape.batch:,} records a batch."
+            f"{many(rows, 'row')} in {many(shape.partitions, 'partition')}, key "
+            f"{many(shape.key, 'byte')}, value {many(shape.value, 'byte')}, {shape.codec}, at most "
+            f"{many(shape.batch, 'record')} a batch."
         ),
     )
 

@@ -90,7 +90,7 @@ def _measured(log: Path, rows: int) -> list[str]:
     lines = [
         (
             f"{rows:,} records of 4 partitions, keys of 7 bytes, values of {_VALUE} bytes, lz4 "
-            f"({facts()['cores']}): medians of {_ROUNDS} (`python -m benchmarks.sql`). "
+            f"({facts()['processor']}): medians of {_ROUNDS} (`python -m benchmarks.sql`). "
             "Time is shared with whatever else the machine does; CPU is of the answer alone."
         ),
         "",
