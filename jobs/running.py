@@ -6,6 +6,7 @@ Exit codes: 2 for wrong arguments, 1 for what failed with right ones.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import re
 import sys
@@ -57,7 +58,8 @@ _SPARKS_TYPES: Final = frozenset(
 
 
 def run(app: typer.Typer) -> NoReturn:
-    """Run a command line and end the process."""
+    """Run a command line and end the process. Warnings begin with their level."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         code = app(standalone_mode=False)
         _end_output()

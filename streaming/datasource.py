@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.border import crosses_border, without_history
-from kafkalog.streaming.worker import settle_planner, uncollected
+from kafkalog.streaming.worker import settle_planner, show_warnings, uncollected
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -56,6 +56,7 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
         from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
 
+        show_warnings()
         options = ReadOptions.parse(self.options)
         Subscription.of(options)
         settle_planner()
@@ -71,6 +72,7 @@ class KafkaLogDataSource(DataSource):
         from kafkalog.streaming.source.batch_reader import LogBatchReader  # noqa: PLC0415
         from kafkalog.streaming.source.read_options import ReadOptions  # noqa: PLC0415
 
+        show_warnings()
         options = ReadOptions.parse(self.options)
         rows = _wanted_rows(options, schema)
         if options.shows_latest and rows is not None:
@@ -106,6 +108,7 @@ class KafkaLogDataSource(DataSource):
         """Make the writer of a batch query."""
         from kafkalog.streaming.sink.writer import make_batch_writer  # noqa: PLC0415
 
+        show_warnings()
         return make_batch_writer(self.options, schema, overwrite)
 
     @crosses_border
@@ -115,6 +118,7 @@ class KafkaLogDataSource(DataSource):
         """Make the writer of one micro-batch of a streaming query."""
         from kafkalog.streaming.sink.writer import make_stream_writer  # noqa: PLC0415
 
+        show_warnings()
         return make_stream_writer(self.options, schema, overwrite)
 
 

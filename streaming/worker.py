@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from pyspark import TaskContext
 
@@ -20,6 +20,7 @@ __all__ = [
     "end_if_spark_has_gone",
     "settle_planner",
     "show_log_lines",
+    "show_warnings",
     "task_of_spark",
     "uncollected",
 ]
@@ -66,6 +67,7 @@ def task_of_spark() -> Iterator[None]:
     if TaskContext.get() is None:
         yield
         return
+    show_warnings()
     _keep_freed_memory()
     try:
         yield
@@ -141,17 +143,35 @@ def end_if_spark_has_gone() -> None:
     os._exit(0)  # as the daemon that forked it would, once the report has failed
 
 
-def show_log_lines() -> None:
-    """Let log lines from level INFO on come to stderr, unless somebody has set up logging.
+class _Lines(logging.StreamHandler[TextIO]):
+    """Shows log lines as Spark shows its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        self.setFormatter(logging.Formatter(line, "%y/%m/%d %H:%M:%S"))
+
+
+def show_log_lines(level: int = logging.INFO) -> None:
+    """Let log lines from a level on come to stderr, unless somebody has set up logging.
 
     In the process that answers for a query's offsets nobody can set it up. Its stderr is the
     driver's, where Spark's own sources say at INFO where a query starts.
     """
     logger = logging.getLogger("kafkalog")
-    if logger.hasHandlers():
-        return
-    handler = logging.StreamHandler()
-    line = "%(asctime)s %(levelname)s %(name)s: %(message)s"  # as Spark's
-    handler.setFormatter(logging.Formatter(line, "%y/%m/%d %H:%M:%S"))
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    if not any(isinstance(each, _Lines) for each in logger.handlers):
+        if logger.hasHandlers():
+            return
+        logger.addHandler(_Lines())
+        logger.setLevel(level)
+    logger.setLevel(min(level, logger.level))
+
+
+def show_warnings() -> None:
+    """Let warnings come with time, level and name in a process that Spark has started.
+
+    Nobody can set up logging there, and Python shows the bare text. A program's own process, which
+    may set it up, is left alone.
+    """
+    if _belongs_to_spark() or TaskContext.get() is not None:
+        show_log_lines(logging.WARNING)

@@ -8,7 +8,6 @@ Every command but ``run`` takes log directories, those that belong together as s
 from __future__ import annotations
 
 import io
-import logging
 import sys
 from functools import partial
 from typing import Annotated, Any, Final
@@ -153,7 +152,6 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # one that is closed is None
             # Where the system's letters are ASCII, others are shown as escapes.
             stream.reconfigure(errors="backslashreplace")
-    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     if sys.argv[1:2] == ["get"]:  # a compiler would take most of its time
         from kafkalog.streaming.records.jit.kernel import load_without_compiler  # noqa: PLC0415
 

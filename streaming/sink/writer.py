@@ -33,7 +33,7 @@ from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import existing
-from kafkalog.streaming.worker import settle_planner, task_of_spark
+from kafkalog.streaming.worker import settle_planner, show_warnings, task_of_spark
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -269,6 +269,7 @@ class LogBatchWriter(DataSourceArrowWriter):
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
         from kafkalog.streaming.commit.versions import with_digests  # noqa: PLC0415
 
+        show_warnings()
         outputs = _outputs(messages)
         identity = with_digests(self._identity, outputs, self._plan.options.topic)
         Committer(self._plan.commit_plan, identity).commit(_runs(outputs))

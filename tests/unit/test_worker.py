@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+
+import pytest
 
 _COLLECTING = """
 import gc
@@ -113,3 +116,39 @@ def test_unless_the_user_says_otherwise_or_it_is_another_process() -> None:
     tuned = "glibc.malloc.mmap_threshold=65536"
     assert _said(_ALLOCATING, _TASK, GLIBC_TUNABLES=tuned) < [1 << 20]
     assert _said(_ALLOCATING, "") < [1 << 20]
+
+
+_WARNING = """
+import logging
+from pyspark import TaskContext
+from kafkalog.streaming.worker import show_log_lines, show_warnings, task_of_spark
+{before}
+show_warnings()
+logger = logging.getLogger("kafkalog.sink")
+logger.info("too much")
+logger.warning("a warning")
+"""
+_LINE = r"\d\d/\d\d/\d\d \d\d:\d\d:\d\d {level} kafkalog.sink: {text}\n"
+
+
+def _shown(before: str) -> str:
+    words = [sys.executable, "-c", _WARNING.format(before=before)]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stderr
+
+
+@pytest.mark.parametrize("before", [_TASK, _PLAN], ids=["task", "plan"])
+def test_a_warning_in_a_process_of_spark_has_its_level_and_name(before: str) -> None:
+    assert re.fullmatch(_LINE.format(level="WARNING", text="a warning"), _shown(before))
+
+
+def test_who_plans_a_stream_shows_more() -> None:
+    both = _LINE.format(level="INFO", text="too much") + _LINE.format(
+        level="WARNING", text="a warning"
+    )
+    for before in ("show_warnings()\nshow_log_lines()", "show_log_lines()"):
+        assert re.fullmatch(both, _shown(f"{_PLAN}\n{before}"))
+
+
+def test_a_program_of_its_own_is_left_alone() -> None:
+    assert _shown("") == "a warning\n"
+    assert _shown(f"logging.basicConfig(format='%(message)s!')\n{_PLAN}") == "a warning!\n"

@@ -175,3 +175,16 @@ def test_a_folder_that_cannot_be_written_is_told_by_the_argument_that_names_it(
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(OptionError, match=f"TABLE names {new}, but {tmp_path} cannot be written"):
         check_folders({"TABLE": str(new)})
+
+
+def test_a_warning_of_a_script_begins_with_its_level() -> None:
+    script = (
+        "import logging, typer; from kafkalog.jobs.running import run; app = typer.Typer()\n"
+        "@app.command()\n"
+        "def main(): logging.getLogger('kafkalog.sink').warning('look')\n"
+        "run(app)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "WARNING look\n")
