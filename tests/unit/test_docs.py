@@ -82,6 +82,13 @@ def test_the_examples_of_python_run_as_they_are_pasted(tmp_path: Path) -> None:
             exec(text.replace("idle_timeout=10", "idle_timeout=0"), {})
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_installs_kafkalog_from_an_index(page: Path) -> None:
+    """It is on none: a clone or a wheel is installed."""
+    lines = re.findall(r"pip install[^`\n#]*", page.read_text())
+    assert [line for line in lines if re.search(r"\bkafkalog(?!-\d)", line)] == []
+
+
 def python_blocks(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text()
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
