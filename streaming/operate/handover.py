@@ -35,6 +35,7 @@ from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.operate.broker_settings import changed_settings, with_broker_settings
+from kafkalog.streaming.operate.broker_warnings import warn_of_broker
 from kafkalog.streaming.operate.groups import empty_groups
 from kafkalog.streaming.operate.lent_nodes import is_replicated, named_metadata
 from kafkalog.streaming.operate.node_handover import hand_over_nodes
@@ -45,7 +46,6 @@ from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
 from kafkalog.streaming.operate.state_of_logs import (
     advanced,
     moved_ends,
-    warn_of_broker_retention,
     without_lost,
 )
 from kafkalog.streaming.store.broker_identity import (
@@ -150,7 +150,7 @@ def _ready(
     log_set: LogSet, begun: Upkeep, topic_ids: Mapping[str, str], *, dry_run: bool
 ) -> Upkeep:
     """Put logs in order, make them durable, and give topics their ids. REQUIRES: the locks."""
-    warn_of_broker_retention(log_set.state)
+    warn_of_broker(log_set, topic_ids)
     done = put_in_order(log_set, begun, preview=Preview(log_set) if dry_run else None)
     report_lost(log_set, done)
     if not done.problems:  # logs with a problem are not among those that are in order

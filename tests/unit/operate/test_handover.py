@@ -15,9 +15,12 @@ from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
     META_PROPERTIES,
     read_offset_checkpoint,
+    read_topic_id,
 )
 from kafkalog.errors import OptionError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.cluster_metadata import ClusterTopics
+from kafkalog.streaming.operate import broker_warnings
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.retain import delete_records
 
@@ -125,3 +128,25 @@ def test_after_a_takeover_high_watermarks_say_no_more_than_there_is(tmp_path: Pa
     write_checkpoint(tmp_path, HIGH_WATERMARK, {"t-0": 5, "gone-0": 7})
     assert take_over([str(tmp_path)]).problems == []
     assert read_offset_checkpoint(tmp_path, HIGH_WATERMARK) == {TopicPartition("t", 0): 1}
+
+
+def test_topics_whose_folders_a_broker_may_rename_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("t", "u"):
+        Writer(tmp_path, topic=name, name=name).write(0, rows(["a"]))
+    given = {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    hand_over([str(tmp_path)], topic_ids=given, dry_run=True)
+    (warning,) = (each for each in caplog.messages if "-stray" in each)
+    assert "the ids that they have here: u. " in warning
+    assert warning.endswith("--topic-id NAME=ID")
+
+    caplog.clear()
+    ids = {read_topic_id(tmp_path / f"{name}-0"): {} for name in ("t", "u")}
+    monkeypatch.setattr(
+        broker_warnings,
+        "read_cluster_topics",
+        lambda _: ClusterTopics(ids, 7),  # type: ignore[arg-type]
+    )
+    hand_over([str(tmp_path)])
+    assert "-stray" not in caplog.text
