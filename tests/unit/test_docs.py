@@ -89,6 +89,21 @@ def test_no_page_installs_kafkalog_from_an_index(page: Path) -> None:
     assert [line for line in lines if re.search(r"\bkafkalog(?!-\d)", line)] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_session_for_delta_looks_at_small_tables_with_few_tasks(page: Path) -> None:
+    """Delta takes 50 tasks for each look, in local mode too."""
+    text = page.read_text()
+    makes_a_session = "**DELTA_SETTINGS" in text or "DeltaCatalog" in text
+    assert not makes_a_session or "spark.databricks.delta.snapshotPartitions" in text
+
+
+def test_contributing_says_which_files_may_be_longer() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    size = text.partition("- Size:")[2].partition("\n- ")[0]
+    for words in ("400 lines", "kernels", "STILL_TOO_LONG", "`tests`", "`benchmarks`"):
+        assert words in size
+
+
 def python_blocks(page: str) -> list[str]:
     text = (ROOT / "docs" / page).read_text()
     return re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
