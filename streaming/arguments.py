@@ -70,6 +70,9 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
         raise OptionError("an empty list of topics was given: name one, or several")
     if "" in found:
         raise OptionError("the name of a topic is empty: name one, or several")
+    for each in found:
+        if each != each.strip():
+            raise OptionError(f"the name of a topic is {each!r}: leave the blank out")
     return found
 
 

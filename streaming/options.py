@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BOOLEAN",
     "DURATION_MS",
+    "NAME",
     "PATHS",
     "READABLE_PATHS",
     "SIZE",
@@ -294,6 +295,13 @@ def _read_text(text: str) -> str:
     return stripped
 
 
+def _read_name(text: str) -> str:
+    """Read a text as it is: a blank before or after it is a mistake that is told, not mended."""
+    if not text.strip():
+        raise ValueError
+    return text
+
+
 def _read_integer(text: str) -> int:
     stripped = text.strip()
     if not _INTEGER.fullmatch(stripped):
@@ -381,6 +389,7 @@ def _read_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
 
 
 TEXT: Final = Kind("a text that is not empty", _read_text)
+NAME: Final = Kind(TEXT.accepts, _read_name)
 BOOLEAN: Final = Kind("true or false", _read_boolean)
 SIZE: Final = size()
 DURATION_MS: Final = duration_ms()

@@ -13,6 +13,7 @@ from kafkalog.streaming.log.config import LOG_CONFIG_NAMES, LogConfig
 from kafkalog.streaming.options import (
     BOOLEAN,
     DURATION_MS,
+    NAME,
     SIZE,
     TEXT,
     Kind,
@@ -69,7 +70,7 @@ class WriteOptions(ReplicaOptions):
 
     # Behaviour
     topic: str | None = option(
-        "topic", TEXT, default=None, doc="the topic of every row. It comes before a column topic"
+        "topic", NAME, default=None, doc="the topic of every row. It comes before a column topic"
     )
     subscribe: str | None = option(
         "subscribe",

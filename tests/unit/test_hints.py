@@ -142,3 +142,15 @@ def test_what_a_consumer_took_before_it_takes_still(log: Path) -> None:
     kafkalog.Consumer(log, "g", "t", options={**options, "startingOffsets": "earliest"}).close()
     with pytest.raises(OptionError, match=r"none of a Consumer's: .*call commit"):
         kafkalog.Consumer(log, "g", "t", options={"kafka.enable.auto.commit": False})
+
+
+@pytest.mark.parametrize("name", ["t ", " t", "\tt", "t\n"])
+def test_a_topic_with_a_blank_is_refused_and_not_taken_for_another(log: Path, name: str) -> None:
+    rows = pa.table({"value": ["b"]})
+    with pytest.raises(OptionError, match="characters other than"):
+        kafkalog.append(log, name, rows)
+    with pytest.raises(OptionError, match="leave the blank out"):
+        kafkalog.read(log, name)
+    with pytest.raises(OptionError, match="leave the blank out"):
+        kafkalog.Consumer(log, "g", [name])
+    assert kafkalog.read(log, "t").read_all().num_rows == 1
