@@ -148,13 +148,20 @@ def _segments(found: PartitionDirectory) -> list[tuple[LogSegment, LogSegment | 
         return list(zip_longest(log.segments, log.segments[1:]))
 
 
+_GROWS: Final = "the file has grown meanwhile: if a broker writes it at this moment, look again"
+
+
 def _checked(segment: LogSegment, follower: LogSegment | None) -> SegmentCheck:
     try:
-        return check_segment(segment, None if follower is None else follower.base_offset)
+        size = segment.path.stat().st_size
+        checked = check_segment(segment, None if follower is None else follower.base_offset)
+        if checked.problems and segment.path.stat().st_size > size:
+            checked.problems.append(_GROWS)
     except FileNotFoundError:  # deleted since it was listed, as retention does
         return SegmentCheck([], 0, 0)
     except (KafkaLogError, OSError) as error:
         return SegmentCheck([str(error)], 0, 0, is_broken=True)
+    return checked
 
 
 def dump_batches(

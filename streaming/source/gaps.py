@@ -32,7 +32,9 @@ def say_gaps(
     """Warn of what is above what is committed, what is missing, and logs that end at damage."""
     if unread:
         _LOGGER.warning(
-            "%s lie above what is committed and are not read (readUpTo=logEnd reads them): %s",
+            "%s lie above what is committed and are not read: %s. A broker that runs notes every 5 "
+            "s what is committed: look again then. In a copy whose broker is gone, readUpTo=logEnd "
+            "reads them",
             *_counted(unread),
         )
     if missing:
@@ -44,7 +46,8 @@ def say_gaps(
         _LOGGER.warning(
             "the logs of %s end at a damaged batch, as for a broker that recovers them: "
             "nothing tells that the batches after it are committed, and they are not read "
-            "(kafkalog verify names the places): %s",
+            "(kafkalog verify names the places). If a broker writes at this moment, look again: "
+            "%s",
             many(len(damaged), "partition"),
             ", ".join(damaged[:10]),
         )
