@@ -140,7 +140,7 @@ READING: Final = [
     ({"subscribe": "t", "subscribePattern": "t"}, "subscribe and subscribePattern are given"),
     ({"subscribePattern": "("}, "no regular expression"),
     ({"assign": "t"}, "accepts JSON such as"),
-    ({"subscribe": "t", "startingOffsets": "erliest"}, "accepts JSON such as"),
+    ({"subscribe": "t", "startingOffsets": "erliest"}, "accepts earliest, latest or JSON such as"),
     ({"subscribe": "t", "startingOffsets": "latest"}, "a batch cannot start there"),
     ({"subscribe": "t", "endingOffsets": "earliest"}, "a batch cannot end there"),
     ({"subscribe": "t", "startingOffsets": '{"t":{"0":99}}'}, "offset 99, after its end 1"),
