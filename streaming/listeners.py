@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from kafkalog.files.atomic import write_atomically
-from kafkalog.streaming.options import PATHS
+from kafkalog.streaming.option_kinds import PATHS
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.lag import offsets_behind_latest, partition_lags
 from kafkalog.streaming.source.lag_export import QueryLag, json_lines, prometheus_text

@@ -16,7 +16,7 @@ from kafkalog.streaming.log.files import parse_partition_directory
 from kafkalog.streaming.log.log_dir import LogDirs, refuse_file
 from kafkalog.streaming.log.nearby import is_log_directory
 from kafkalog.streaming.log.segments import LogSegments
-from kafkalog.streaming.options import READABLE_PATHS
+from kafkalog.streaming.option_kinds import READABLE_PATHS
 from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.ends.watch import EndsWatch
 

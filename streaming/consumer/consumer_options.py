@@ -8,20 +8,16 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from kafkalog.errors import OptionError
 from kafkalog.streaming.arguments import joined, texts, topic_names
 from kafkalog.streaming.client_options import instead_of
-from kafkalog.streaming.options import (
+from kafkalog.streaming.option_kinds import (
     BOOLEAN,
     DURATION_MS,
     PATHS,
     TEXT,
     Kind,
-    Options,
-    Rules,
     choice,
     duration_ms,
-    option,
-    options_of,
-    warn_ignored,
 )
+from kafkalog.streaming.options import Options, Rules, option, options_of, warn_ignored
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.store.policy import SetPolicy
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafkalog.files.local_paths import NodePlace
-from kafkalog.streaming.options import BOOLEAN, PATHS, Options, choice, duration_ms, integer, option
+from kafkalog.streaming.option_kinds import BOOLEAN, PATHS, choice, duration_ms, integer
+from kafkalog.streaming.options import Options, option
 from kafkalog.streaming.store.policy import LAG_MS
 
 __all__ = ["ReplicaOptions"]

@@ -10,20 +10,18 @@ from kafkalog.errors import InvalidTopicError, OptionError
 from kafkalog.model import validate_topic_name
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
 from kafkalog.streaming.log.config import LOG_CONFIG_NAMES, LogConfig
-from kafkalog.streaming.options import (
+from kafkalog.streaming.option_kinds import (
     BOOLEAN,
     DURATION_MS,
     NAME,
     SIZE,
     TEXT,
     Kind,
-    Rules,
     choice,
     duration_ms,
     integer,
-    option,
-    options_of,
 )
+from kafkalog.streaming.options import Rules, option, options_of
 from kafkalog.streaming.sink.replica_options import ReplicaOptions
 from kafkalog.streaming.store.policy import BY_OPTION, SetPolicy, TopicPolicy
 from kafkalog.streaming.store.replicas.placement import check_one_node

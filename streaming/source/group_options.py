@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.options import BOOLEAN, PATHS, TEXT, Kind, option
+from kafkalog.streaming.option_kinds import BOOLEAN, PATHS, TEXT, Kind
+from kafkalog.streaming.options import option
 from kafkalog.streaming.source.range_options import RangeOptions
 
 __all__ = ["GroupOptions"]

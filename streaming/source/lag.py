@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kafkalog.errors import CheckpointError
-from kafkalog.streaming.options import READABLE_PATHS
+from kafkalog.streaming.option_kinds import READABLE_PATHS
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.offsets import from_json_text
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kafkalog.errors import OptionError
-from kafkalog.streaming.options import BOOLEAN, READABLE_PATHS, TEXT, Kind, Options, choice, option
+from kafkalog.streaming.option_kinds import BOOLEAN, READABLE_PATHS, TEXT, Kind, choice
+from kafkalog.streaming.options import Options, option
 from kafkalog.streaming.times import TIME_ACCEPTS, read_moment, shown_time
 
 __all__ = ["RangeOptions"]

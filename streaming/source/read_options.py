@@ -9,16 +9,8 @@ from kafkalog.errors import OptionError
 from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.files.storage import RemoteRoot
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.options import (
-    BOOLEAN,
-    TEXT,
-    Rules,
-    choice,
-    duration_ms,
-    integer,
-    option,
-    size,
-)
+from kafkalog.streaming.option_kinds import BOOLEAN, TEXT, choice, duration_ms, integer, size
+from kafkalog.streaming.options import Rules, option
 from kafkalog.streaming.source.group_options import GroupOptions
 
 __all__ = ["ReadOptions"]

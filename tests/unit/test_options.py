@@ -9,24 +9,20 @@ import pytest
 
 from kafkalog.errors import OptionError
 from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS, KAFKA_SECURITY_PREFIXES
-from kafkalog.streaming.options import (
+from kafkalog.streaming.option_kinds import (
     BOOLEAN,
     DURATION_MS,
     PATHS,
     SIZE,
     TEXT,
     Kind,
-    Options,
-    Rules,
     choice,
     duration_ms,
     integer,
     number,
-    option,
-    options_of,
     size,
-    warn_ignored,
 )
+from kafkalog.streaming.options import Options, Rules, option, options_of, warn_ignored
 
 if TYPE_CHECKING:
     from pathlib import Path
