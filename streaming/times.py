@@ -21,8 +21,8 @@ __all__ = [
 
 TIME_ACCEPTS: Final = "a time such as 2026-11-22T10:15:00Z, or milliseconds since 1970"
 
-_SECONDS: Final = range(10**8, 10**11)
-"""Numbers that are dates from 1973 to 5138 as seconds, and days of 1970 to 1973 as milliseconds."""
+_SECONDS: Final = range(10**9, 4_102_444_800)
+"""Numbers that are times from 2001 to 2099 as seconds, and days of 1970 as milliseconds."""
 _DATES: Final = range(19_700_101, 21_000_000)
 """Numbers that are dates without hyphens, and hours of 1970 as milliseconds."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -86,6 +86,11 @@ def test_seconds_by_mistake_are_noticed(log: Path, options: dict[str, Any]) -> N
         values(log, **options)
 
 
+@pytest.mark.parametrize("time_ms", [5_000, 10**9 - 1, 4_102_444_800, 10**11])
+def test_small_times_that_are_no_seconds_of_our_days_are_read(log: Path, time_ms: int) -> None:
+    assert values(log, startingTimestamp=time_ms) == values(log)
+
+
 @pytest.mark.parametrize("wrong", ["yesterday", "-5", "2023-13-01", "9" * 30])
 def test_what_is_no_time_is_refused_with_an_example(log: Path, wrong: str) -> None:
     with pytest.raises(OptionError, match=r"startingTimestamp.*2026-11-22T10:15:00Z"):
