@@ -101,7 +101,7 @@ class _Look:
 
     ``seen`` is what earlier looks have found, and ``waiting`` what the next one is told: of each
     position when its group was used last, and when it was first found to have expired since; ms.
-    What is named as its group alone is the group itself.
+    A position is called ``t-0 GROUP``, the group itself ``group GROUP``.
     """
 
     now_ms: int
@@ -116,8 +116,8 @@ class _Look:
         is_forgotten = _is_forgotten(group, found, self.now_ms, self.retention_ms)
         used_ms = _last_used(group)
         if is_forgotten:
-            is_forgotten = self._is_due(name, used_ms)
-        keys = [key for key in found if self._is_due(f"{name} {key}", used_ms)]
+            is_forgotten = self._is_due(f"group {name}", used_ms)
+        keys = [key for key in found if self._is_due(f"{key} {name}", used_ms)]
         is_forgotten = is_forgotten and keys == found
         if not keys and not is_forgotten:
             return []
