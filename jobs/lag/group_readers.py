@@ -10,6 +10,7 @@ from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
+from kafkalog.streaming.log.identity import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ class _Replayed:
 
     replay: PositionsReplay
     identity: tuple[str | None, int]
+    log: tuple[object, ...]
+    """Another one once the log was compacted."""
     end: int
     readers: Sequence[Reader] = ()
     topic_ids: Mapping[TopicPartition, str | None] | None = None
@@ -62,10 +65,11 @@ class GroupReaders:
         if known is not None and is_same and known.topic_ids is ids:
             return known
         with watch.open(key) as log:
-            # Compaction takes away what later records have replaced, so a replay goes on over it.
-            if known is None or known.identity != identity or known.end > end:
+            # Compaction may have taken away what took positions away, so a replay begins anew.
+            which = identity_of(log)
+            if known is None or (known.identity, known.log) != (identity, which) or known.end > end:
                 replay = PositionsReplay(log_name=str(log.directory))
-                known = _Replayed(replay, identity, log.log_start_offset)
+                known = _Replayed(replay, identity, which, log.log_start_offset)
             for record in replay_records(log, known.end, end):
                 known.replay.feed(record)
         known.end = end

@@ -13,8 +13,8 @@ from kafkalog.streaming.coordinator.group_positions import PositionsReplay, part
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.position_topics import id_in_metadata, outdated_positions
+from kafkalog.streaming.log.identity import identity_of
 from kafkalog.streaming.log.partition_log import PartitionLog
-from kafkalog.streaming.log.segments import retrying
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
 from kafkalog.streaming.store.ends.rule import committed_end
 
@@ -84,7 +84,7 @@ class GroupLog:
             return GroupState()
         where, end = found
         with PartitionLog(where.path, where.topic_partition, replica=where.stamp) as log:
-            place = (log_set.state.set_id, where.path, *_identity(log))
+            place = (log_set.state.set_id, where.path, *identity_of(log))
             if place != self._place or not log.log_start_offset <= self._end <= end:
                 self._begin_anew(place)
             self._read(log, end)
@@ -158,17 +158,3 @@ class GroupLog:
         )
         self._shown = self._state
         self._end = end
-
-
-def _identity(log: PartitionLog) -> tuple[object, ...]:
-    """Return what tells a log from one that was compacted since: it may lack what took keys away.
-
-    A cleaner replaces the segments from the first one on, but for the active one.
-    """
-    return retrying(lambda: _stamp(log), log.refresh)
-
-
-def _stamp(log: PartitionLog) -> tuple[object, ...]:
-    found = [log.directory.stat(), *(each.path.stat() for each in log.segments[:1])]
-    changed_ns = found[-1].st_ctime_ns if len(log.segments) > 1 else 0
-    return *((each.st_dev, each.st_ino) for each in found), changed_ns

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.consuming import consumer, make_shared_topic, positions, table
 
+import kafkalog
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.jobs.lag.meter import LagMeter
+from kafkalog.jobs.lag.readers import ReadersNamed
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.groups.administration import delete_group
 from kafkalog.streaming.groups.group_commits import OFFSETS_POLICY, GroupCommits
@@ -101,3 +104,21 @@ def test_who_did_not_look_for_long_notices_that_a_group_was_forgotten(folder: Pa
     data = b"".join(path.read_bytes() for path in (folder / f"{OFFSETS_TOPIC}-0").glob("*.log"))
     assert b"\0\1g" not in data
     assert log.look(look_at([folder], SetPolicy())).is_unknown
+
+
+def readers(meter: LagMeter) -> set[str]:
+    return {row["reader"] for row in meter.look()}
+
+
+def test_so_does_who_shows_the_lag_of_all_groups(folder: Path) -> None:
+    commit_often(folder)
+    meter = LagMeter([str(folder)], ReadersNamed())
+    assert readers(meter) == {"g"}
+    delete_group([str(folder)], "g")
+    with kafkalog.Consumer(folder, "h", "in", options={"startingOffsets": "earliest"}) as reader:
+        assert reader.poll(5) is not None
+        reader.commit()
+    for _ in range(3):
+        fill(folder)
+        assert not compact([str(folder)], FORCED).problems
+    assert readers(meter) == {"h"}
