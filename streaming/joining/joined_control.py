@@ -78,7 +78,7 @@ class JoinedControl:
         )
         self._subscription = subscription
         self._logs = FollowedLogs.of(options, subscription.selects)
-        self._policy = LossPolicy(fail=options.fail_on_data_loss)
+        self._policy = LossPolicy.of(options)
         self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
         self._limits = BatchLimits.of(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -657,3 +658,14 @@ def test_a_group_that_stands_beyond_the_end_of_a_log_goes_on_there_if_it_may_los
         query.start().prepareForTriggerAvailableNow()
     assert sorted(query.batches()) == [40, 41, 44]
     assert written(folder) == sorted([*ALL, 40, 41, 44])
+
+
+def test_a_loss_of_partitions_has_the_name_that_spark_has_where_a_group_is_named(
+    folder: Path, queries: Queries
+) -> None:
+    query = queries.new()
+    query.batches()
+    shutil.rmtree(folder / "in-0")
+    name = r"KAFKA_DATA_LOSS\.PARTITIONS_DELETED_AND_GROUP_ID_CONFIG_PRESENT\]"
+    with pytest.raises(DataLossError, match=name):
+        query.batches()
