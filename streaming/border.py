@@ -13,7 +13,7 @@ import functools
 import inspect
 import logging
 import os
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar, cast
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.streaming.client_options import instead_of
@@ -26,6 +26,11 @@ __all__ = ["crosses_border", "what_to_do", "without_history"]
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 _LOGGER = logging.getLogger("kafkalog.border")
+
+_ASKED: Final[Mapping[str, Literal["consumer", "sink"]]] = {
+    "Consumer": "consumer",
+    "append": "sink",
+}
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
@@ -66,7 +71,7 @@ def _refuse_others(function: str, names: list[str], named: Mapping[str, object])
     """
     for name in named if "options" in names else ():
         if name not in names:
-            instead = instead_of(name, in_consumer=function == "Consumer")
+            instead = instead_of(name, asked=_ASKED.get(function, "query"))
             if instead is not None:
                 raise OptionError(f"{function} has no argument {name!r}: {instead}")
             raise OptionError(

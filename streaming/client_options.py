@@ -11,7 +11,7 @@ or refuses itself is not ignored.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
 
 __all__ = ["KAFKA_CLIENT_OPTIONS", "KAFKA_SECURITY_PREFIXES", "instead_of"]
 
@@ -37,6 +37,16 @@ _INSTEAD_IN_CONSUMER: Final = {
     "isolation.level": "the option kafka.isolation.level does the same",
     "max.poll.records": "there is none like it: poll returns the rows of one read of a partition",
 }
+
+_INSTEAD_IN_SINK: Final = {"bootstrap.servers": _NO_BROKER}
+
+_OF_SINK: Final = frozenset(
+    {
+        *("acks", "compression.type", "compression.gzip.level", "compression.lz4.level"),
+        *("compression.zstd.level", "max.block.ms", "transactional.id"),
+    }
+)
+"""What the sink takes."""
 
 _OF_MEMBERS: Final = frozenset(
     {
@@ -85,17 +95,24 @@ KAFKA_SECURITY_PREFIXES: Final = ("kafka.ssl.", "kafka.sasl.", "kafka.config.pro
 """Families of settings whose members depend on mechanisms and plug-ins."""
 
 
-def instead_of(name: str, *, in_consumer: bool = False) -> str | None:
+def instead_of(name: str, *, asked: Literal["query", "consumer", "sink"] = "query") -> str | None:
     """Say what to use for a setting of Kafka's clients; None for a name that they do not have.
 
-    Python clients write ``_`` for dots, and Spark begins names with ``kafka.``.
+    Python clients write ``_`` for dots, and Spark begins names with ``kafka.``. ``asked`` is what
+    was given the name.
     """
     known = name.lower().replace("_", ".").removeprefix("kafka.")
-    instead = (_INSTEAD_IN_CONSUMER if in_consumer else _INSTEAD).get(known)
+    instead = {
+        "query": _INSTEAD,
+        "consumer": _INSTEAD_IN_CONSUMER,
+        "sink": _INSTEAD_IN_SINK,
+    }[asked].get(known)
     if instead is not None:
         return instead
-    if known in _OF_MEMBERS:
-        where = "the same" if in_consumer else "it, in a streaming query with joinGroup"
+    if asked == "sink" and known in _OF_SINK:
+        return f"the option {known} does it"
+    if asked != "sink" and known in _OF_MEMBERS:
+        where = "the same" if asked == "consumer" else "it, in a streaming query with joinGroup"
         return f"the option kafka.{known} does {where}"
     if f"kafka.{known}" in KAFKA_CLIENT_OPTIONS:
         return "Kafka's clients have it, and it means nothing here: leave it out"

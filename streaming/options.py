@@ -231,7 +231,7 @@ def _hint(key: str, cls: type[Options]) -> str:
     if prefixed in known:
         return f": did you mean {known[prefixed]!r}?"
     if cls.RULES.ignores(prefixed):
-        return f": {instead_of(key)}"
+        return f": {instead_of(key, asked='sink' if cls.RULES.prefixed else 'query')}"
     known |= {name.lower(): name for name in (*cls.RULES.refused, *cls.RULES.ignored)}
     matches = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     return f": did you mean {known[matches[0]]!r}?" if matches else ""

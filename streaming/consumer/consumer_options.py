@@ -191,7 +191,7 @@ def _instead(name: str) -> str | None:
     rules = ReadOptions.RULES
     if rules.ignores(name) and name not in {each.lower() for each in rules.refused}:
         return None
-    return instead_of(name, in_consumer=True)
+    return instead_of(name, asked="consumer")
 
 
 def check_callbacks(**callbacks: object) -> None:

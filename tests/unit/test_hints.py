@@ -9,7 +9,9 @@ import pytest
 
 import kafkalog
 from kafkalog.errors import OptionError
+from kafkalog.streaming.client_options import KAFKA_CLIENT_OPTIONS
 from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.options import options_of
 from kafkalog.streaming.quantities import quantity_hint
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -110,6 +112,37 @@ def test_a_setting_of_kafkas_clients_is_told_what_does_the_same_in_a_query(
 def test_the_sink_says_it_of_producers_settings(name: str) -> None:
     with pytest.raises(OptionError, match=r"path names the log directories|leave it out"):
         WriteOptions.parse({"path": "/log", "topic": "t", name: "5"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["max.poll.records", "auto.offset.reset", "client.id", "isolation.level", "fetch.max.bytes"],
+)
+def test_no_option_is_advised_to_the_sink_that_it_has_not(log: Path, name: str) -> None:
+    with pytest.raises(OptionError, match="leave it out"):
+        WriteOptions.parse({"path": "/log", "topic": "t", name: "5"})
+    given: dict[str, Any] = {name.replace(".", "_"): "5"}
+    with pytest.raises(OptionError, match="leave it out"):
+        kafkalog.append(log, "t", pa.table({"value": ["b"]}), **given)
+
+
+def of_sink() -> list[str]:
+    names = [entry.name for entry in options_of(WriteOptions)]
+    return [name for name in names if f"kafka.{name}" in KAFKA_CLIENT_OPTIONS]
+
+
+@pytest.mark.parametrize("name", of_sink())
+def test_a_setting_of_producers_that_the_sink_has_is_not_said_to_mean_nothing(
+    log: Path, name: str
+) -> None:
+    in_python = name.replace(".", "_")
+    if in_python not in {"acks", "transactional_id"}:  # an option, and an argument, themselves
+        given: dict[str, Any] = {in_python: "5"}
+        with pytest.raises(OptionError, match=f": the option {name} does it$"):
+            kafkalog.append(log, "t", pa.table({"value": ["b"]}), **given)
+    if in_python != name:
+        with pytest.raises(OptionError, match=f": the option {name} does it$"):
+            WriteOptions.parse({"path": "/log", "topic": "t", in_python: "5"})
 
 
 OF_CONSUMER = {
