@@ -137,10 +137,10 @@ def parse_offsets(option: str, text: str) -> tuple[PartitionOffsets, TopicOffset
         OptionError: no JSON of this form, or a number that is no offset, ``EARLIEST`` or
             ``LATEST``.
     """
-    example = '{"topicA":{"0":23,"1":-1},"topicB":"earliest"}'
+    words_there = "latest" if option == "endingOffsets" else "earliest, latest"
+    example = f'{{"topicA":{{"0":23,"1":-1}},"topicB":"{words_there.partition(",")[0]}"}}'
     word = text.strip()
     if not word.startswith("{"):
-        words_there = "latest" if option == "endingOffsets" else "earliest, latest"
         raise OptionError(
             f"option {option!r} is {_shown(text)!r}, but accepts {words_there} or JSON such as "
             f"{example}{_offsets_hint(option, word)}"

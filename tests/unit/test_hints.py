@@ -48,6 +48,16 @@ def test_a_word_for_a_place_is_answered_by_the_one_that_there_is(
         kafkalog.read(log, "t", options={option: given})
 
 
+@pytest.mark.parametrize("given", ["somewhere", "{", '{"t":7}'])
+def test_the_example_of_ends_is_one_that_they_accept(log: Path, given: str) -> None:
+    kafkalog.append(log, "u", pa.table({"value": ["a"]}))
+    with pytest.raises(OptionError, match="JSON such as") as refused:
+        kafkalog.read(log, "t", options={"endingOffsets": given})
+    example = str(refused.value).rpartition("such as ")[2]
+    ends = example.replace("topicA", "t").replace("topicB", "u").replace('23,"1":-1', "-1")
+    assert kafkalog.read(log, ["t", "u"], options={"endingOffsets": ends}).read_all().num_rows == 2
+
+
 def test_a_number_that_is_no_date_is_a_time_in_ms(log: Path) -> None:
     assert kafkalog.read(log, "t", options={"startingTimestamp": 20231399}).read_all().num_rows
 
