@@ -46,18 +46,28 @@ def check_folders(folders: Mapping[str, str | None]) -> None:
     """See whether folders can be written to, or be made; what lies in a store is not looked at.
 
     Args:
-        folders: by the argument that names them, each one or several with commas between them.
+        folders: by the argument that names them, each one or several with commas between them. Of
+            the nodes of a replicated set, which have semicolons between them, some may be away.
 
     Raises:
         OptionError: one is a file, lies below one, or may not be written to.
     """
     for option, named in folders.items():
-        for folder in _local([named or ""]):
-            there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
-            if not there.is_dir():
-                raise OptionError(f"{option} names {named}, but {there} is no folder")
-            if not os.access(there, os.W_OK | os.X_OK):
-                raise OptionError(f"{option} names {named}, but {there} cannot be written to")
+        nodes = [node for node in (named or "").split(";") if node.strip()]
+        problems = [_unwritable(node) for node in nodes]
+        if problems and all(problems):
+            raise OptionError(f"{option} names {named}, but {problems[0]}")
+
+
+def _unwritable(node: str) -> str | None:
+    """Say which of a node's folders cannot be written to, and why; None if all can."""
+    for folder in _local([node]):
+        there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+        if not there.is_dir():
+            return f"{there} is no folder"
+        if not os.access(there, os.W_OK | os.X_OK):
+            return f"{there} cannot be written to"
+    return None
 
 
 def check_outside(option: str, path: Path, logs: Sequence[str]) -> None:
