@@ -55,7 +55,7 @@ from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import Session, existing, opened_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kafkalog.streaming.store.log_set import LogSet
 
@@ -137,7 +137,7 @@ def back_up(paths: Sequence[str], target: str, *, wait_ms: int = WAIT_MS) -> Bac
             session.open(takes_back=False)
     copies = [FolderCopy(*pair) for pair in zip(sources, _targets(sources, target), strict=True)]
     problems: list[str] = []
-    files = _copy_set(copies, policy, problems) if is_ours else _copy_as_it_runs(copies)
+    files = _copy_set(copies, policy, problems) if is_ours else _copy_as_it_runs(copies, problems)
     for copy, contents in zip(copies, files, strict=True):
         _finish(copy, contents)
     with suppress(KafkaLogError, OSError):  # what cannot be read is copied too
@@ -252,13 +252,17 @@ def _missing(log_set: LogSet) -> Iterator[str]:
     """Say what the copy lacks: partitions without a folder, and links to what is not mounted."""
     for topic, lost in lost_of_living(log_set.state, log_set.partitions()):
         yield lost_text(topic, lost)
-    for folder in log_set.directories:
+    yield from _dead_links(log_set.directories)
+
+
+def _dead_links(folders: Iterable[Path]) -> Iterator[str]:
+    for folder in folders:
         for path in sorted(folder.iterdir()):
             if parse_partition_directory(path.name) and path.is_symlink() and not path.exists():
                 yield f"{path} is a link that leads nowhere: a disk may not be mounted there"
 
 
-def _copy_as_it_runs(copies: Sequence[FolderCopy]) -> list[_RootFiles]:
+def _copy_as_it_runs(copies: Sequence[FolderCopy], problems: list[str]) -> list[_RootFiles]:
     """Copy what others write, until nothing that was copied has been replaced meanwhile."""
     files = [_root_files(copy.source, *_ROOT_FILES) for copy in copies]
     for copy in copies:
@@ -273,6 +277,7 @@ def _copy_as_it_runs(copies: Sequence[FolderCopy]) -> list[_RootFiles]:
                 f"{copy.source} changes so fast that in {_LISTINGS} passes some of its files were "
                 "always replaced while they were copied; try again"
             )
+    problems += _dead_links(copy.source for copy in copies)
     return files
 
 

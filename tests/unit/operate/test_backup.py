@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.support.logs import Row, append_batch, batch_bytes
+from tests.support.logs import Row, append_batch, batch_bytes, write_segment
 from tests.support.sinking import Writer, rows, values_of
 from typer.testing import CliRunner
 
@@ -381,3 +381,18 @@ def test_what_a_copy_lacks_is_said(tmp_path: Path, *, is_link: bool) -> None:
     assert said in done.stderr
     there = {"0", "2"} if not is_link else set()
     assert {path.name[2:] for path in (tmp_path / "copy").glob("t-*")} == there
+
+
+def test_what_a_copy_of_a_brokers_directory_lacks_is_said_as_well(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for name in ("t-0", "t-1"):
+        (log / name).mkdir(parents=True)
+        write_segment(log / name, 0, batch_bytes(0, [Row(b"a")]))
+    (log / META_PROPERTIES).write_text("version=1\n")
+    write_offset_checkpoint(log, HIGH_WATERMARK, {TopicPartition("t", 0): 1})
+    (log / "t-1").rename(tmp_path / "away")
+    (log / "t-1").symlink_to(tmp_path / "unmounted")
+    done = CliRunner().invoke(app, ["backup", str(log), str(tmp_path / "copy")])
+    assert done.exit_code == 1
+    assert f"the copy is not whole: {log / 't-1'} is a link that leads nowhere" in done.stderr
+    assert [path.name for path in (tmp_path / "copy").glob("t-*")] == ["t-0"]
