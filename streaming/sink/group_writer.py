@@ -74,9 +74,8 @@ class GroupWriter:
         Raises:
             KafkaLogError: nothing is written.
         """
-        now_s = system.monotonic()
-        if now_s - self._all_s >= _AGAIN_S:
-            self._written, self._all_s = {}, now_s
+        if self._is_due():
+            self._written, self._all_s = {}, system.monotonic()
         changed = {
             key: offset for key, offset in positions.items() if self._written.get(key) != offset
         }
@@ -100,6 +99,14 @@ class GroupWriter:
             ids = present_ids(self._log_dirs.partitions(), {key.topic for key in positions})
             return {key: ids[key.topic] for key in positions if key.topic in ids}
         return {}
+
+    def _is_due(self) -> bool:
+        return system.monotonic() - self._all_s >= _AGAIN_S
+
+    def try_to_keep(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Write positions that stay as they are, if all are due: nothing comes anywhere."""
+        if self._is_due():
+            self.try_to_commit(positions)
 
     def try_to_commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Write positions, or say why not: the next ones will be as good."""

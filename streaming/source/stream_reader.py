@@ -74,6 +74,9 @@ class PositionWriter(Protocol):
     def try_to_commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Write the next offsets to read; a failure is a warning, and does not fail the query."""
 
+    def try_to_keep(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Write them now and then, as long as they stay as they are."""
+
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """One instance answers for the offsets of a query, unpickled copies of another read splits."""
@@ -134,7 +137,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch."""
         take_all = isinstance(limit, ReadAllAvailable)
         with naming_way_out(self._options):
-            end = self.control.next_end(self._from_json(start), take_all=take_all)
+            begin = self._from_json(start)
+            end = self.control.next_end(begin, take_all=take_all)
+        if self._positions is not None and end == begin:  # no batch follows, which would write them
+            self._positions.try_to_keep(begin)
         return self._to_json(end)
 
     @crosses_border

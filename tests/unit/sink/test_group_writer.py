@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from tests.support.sinking import Writer, rows, values_of
@@ -10,12 +10,15 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
+from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.bounds.group_start import read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from kafkalog.streaming.source.stream_reader import LogStreamReader
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -67,6 +70,28 @@ def test_positions_that_stay_as_they_are_are_written_again_once_an_hour(
     assert not writer.commit({T0: 2, T1: 7})
     file = log / f"__consumer_offsets-{partition_for_group('g')}" / f"{0:020d}.log"
     assert file.read_bytes().count(b"\0\1g\0\1t") == 4
+
+
+def test_a_query_to_which_nothing_comes_writes_its_positions_again_too(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved_s = [0.0]
+    options = {"path": str(log), "subscribe": "t", "startingOffsets": "earliest"}
+    options |= {"commitGroupOffsets": "true", "kafka.group.id": "g"}
+    source = KafkaLogDataSource(options)
+    reader = cast("LogStreamReader", source.streamReader(source.schema()))
+    limit = reader.getDefaultReadLimit()
+    end = reader.latestOffset(reader.initialOffset(), limit)
+    file = log / f"__consumer_offsets-{partition_for_group('g')}" / f"{0:020d}.log"
+    assert reader.latestOffset(end, limit) == end
+    assert not file.exists()
+    real = system.monotonic
+    monkeypatch.setattr(system, "monotonic", lambda: real() + moved_s[0])
+    written = []
+    for moved_s[0] in (3500.0, 3700.0, 3800.0, 7400.0):
+        assert reader.latestOffset(end, limit) == end
+        written.append(file.exists() and file.read_bytes().count(b"\0\1g\0\1t"))
+    assert written == [0, 1, 1, 2]
 
 
 def test_the_topic_is_made_as_a_broker_makes_it_or_kept_as_it_is(log: Path, tmp_path: Path) -> None:
