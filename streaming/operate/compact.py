@@ -213,7 +213,7 @@ def _logs(
             internal={OFFSETS_TOPIC},
         ):
             key, settings = log.where.topic_partition, _settings(wanted, log)
-            reason = _reason_against(settings)
+            reason = _reason_against(key.topic, settings)
             if reason is not None:
                 plan.left_alone[key.topic] = reason
                 continue
@@ -258,8 +258,10 @@ def _check_known(log_set: LogSet, wanted: Wanted) -> None:
         )
 
 
-def _reason_against(settings: Mapping[str, str]) -> str | None:
+def _reason_against(topic: str, settings: Mapping[str, str]) -> str | None:
     """Say why a topic is not compacted; None if it is."""
+    if "cleanup.policy" not in settings and topic == OFFSETS_TOPIC:
+        return "it was not given cleanup.policy=compact"
     if "cleanup.policy" not in settings:
         return "cleanup.policy was not given. --config cleanup.policy=compact gives it to this run"
     known = understood(settings)

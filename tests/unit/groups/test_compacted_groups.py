@@ -85,6 +85,18 @@ def test_it_goes_by_its_own_settings_alone(folder: Path) -> None:
     assert {each.topic_partition.topic for each in done.partitions} == {OFFSETS_TOPIC, "in"}
 
 
+def test_no_flag_is_advised_that_does_not_count_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a broker that kept settings elsewhere, the topic has none here."""
+    bare = dataclasses.replace(OFFSETS_POLICY, partitions=1, settings={})
+    monkeypatch.setattr("kafkalog.streaming.groups.group_commits.OFFSETS_POLICY", bare)
+    make_shared_topic(tmp_path)
+    for config in ({}, {"cleanup.policy": "compact"}):
+        left = compact([str(tmp_path)], Wanted(config=config)).left_alone
+        assert left[OFFSETS_TOPIC] == "it was not given cleanup.policy=compact"
+
+
 def fill(folder: Path) -> None:
     """Let another group go on until what was written before lies in sealed segments."""
     commits = GroupCommits([folder], "another", SetPolicy())
