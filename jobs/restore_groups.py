@@ -9,11 +9,12 @@ from pyspark.sql import functions as sf
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_positions
 from kafkalog.streaming.coordinator.group_replay import read_group_positions
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -34,7 +35,8 @@ def restore_groups(
 
     Args:
         rows: the table's records, the offsets topic's among them; None if it has none of those.
-        paths: the log directories. A position that is there already stays.
+        paths: the log directories. A position that is there already stays, unless it is of an
+            earlier topic of that name: there it counts for nothing.
         plans: the topics that were restored.
 
     Returns:
@@ -44,7 +46,7 @@ def restore_groups(
     if archived is None:
         return [f"no positions of groups are restored: the table has no records of {OFFSETS_TOPIC}"]
     by_topic = {plan.topic: plan.bounds for plan in plans}
-    there = _there(paths)
+    there = _there(paths, {OFFSETS_TOPIC, *by_topic})
     written, moved = 0, []
     for group, positions in sorted(archived.items()):
         restored = {}
@@ -89,13 +91,19 @@ def _archived(rows: DataFrame) -> Positions | None:
     return found
 
 
-def _there(paths: Sequence[str]) -> Positions:
-    """Read the positions that log directories have."""
-    watch = EndsWatch(paths, lambda key: key.topic == OFFSETS_TOPIC)
+def _there(paths: Sequence[str], topics: Collection[str]) -> Positions:
+    """Read the positions in topics that log directories have, but for those of earlier topics."""
+    watch = EndsWatch(paths, lambda key: key.topic in topics)
+    ends = watch.look().offsets
+    ids, is_changed = watch.topic_ids(), watch.is_changed_id
     found: Positions = {}
-    for key, end in watch.look().offsets.items():
+    for key in (key for key in ends if key.topic == OFFSETS_TOPIC):
         with watch.open(key) as log:
-            for group, positions in read_group_positions(log, end).items():
-                offsets = {each: position.offset for each, position in positions.items()}
+            for group, positions in read_group_positions(log, ends[key]).items():
+                offsets = {
+                    each: position.offset
+                    for each, position in positions.items()
+                    if not is_of_earlier_topic(each, position.metadata, ids, is_changed)
+                }
                 found.setdefault(group, {}).update(offsets)
     return found
