@@ -48,6 +48,7 @@ NAMING: Final = {
     "streaming/store/ends/broker_marks.py": "for writers",
     "streaming/store/ends/cleaned_beyond.py": "whether a view may lack keys",
     "streaming/store/ends/rule.py": "in messages",
+    "streaming/store/ends/tiered.py": "in messages",
     "streaming/store/ends/watched_marks.py": "for readers",
     "streaming/store/directory_moves.py": "takes what they say to another directory",
     "streaming/store/log_starts.py": "moves log starts up in them",
