@@ -41,7 +41,7 @@ from kafkalog.jobs.attended import attend
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import session
-from kafkalog.jobs.targets import check_folders
+from kafkalog.jobs.targets import check_folders_of_spark
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -102,7 +102,7 @@ def _check(archive: Archive) -> None:
         raise OptionError(f"--latest needs a Delta table, and --format is {archive.table_format!r}")
     check_reading(archive.log, ",".join(archive.topics), archive.checkpoint, archive.options)
     folders = {"TABLE": archive.table, "--latest": archive.latest}
-    check_folders({**folders, "--checkpoint": archive.checkpoint})
+    check_folders_of_spark({**folders, "--checkpoint": archive.checkpoint})
 
 
 if __name__ == "__main__":

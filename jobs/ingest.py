@@ -42,7 +42,7 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import Input
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
-from kafkalog.jobs.targets import check_folders
+from kafkalog.jobs.targets import check_folders, check_folders_of_spark
 from kafkalog.streaming.sink.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ def main(
     written = WriteOptions.parse({**options, "path": log, "topic": topic})
     refuse_among_logs("--checkpoint", checkpoint, written.paths)
     read_from.check()
-    check_folders({"LOG": log, "--checkpoint": checkpoint})
+    check_folders({"LOG": log})
+    check_folders_of_spark({"--checkpoint": checkpoint})
     columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
     if read_from.is_kafka:
         columns = {name: given or name for name, given in columns.items()}

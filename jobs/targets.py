@@ -9,15 +9,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OptionError
-from kafkalog.files.local_paths import local_path
+from kafkalog.files.local_paths import SCHEME, local_path
 from kafkalog.files.regular import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["check_file", "check_folders", "check_outside", "check_replaced"]
+__all__ = [
+    "check_file",
+    "check_folders",
+    "check_folders_of_spark",
+    "check_outside",
+    "check_replaced",
+]
 
 _BETWEEN: Final = re.compile("[,;]")
+
+_MAY_NAME_A_STORE: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_GATEWAY_PORT")
+"""Hadoop's settings, and those of who has started Spark before: ``spark-submit``."""
 
 
 def check_file(option: str, path: Path, logs: Sequence[str], *, example: str) -> None:
@@ -40,6 +49,22 @@ def check_file(option: str, path: Path, logs: Sequence[str], *, example: str) ->
     if not path.parent.is_dir():
         raise OptionError(f"{option} names {path}, but {path.parent} is no folder")
     check_outside(option, path, logs)
+
+
+def check_folders_of_spark(folders: Mapping[str, str | None]) -> None:
+    """Do :func:`check_folders` for folders that Spark writes to.
+
+    One without a scheme lies where Hadoop's ``fs.defaultFS`` says. Where that may not be the local
+    file system, nothing is said before Spark has looked.
+    """
+    is_local = not any(name in os.environ for name in _MAY_NAME_A_STORE)
+    check_folders(
+        {
+            option: named
+            for option, named in folders.items()
+            if is_local or (named is not None and SCHEME.match(named))
+        }
+    )
 
 
 def check_folders(folders: Mapping[str, str | None]) -> None:

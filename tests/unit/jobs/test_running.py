@@ -11,7 +11,7 @@ import pytest
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.jobs.jars import JarError
 from kafkalog.jobs.running import sentence_in
-from kafkalog.jobs.targets import check_folders
+from kafkalog.jobs.targets import check_folders, check_folders_of_spark
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -199,3 +199,17 @@ def test_a_node_of_a_replicated_set_may_be_away(tmp_path: Path) -> None:
         check_folders({"LOG": ",".join(nodes)})
     with pytest.raises(OptionError, match=f"{tmp_path / 'away'} is no folder"):
         check_folders({"LOG": f"{nodes[2]};{nodes[2]}2"})
+
+
+@pytest.mark.parametrize("name", ["HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_GATEWAY_PORT"])
+def test_a_folder_of_spark_without_a_scheme_may_lie_in_a_store(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in ("HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(each, raising=False)
+    with pytest.raises(OptionError, match="TABLE names /dev/null/x, but /dev/null is no folder"):
+        check_folders_of_spark({"TABLE": "/dev/null/x", "--latest": None})
+    monkeypatch.setenv(name, "1")
+    check_folders_of_spark({"TABLE": "/dev/null/x", "--latest": None})
+    with pytest.raises(OptionError, match="TABLE names file:///dev/null/x, but /dev/null is no"):
+        check_folders_of_spark({"TABLE": "file:///dev/null/x"})
