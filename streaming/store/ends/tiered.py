@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_leader_epochs
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.watch import stamp_of, watchable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,8 +94,18 @@ class TieredStarts:
 
 
 def has_remote_indexes(directories: Iterable[Path]) -> bool:
-    """Whether the broker that had these log directories tiers topics."""
-    return any((folder / _REMOTE_INDEXES).is_dir() for folder in directories)
+    """Whether the broker that had these log directories tiers topics.
+
+    One that cannot be asked now does not say so: of several nodes the others are read.
+    """
+    return any(map(_has_remote_indexes, directories))
+
+
+def _has_remote_indexes(folder: Path) -> bool:
+    try:
+        return stamp_of(watchable(folder / _REMOTE_INDEXES)) is not None
+    except OSError:
+        return False
 
 
 def _first_epoch(folder: Path, default: int) -> int:

@@ -61,7 +61,9 @@ class WatchedMarks:
         self._with_state: Collection[Path] = ()
         self._begun: Offsets = {}
         self._tiered = TieredStarts()
-        self._log_starts = self._watched(LOG_START_OFFSET)
+        self._has_remote_indexes = False
+        starts = [folder / LOG_START_OFFSET for folder in directories]
+        self._log_starts = Watched(starts, self._load_log_starts)
         # Without it, what a broker has not yet committed would be read.
         self._high_watermarks = self._watched(HIGH_WATERMARK, unnamed=0, is_needed=not to_log_end)
         self._recovery_points = self._watched(RECOVERY_POINT)
@@ -76,6 +78,12 @@ class WatchedMarks:
             return LogDirs.checkpoint(name, partitions, unnamed=unnamed, is_needed=is_needed)
 
         return Watched([directory / name for directory in self._directories], read)
+
+    def _load_log_starts(self) -> Offsets:
+        # A broker that begins to tier writes these files again soon after. To ask for each
+        # partition would be a call of the system for each directory and partition of a batch.
+        self._has_remote_indexes = has_remote_indexes(self._directories)
+        return LogDirs.checkpoint(LOG_START_OFFSET, self._partitions().values())
 
     def _load_committed(self) -> Committed:
         try:
@@ -152,8 +160,7 @@ class WatchedMarks:
             return first
         state = self.committed.state
         known = None if state is None else state.topic(where.topic_partition.topic, topic_id)
-        is_tiered = known is not None and is_remote(known.settings)
-        is_tiered = is_tiered or has_remote_indexes(self._directories)
+        is_tiered = self._has_remote_indexes or (known is not None and is_remote(known.settings))
         start = self._tiered.start(where, line, first, is_tiered=is_tiered)
         return min(first, max(start, self._starts(where.topic_partition, topic_id)[1]))
 

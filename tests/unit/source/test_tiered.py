@@ -6,12 +6,15 @@ What such a directory looks like was seen on a broker of Kafka 4.1.0: the log st
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
-from typing import TYPE_CHECKING
+import os
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.logs import Row, batch_bytes, write_checkpoint, write_segment
+from tests.support.replicated import append, path_of, values
 from typer.testing import CliRunner
 
 import kafkalog
@@ -22,6 +25,7 @@ from kafkalog.errors import DataLossError
 from kafkalog.jobs.cli.app import app
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.operate.backup import back_up
+from kafkalog.streaming.operate.retain import delete_records
 from kafkalog.streaming.source.lag import lag
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
@@ -182,3 +186,45 @@ def test_a_takeover_keeps_the_start_and_a_consumer_is_told(log: Path) -> None:
         pytest.raises(DataLossError, match=IN_A_TIER),
     ):
         consumer.poll(5)
+
+
+def test_a_plan_does_not_ask_each_directory_of_a_tier_for_each_partition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in "abc"]
+    for number in range(6):
+        write_segment(folders[number % 3] / f"t-{number}", 5, batch_bytes(5, [Row()]))
+    for at, folder in enumerate(folders):
+        ends = {f"t-{number}": 6 for number in range(at, 6, 3)}
+        write_checkpoint(folder, "replication-offset-checkpoint", ends)
+    given = {"path": ",".join(map(str, folders)), "subscribe": "t", "startingOffsets": "earliest"}
+    stream = StreamControl(ReadOptions.parse(given))
+    start = stream.initial()
+    end = stream.next_end(start, take_all=False)
+    asked: list[str] = []
+    stat = os.stat
+
+    def noting(path: Any, **kwargs: Any) -> os.stat_result:
+        asked.append(str(path))
+        return stat(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", noting)
+    assert len(stream.plan(start, end)) == 6
+    assert not [path for path in asked if "remote-log" in path]
+
+
+def test_a_node_that_cannot_be_asked_for_a_tier_is_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [tmp_path / name for name in "abc"]
+    append(nodes, 1, ["x"] * 9, numPartitions="1")
+    delete_records([path_of(nodes)], {T0: 4})
+    stat = os.stat
+
+    def failing(path: Any, **kwargs: Any) -> os.stat_result:
+        if str(path).startswith(f"{nodes[2]}/remote-log"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return stat(path, **kwargs)
+
+    monkeypatch.setattr(os, "stat", failing)
+    assert values(nodes) == ["x"] * 5
