@@ -192,7 +192,7 @@ def main(
     written = WriteOptions.parse({**options, "path": log, "topic": topic})
     refuse_among_logs("--checkpoint", checkpoint, written.paths)
     read_from.check()
-    check_folders({"LOG": log})
+    check_folders({"LOG": written.paths})
     check_folders_of_spark({"--checkpoint": checkpoint})
     columns = {"key": key, "value": value, "headers": headers, "timestamp": timestamp}
     if read_from.is_kafka:

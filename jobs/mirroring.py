@@ -95,7 +95,7 @@ class Mirror:
         for path in into.paths:
             check_no_broker_lived(Path(path), SetPolicy())
         refuse_among_logs("--checkpoint", self.checkpoint, [*into.paths, *local])
-        check_folders({"TO": self.target, "--checkpoint": self.checkpoint})
+        check_folders({"TO": into.paths, "--checkpoint": self.checkpoint})
         if self._is_new:
             chosen.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)
 

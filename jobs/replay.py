@@ -116,8 +116,7 @@ def main(
     )
     into = target_of(target, replay, name, pairs(target_setting))
     replay.check()
-    place = None if target == "-" or into.needs_kafka else target
-    check_folders({"TARGET": place, "--checkpoint": checkpoint})
+    check_folders({"TARGET": into.paths, "--checkpoint": checkpoint})
     what = {"LOG": log, "TARGET": target, "topics": ",".join(replay.topics), "--as": name or ""}
     refuse_among_logs("--checkpoint", checkpoint, [*replay.paths, *into.paths])
     reached = ReplayCheckpoint.open(checkpoint, what)

@@ -227,7 +227,8 @@ def check_target(
         if key.topic not in topics:
             raise OptionError(f"--until names {key}, and topic {key.topic!r} is not restored")
     for topic in topics:
-        for path in WriteOptions.parse({"path": log, "topic": topic}).paths:
+        paths = WriteOptions.parse({"path": log, "topic": topic}).paths
+        for path in paths:
             check_no_broker_lived(Path(path), SetPolicy())
         try:
             check_writable(topic, allow_internal=None)
@@ -236,7 +237,7 @@ def check_target(
                 f"topic {topic!r} is Kafka's own. Positions of groups are restored with the topics "
                 "that they are in"
             ) from None
-        check_folders({"LOG": log})
+        check_folders({"LOG": paths})
         known = _known(log, topic)
         if known is not None and not any(name.startswith("restore ") for name in known.versions):
             _refuse_records(log, known)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, OptionError
-from kafkalog.files.local_paths import SCHEME, local_path
+from kafkalog.files.local_paths import SCHEME, NodePlace, local_path
 from kafkalog.files.regular import open_regular
 
 if TYPE_CHECKING:
@@ -67,32 +67,33 @@ def check_folders_of_spark(folders: Mapping[str, str | None]) -> None:
     )
 
 
-def check_folders(folders: Mapping[str, str | None]) -> None:
+def check_folders(folders: Mapping[str, str | Sequence[str] | None]) -> None:
     """See whether folders can be written to, or be made; what lies in a store is not looked at.
 
+    Nor is a directory of one of several nodes: where one is away, the others are written.
+
     Args:
-        folders: by the argument that names them, each one or several with commas between them. Of
-            the nodes of a replicated set, which have semicolons between them, some may be away.
+        folders: by the argument that names them: a folder, or the parsed log directories.
 
     Raises:
         OptionError: one is a file, lies below one, or may not be written to.
     """
     for option, named in folders.items():
-        nodes = [node for node in (named or "").split(";") if node.strip()]
-        problems = [_unwritable(node) for node in nodes]
-        if problems and all(problems):
-            raise OptionError(f"{option} names {named}, but {problems[0]}")
+        for text in (named,) if isinstance(named, str) else named or ():
+            if not isinstance(text, NodePlace):
+                _check_folder(option, text)
 
 
-def _unwritable(node: str) -> str | None:
-    """Say which of a node's folders cannot be written to, and why; None if all can."""
-    for folder in _local([node]):
-        there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
-        if not there.is_dir():
-            return f"{there} is no folder"
-        if not os.access(there, os.W_OK | os.X_OK):
-            return f"{there} cannot be written to"
-    return None
+def _check_folder(option: str, named: str) -> None:
+    try:
+        folder = Path(local_path(named)).resolve()
+    except OptionError:
+        return
+    there = next(each for each in (folder, *folder.parents) if os.path.lexists(each))
+    if not there.is_dir():
+        raise OptionError(f"{option} names {named}, but {there} is no folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise OptionError(f"{option} names {named}, but {there} cannot be written to")
 
 
 def check_outside(option: str, path: Path, logs: Sequence[str]) -> None:

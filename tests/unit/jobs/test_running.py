@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.files.local_paths import split_paths
 from kafkalog.jobs.jars import JarError
 from kafkalog.jobs.running import sentence_in
 from kafkalog.jobs.targets import check_folders, check_folders_of_spark
@@ -169,12 +170,25 @@ def test_a_folder_that_cannot_be_written_is_told_by_the_argument_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new = tmp_path / "a" / "b"
-    check_folders({"TABLE": str(new), "LOG": f"{new},{tmp_path}", "--latest": None})
+    check_folders({"TABLE": str(new), "LOG": [str(new), str(tmp_path)], "--latest": None})
     check_folders({"TABLE": "s3://bucket/x"})
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(OptionError, match=f"TABLE names {new}, but {tmp_path} cannot be written"):
         check_folders({"TABLE": str(new)})
+
+
+def test_a_node_that_is_away_and_a_comma_in_a_name_are_no_hindrance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a node's disk is not mounted, its mount point belongs to root."""
+    (tmp_path / "mounts").touch()
+    there, lost = tmp_path / "there", tmp_path / "mounts" / "lost"
+    check_folders({"TO": split_paths(f"{there};{lost};witness:{tmp_path}/w")})
+    with pytest.raises(OptionError, match=f"TO names {lost}, but {tmp_path}/mounts is no folder"):
+        check_folders({"TO": split_paths(f"{there},{lost}")})
+    monkeypatch.chdir(tmp_path)
+    check_folders({"TABLE": f"{tmp_path}/table/x,mounts/y"})
 
 
 def test_a_warning_of_a_script_begins_with_its_level() -> None:
