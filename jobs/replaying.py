@@ -133,14 +133,14 @@ class Replay:
         plays it notes that it has ended.
         """
         logs = self._logs
-        end = self._ends(logs)
+        end = self._ends(logs, checkpoint.reached)
         self._check_ids(logs, checkpoint)
         if checkpoint.begun is not None:
             yield checkpoint.begun
         pace, policy = _Pace(self), LossPolicy(fail=self._parsed().fail_on_data_loss)
         reached, said = checkpoint.reached, None
         while True:
-            if (losses := _losses(reached, logs.ends.offsets)) != said:
+            if (losses := _losses(reached, logs)) != said:
                 policy.partitions_deleted(losses[0])
                 policy.ends_before_start(losses[1], logs.ends.offsets)
                 said = losses
@@ -159,7 +159,7 @@ class Replay:
                 yield None
                 system.sleep(_LOOK_SECONDS)
             if self.follow:
-                end = self._ends(logs)
+                end = self._ends(logs, reached)
                 self._check_ids(logs, checkpoint)
 
     @staticmethod
@@ -215,10 +215,10 @@ class Replay:
             return end if found is None else found
         return min(self.since.offsets.get(key, logs.log_start(key)), end)
 
-    def _ends(self, logs: FollowedLogs) -> dict[TopicPartition, int]:
-        """Look where the range ends now."""
+    def _ends(self, logs: FollowedLogs, reached: PartitionOffsets) -> dict[TopicPartition, int]:
+        """Look where the range ends now, of which so much was played."""
         ends = {}
-        for key, end in logs.look().items():
+        for key, end in logs.look(reached).items():
             ends[key] = min(self.until.offsets.get(key, end), end)
             if self.until.time_ms is not None:
                 ends[key] = _offset_at(logs, key, self.until.time_ms, end)
@@ -260,11 +260,19 @@ class _Pace:
 
 
 def _losses(
-    reached: PartitionOffsets, end: PartitionOffsets
+    reached: PartitionOffsets, logs: FollowedLogs
 ) -> tuple[PartitionOffsets, PartitionOffsets]:
-    """Return up to where partitions were played that are gone, and those that end below that."""
+    """Return up to where partitions were played that are gone, and those that end below that.
+
+    A log that goes so far has lost nothing: for a while after it has started, a broker writes down
+    less than before of what is committed.
+    """
+    end = logs.ends.offsets
     gone = {key: at for key, at in reached.items() if key not in end}
-    return gone, {key: at for key, at in reached.items() if key in end and end[key] < at}
+    short = {key: at for key, at in reached.items() if key in end and end[key] < at}
+    if logs.lacks_majority():  # others may have committed as much
+        return gone, {}
+    return gone, {key: at for key, at in short.items() if not logs.reaches(key, at)}
 
 
 def _offset_at(logs: FollowedLogs, key: TopicPartition, time_ms: int, end: int) -> int:

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer, rows
 from tests.support.sleeping import patch_sleep
 
+from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.checkpoints.sealed_file import seal
 from kafkalog.errors import (
     CheckpointError,
@@ -221,6 +223,30 @@ def test_a_topic_that_was_made_anew_is_not_played_from_the_old_offsets(
     Writer(log, topic="t", name="else").write(0, rows(["new"] * 4))
     with pytest.raises(DataLossError, match="'t' was deleted and recreated"):
         next(Replay(log=log, topics=("t",)).pieces(opened(tmp_path / "c")))
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_broker_that_has_started_says_less_for_a_while_and_nothing_is_lost(
+    tmp_path: Path, clock: Clock, *, is_cut: bool
+) -> None:
+    log = tmp_path / "log"
+    batches = [batch_bytes(first, [Row()] * 3) for first in (0, 3)]
+    write_segment(log / "t-0", 0, b"".join(batches))
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6})
+    pieces = Replay(log=str(log), topics=("t",), follow=True).pieces(checkpoint := opened(None))
+    assert next(pieces) == Piece(0, {T0: 0}, {T0: 6})
+    checkpoint.note_end()
+    assert next(pieces) is None
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 3})
+    if is_cut:
+        (log / "t-0" / f"{0:020d}.log").write_bytes(batches[0])
+        with pytest.raises(DataLossError, match="t-0 from 6 to 3"):
+            next(pieces)
+        return
+    assert next(pieces) is None
+    append_batch(log / "t-0" / f"{0:020d}.log", batch_bytes(6, [Row()]))
+    write_checkpoint(log, HIGH_WATERMARK, {"t-0": 7})
+    assert next(pieces) == Piece(1, {T0: 6}, {T0: 7})
 
 
 def test_an_end_below_what_was_played_leaves_nothing(tmp_path: Path, clock: Clock) -> None:
