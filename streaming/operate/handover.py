@@ -42,7 +42,7 @@ from kafkalog.streaming.operate.node_handover import hand_over_nodes
 from kafkalog.streaming.operate.node_takeover import take_over_nodes
 from kafkalog.streaming.operate.open_transactions import abort_open_transactions
 from kafkalog.streaming.operate.preview import Preview
-from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
+from kafkalog.streaming.operate.recover import Upkeep, look_again, put_in_order, report_lost
 from kafkalog.streaming.operate.state_of_logs import (
     advanced,
     moved_ends,
@@ -160,7 +160,7 @@ def _ready(
     emptied = empty_groups(log_set, dry_run=dry_run)
     if not dry_run:
         repeat_log_starts(log_set)  # or the broker serves deleted records, if the file was lost
-        done = put_in_order(log_set, begun)
+        done = look_again(log_set, done)
         log_set.check_current()
         _make_durable(log_set, done.partitions)
     done.written += emptied

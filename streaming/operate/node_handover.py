@@ -43,7 +43,7 @@ from kafkalog.streaming.operate.lent_nodes import (
 )
 from kafkalog.streaming.operate.node_order import bring_nodes_in_order
 from kafkalog.streaming.operate.preview import Preview
-from kafkalog.streaming.operate.recover import Upkeep, put_in_order, report_lost
+from kafkalog.streaming.operate.recover import Upkeep, look_again, put_in_order, report_lost
 from kafkalog.streaming.operate.replicas import known_topic, log_end_of, replicas_of
 from kafkalog.streaming.operate.state_of_logs import warn_of_broker_retention
 from kafkalog.streaming.store.guard import handover_is_over, note_handover
@@ -109,7 +109,7 @@ def _ordered(log_set: LogSet, begun: Upkeep, before: Voters | None, *, dry_run: 
         return done
     emptied = empty_groups(log_set, dry_run=dry_run)
     if emptied and not dry_run:
-        done = put_in_order(log_set, begun)
+        done = look_again(log_set, done)
     done.written += emptied
     bring_nodes_in_order(log_set, before, done, dry_run=dry_run)
     if not dry_run:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.session import Condition
     from kafkalog.streaming.store.unsynced import LostOffsets
 
-__all__ = ["Upkeep", "put_in_order", "recover", "report_lost"]
+__all__ = ["Upkeep", "look_again", "put_in_order", "recover", "report_lost"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -171,6 +171,17 @@ def put_in_order(
     if takes_over:
         _leave_out_mixed_topics(log_set, done)
     return done
+
+
+def look_again(log_set: LogSet, done: Upkeep) -> Upkeep:
+    """Do :func:`put_in_order` once more; what was mended before is not forgotten."""
+    mended = {each.where.path: each.corrected for each in done.partitions}
+    again = put_in_order(log_set, done)
+    again.partitions = [
+        replace(each, corrected=mended.get(each.where.path, ()) + each.corrected)
+        for each in again.partitions
+    ]
+    return again
 
 
 def _leave_out_mixed_topics(log_set: LogSet, done: Upkeep) -> None:

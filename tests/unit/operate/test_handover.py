@@ -53,6 +53,15 @@ def test_a_broker_gets_no_deleted_records_back_where_its_checkpoint_is_lost(tmp_
     assert read_offset_checkpoint(tmp_path, LOG_START_OFFSET) == {T0: 2}
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_indexes_that_were_mended_are_named(tmp_path: Path, *, dry_run: bool) -> None:
+    Writer(tmp_path, topic="t").write(0, rows(["a"]))
+    index = tmp_path / "t-0" / f"{0:020d}.index"
+    index.write_bytes(b"\1" * 8)
+    (found,) = hand_over([str(tmp_path)], dry_run=dry_run).partitions
+    assert found.corrected == (index.name,)
+
+
 def test_a_topic_that_lacks_a_partition_is_not_handed_over(tmp_path: Path) -> None:
     """As in the directories of a broker whose cluster had others."""
     folder = tmp_path / "t-1"
