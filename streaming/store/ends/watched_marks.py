@@ -155,14 +155,16 @@ class WatchedMarks:
 
         That is below ``first`` where a broker has moved records to a remote tier.
         """
-        line = self._log_starts.value.get(where.topic_partition)
-        if not first:
+        key = where.topic_partition
+        line = self._log_starts.value.get(key)
+        kept = self.committed.log_start(key.topic, topic_id, key.partition)
+        if kept >= first:  # whatever the line says, of which a takeover has seen that it is old
             return first
         state = self.committed.state
-        known = None if state is None else state.topic(where.topic_partition.topic, topic_id)
+        known = None if state is None else state.topic(key.topic, topic_id)
         is_tiered = self._has_remote_indexes or (known is not None and is_remote(known.settings))
         start = self._tiered.start(where, line, first, is_tiered=is_tiered)
-        return min(first, max(start, self._starts(where.topic_partition, topic_id)[1]))
+        return min(first, max(start, kept))
 
     def _starts(self, key: TopicPartition, topic_id: str | None) -> tuple[int, int]:
         """Return the log start offsets that a broker has kept, and the commit state; 0 without."""

@@ -122,6 +122,18 @@ def test_a_line_above_0_may_be_old_without_a_tier(
     assert "starts at offset 2, and its first segment here starts at 5" in caplog.text
 
 
+def test_a_line_that_a_takeover_has_seen_through_is_no_matter(
+    log: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else each reader would warn of it until the log starts later."""
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 2})
+    assert run("takeover", log).exit_code == 0
+    caplog.clear()
+    for view in ("records", "batches"):
+        kafkalog.read(log, "t", options={**AT_ONCE, "view": view}).read_all()
+    assert not caplog.messages
+
+
 @pytest.mark.parametrize("tiers", [True, False])
 def test_the_first_epoch_tells_before_the_checkpoint_does(log: Path, *, tiers: bool) -> None:
     """Without a tier, an epoch that begins below the log is of a broker that was killed."""
