@@ -30,6 +30,10 @@ SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 
 _WITNESS: Final = "witness:"
 
+_ELSEWHERE: Final = (
+    "Name a folder elsewhere; a query that has run continues if what it keeps here is moved there"
+)
+
 
 class NodePlace(str):  # noqa: SLOT000 - a text has no room for slots
     """A log directory of one of several nodes: its path, and which of them it belongs to.
@@ -155,10 +159,10 @@ def refuse_among_logs(option: str, location: str | None, paths: Iterable[str]) -
         if common == log:
             raise OptionError(
                 f"{option} names {location}, which lies in the log directory {path}: no broker "
-                "starts with such a folder there. Name one elsewhere"
+                f"starts with such a folder there. {_ELSEWHERE}"
             )
         if common == folder:
             raise OptionError(
                 f"{option} names {location}, and the log directory {path} lies in it: whoever "
-                "clears the folder removes the log too. Name another folder"
+                f"clears the folder removes the log too. {_ELSEWHERE}"
             )
