@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -246,10 +246,12 @@ def copy_bytes(source: Path, reading: int, writing: int, start: int, end: int) -
 def _keep_time(reading: int, writing: int) -> None:
     """Let a log have the time of the one that it is a copy of.
 
-    Records without timestamps expire by it, as for a broker.
+    Records without timestamps expire by it, as for a broker. Only its owner may set it, and a log
+    may be another one's, who writes the set too: then it has the time of the copy.
     """
     found = os.fstat(reading)
-    os.utime(writing, ns=(found.st_atime_ns, found.st_mtime_ns))
+    with suppress(PermissionError):
+        os.utime(writing, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def _check_sound(source: Path, base: int, position: int, log_end: int) -> None:

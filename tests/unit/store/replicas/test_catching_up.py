@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import struct
@@ -62,6 +63,19 @@ def test_a_replica_that_is_not_there_is_copied(source: Path, target: Path) -> No
     assert contents(target) == contents(source)
     assert len([*target.glob("*.log")]) > 2
     assert read_offset_checkpoint(target.parent, RECOVERY_POINT) == {KEY: END}
+
+
+def test_a_replica_whose_files_are_anothers_is_copied(
+    source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system lets nobody but a file's owner set its time."""
+
+    def utime(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "utime", utime)
+    assert followed(source, target)
+    assert contents(target) == contents(source)
 
 
 def test_it_is_copied_in_steps(source: Path, target: Path) -> None:
