@@ -100,8 +100,8 @@ class _Look:
     """One look at all groups, by the clock.
 
     ``seen`` is what earlier looks have found, and ``waiting`` what the next one is told: of each
-    position when its group was used last, and when it was first found to have expired since; ms.
-    A position is called ``t-0 GROUP``, the group itself ``group GROUP``.
+    position when it was used last, and when it was first found to have expired since; ms. Of the
+    group itself likewise. A position is called ``t-0 GROUP``, the group itself ``group GROUP``.
     """
 
     now_ms: int
@@ -114,10 +114,9 @@ class _Look:
         """Return what is to be written of a group."""
         found = _expired(group, self.now_ms, self.retention_ms)
         is_forgotten = _is_forgotten(group, found, self.now_ms, self.retention_ms)
-        used_ms = _last_used(group)
         if is_forgotten:
-            is_forgotten = self._is_due(f"group {name}", used_ms)
-        keys = [key for key in found if self._is_due(f"{key} {name}", used_ms)]
+            is_forgotten = self._is_due(f"group {name}", _last_used(group))
+        keys = [key for key in found if self._is_due(f"{key} {name}", _position_used(group, key))]
         is_forgotten = is_forgotten and keys == found
         if not keys and not is_forgotten:
             return []
@@ -141,16 +140,21 @@ def _expired(group: KnownGroup, now_ms: int, retention_ms: int) -> list[TopicPar
     known = group.metadata
     if group.is_newer or (known is not None and known.members):
         return []
-    empty_ms = -1 if known is None else known.timestamp_ms
     return sorted(
         key
         for key, each in group.positions.items()
         if (
             now_ms >= each.expire_timestamp_ms
             if each.expire_timestamp_ms >= 0
-            else now_ms - max(empty_ms, each.commit_timestamp_ms) >= retention_ms
+            else now_ms - _position_used(group, key) >= retention_ms
         )
     )
+
+
+def _position_used(group: KnownGroup, key: TopicPartition) -> int:
+    """Return when a position was committed, or its group became empty after that, ms."""
+    empty_ms = -1 if group.metadata is None else group.metadata.timestamp_ms
+    return max(empty_ms, group.positions[key].commit_timestamp_ms)
 
 
 def _is_forgotten(

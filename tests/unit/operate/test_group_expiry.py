@@ -182,6 +182,19 @@ def test_maintain_does_all_else_where_groups_cannot_be_read(
     assert any("partitions to compact" in line for line in said)
 
 
+def test_a_position_expires_though_others_of_its_group_are_written(log: Path, clock: Clock) -> None:
+    """As of a topic that a query with ``commitGroupOffsets`` no longer reads."""
+    commits = GroupWriter([str(log)], "g")
+    commits.commit({T0: 1})
+    for number in range(2):
+        clock.moved_s = DAY + MINUTE + number * 20 * MINUTE
+        commits = GroupWriter([str(log)], "g")
+        commits.commit({TopicPartition("in", 1): 1 + number})
+        said = look(log)
+    assert said == ["group g: 1 position expired"]
+    assert list(positions(log)) == [TopicPartition("in", 1)]
+
+
 def test_what_the_look_before_did_not_find_is_not_taken_away(log: Path, clock: Clock) -> None:
     """One position has expired; then a clock that is wrong says that all have."""
     commits = GroupWriter([str(log)], "g")
