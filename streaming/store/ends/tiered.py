@@ -8,13 +8,15 @@ segment. This project reads no remote tier: whoever reads from the start has to 
 line           broker      the log starts
 =============  ==========  =================================================================
 0              any         at 0: only a tiered log has a line that is not above its first segment
-1 to first     tiers       at the line
+1 to first     tiers       at the line, unless its first leader epoch starts after that, see below
 1 to first     does not    at its first segment, with a warning: the line is older than a deletion
 -              tiers       where its first leader epoch does: the file was not written yet
 -              does not    at its first segment
 =============  ==========  =================================================================
 
 A broker tiers if it has made the folder of its remote indexes, or if the topic's settings say so.
+It may tier other topics alone. It cuts leader epochs off where the whole log starts: those that
+begin with the first segment here tell that nothing lies before it, and that the line is old.
 
 Source: Kafka ``LogManager.checkpointLogStartOffsetsInDir``, ``UnifiedLog``, ``RemoteIndexCache``.
 """
@@ -80,8 +82,10 @@ class TieredStarts:
         """
         if line is None:
             return min(_first_epoch(where.path, first), first) if is_tiered else first
-        if line >= first or is_tiered or not line:
+        if line >= first or not line:
             return min(line, first)
+        if is_tiered and _first_epoch(where.path, line) < first:
+            return line
         if where.path not in self._doubted:
             self._doubted.add(where.path)
             _LOGGER.warning(

@@ -122,6 +122,22 @@ def test_a_line_above_0_may_be_old_without_a_tier(
     assert "starts at offset 2, and its first segment here starts at 5" in caplog.text
 
 
+@pytest.mark.parametrize("epoch_start", [2, 5])
+def test_epochs_tell_of_a_topic_that_a_broker_does_not_tier(
+    log: Path, epoch_start: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records were deleted up to 2, then a segment, and then the broker was killed."""
+    write_checkpoint(log, LOG_START_OFFSET, {"t-0": 2})
+    (log / "remote-log-index-cache").mkdir()
+    (log / "t-0" / LEADER_EPOCHS).write_text(f"0\n1\n0 {epoch_start}\n")
+    if epoch_start == 2:
+        with pytest.raises(DataLossError, match=r"\[2, 5\) are not in the log directory"):
+            offsets(log)
+        return
+    assert offsets(log) == [5, 6, 7, 8, 9]
+    assert "starts at offset 2, and its first segment here starts at 5" in caplog.text
+
+
 def test_a_line_that_a_takeover_has_seen_through_is_no_matter(
     log: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
