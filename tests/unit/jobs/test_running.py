@@ -204,17 +204,6 @@ def test_a_warning_of_a_script_begins_with_its_level() -> None:
     assert (ran.returncode, ran.stderr) == (0, "WARNING look\n")
 
 
-def test_a_node_of_a_replicated_set_may_be_away(tmp_path: Path) -> None:
-    (tmp_path / "away").write_bytes(b"")
-    nodes = [str(tmp_path / name / "log") for name in ("a", "b", "away")]
-    check_folders({"LOG": ";".join(nodes)})
-    check_folders({"LOG": f"witness:{nodes[2]};{nodes[0]}"})
-    with pytest.raises(OptionError, match=f"{tmp_path / 'away'} is no folder"):
-        check_folders({"LOG": ",".join(nodes)})
-    with pytest.raises(OptionError, match=f"{tmp_path / 'away'} is no folder"):
-        check_folders({"LOG": f"{nodes[2]};{nodes[2]}2"})
-
-
 @pytest.mark.parametrize("name", ["HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_GATEWAY_PORT"])
 def test_a_folder_of_spark_without_a_scheme_may_lie_in_a_store(
     name: str, monkeypatch: pytest.MonkeyPatch
