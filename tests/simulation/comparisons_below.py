@@ -65,6 +65,9 @@ NO_GUARDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
         ("streaming/store/identity.py", "identity.batch_id > last.batch_id"),
         ("streaming/store/identity.py", "is_of_rows != last.startswith(DIGEST_OF_ROWS)"),
     ),
+    "it chooses between a warning and a loss, and both name the offsets": (
+        ("streaming/store/ends/tiered.py", "_first_epoch(where.path, line) < first"),
+    ),
     "it says how work is shared out, or when memory is given back": (
         ("streaming/commit/staging/staged_source.py", "position + size == self._end"),
         ("streaming/source/plan/byte_splits.py", "begin < end < begin + entry.size"),

@@ -107,11 +107,16 @@ def split_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
 
 
 def _refuse_literal(text: str) -> None:
-    """Refuse a text that names several folders, and is the name of one that is there."""
+    """Refuse a text that names several folders, and is the name of one that is there.
+
+    Not where it names nodes: a call on one whose disk does not answer would not return.
+    """
     name = text.strip()
-    if re.search("[,;]", name) and SCHEME.match(name) is None and os.path.isdir(name):  # noqa: PTH112
+    if "," not in name or ";" in name or SCHEME.match(name) is not None:
+        return
+    if os.path.isdir(name):  # noqa: PTH112
         raise OptionError(
-            f"{name!r} names {len(re.findall('[^,;]+', name))} log directories, and there is one "
+            f"{name!r} names {len(_listed(name))} log directories, and there is one "
             "folder of that very name. Rename it; or, if the others are meant, write a blank "
             "between them"
         )
