@@ -19,7 +19,8 @@ PAGES = ["benchmarks.md", "growth.md", "latest.md", "memory.md", "speed.md", "sq
     [
         (76, "14 times less"),
         (5145, "4.8 times more"),
-        (1069, "1 times less"),
+        (1069, "as much"),
+        (1060, "as much"),
         (4, "267 times less"),
     ],
 )
