@@ -20,11 +20,14 @@ Source: Spark 4.2 ``OffsetSeqLog``, ``OffsetMap``.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import CheckpointError
 
-__all__ = ["query_offsets"]
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["last_batch", "query_offsets"]
 
 _VERSIONS: Final = {"v1", "v2"}
 _NOTHING: Final = "-"
@@ -48,3 +51,23 @@ def query_offsets(text: str) -> dict[str, str]:
         named = (line.partition(":") for line in lines[1:])
         found = {name: end for name, _, end in named}
     return {name: text for name, text in found.items() if text != _NOTHING}
+
+
+def last_batch(folder: Path) -> int | None:
+    """Return the number of the last micro-batch that has a file in a checkpoint's folder.
+
+    Args:
+        folder: ``offsets``, which has the batches that were planned, or ``commits``, which has
+            those that have ended.
+
+    Returns:
+        None if there is none, or no such folder.
+
+    Raises:
+        OSError: the folder cannot be listed.
+    """
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return None
+    return max((int(name) for name in names if name.isdecimal()), default=None)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from kafkalog.checkpoints.query_offsets import last_batch
 from kafkalog.errors import LogDirectoryError, OptionError
 from kafkalog.files.local_paths import folder_in_both, refuse_among_logs, split_paths
 from kafkalog.jobs.header_lists import with_header_lists
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from kafkalog.jobs.topic_facts import TopicFacts
+
+    _Copied: TypeAlias = Mapping[TopicPartition, set[int]]
 
 __all__ = ["Mirror"]
 
@@ -107,11 +110,11 @@ class Mirror:
             KafkaLogError: a log, or the set, is not as it should be.
         """
         said = []
-        there, topics = self._in_target(), self._facts()
+        there, topics, copied = self._in_target(), self._facts(), self._copied()
         for topic, facts in topics.items():
             present = {key.partition: end for key, end in there.items() if key.topic == topic}
-            said += self._prepare(topic, facts, present)
-        self._move_starts(topics)
+            said += self._prepare(topic, facts, present, copied)
+        self._move_starts(topics, copied)
         return said
 
     def start(self, spark: SparkSession, *, follow: bool = False) -> StreamingQuery:
@@ -144,7 +147,7 @@ class Mirror:
 
     def finish(self) -> None:
         """Let the logs of the target start where those of the source do now."""
-        self._move_starts(self._facts())
+        self._move_starts(self._facts(), self._copied())
 
     @property
     def _is_new(self) -> bool:
@@ -154,8 +157,7 @@ class Mirror:
     @property
     def _last_batch(self) -> int | None:
         """The number of the last micro-batch that the query has planned."""
-        found = (self._folder / "offsets").glob("[0-9]*")
-        return max((int(path.name) for path in found if path.name.isdecimal()), default=None)
+        return last_batch(self._folder / "offsets")
 
     @property
     def _folder(self) -> Path:
@@ -183,7 +185,9 @@ class Mirror:
         paths = [path for path in split_paths(self.target) if Path(path).is_dir()]
         return EndsWatch(paths).look().offsets if paths else {}
 
-    def _prepare(self, topic: str, facts: TopicFacts, present: Mapping[int, int]) -> list[str]:
+    def _prepare(
+        self, topic: str, facts: TopicFacts, present: Mapping[int, int], copied: _Copied
+    ) -> list[str]:
         paths, count = split_paths(self.target), facts.partition_count
         if not present:
             given = facts.settings or {}
@@ -199,12 +203,12 @@ class Mirror:
                 f"topic {topic!r} has {len(present)} partitions in TO and {count} in FROM, so it "
                 "is no copy"
             )
-        self._refuse_records(topic, present)
+        self._refuse_records(topic, present, copied)
         if len(present) < count:
             alter(paths, topic, partitions=count)
         return []
 
-    def _copied(self) -> Mapping[TopicPartition, set[int]]:
+    def _copied(self) -> _Copied:
         """Return where the query's last two micro-batches end: the copy ends at one of these."""
         copied: dict[TopicPartition, set[int]] = {}
         last = self._last_batch
@@ -213,11 +217,10 @@ class Mirror:
                 copied.setdefault(key, set()).add(end)
         return copied
 
-    def _refuse_records(self, topic: str, present: Mapping[int, int]) -> None:
+    def _refuse_records(self, topic: str, present: Mapping[int, int], copied: _Copied) -> None:
         """Refuse a topic that holds offsets which this checkpoint has not copied."""
         watch = EndsWatch(split_paths(self.target), lambda key: key.topic == topic)
         watch.look()
-        copied = self._copied()
         for number, end in sorted(present.items()):
             start = watch.log_start(key := TopicPartition(topic, number))
             if end > start and end not in (ends := copied.get(key, ())):
@@ -229,8 +232,8 @@ class Mirror:
                     "TO (`kafkalog delete`)"
                 )
 
-    def _move_starts(self, topics: Mapping[str, TopicFacts]) -> None:
-        ends, copied = self._in_target(), self._copied()
+    def _move_starts(self, topics: Mapping[str, TopicFacts], copied: _Copied) -> None:
+        ends = self._in_target()
         starts = {
             key: min(bounds.start, ends[key])
             for topic, facts in topics.items()

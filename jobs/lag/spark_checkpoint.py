@@ -17,7 +17,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.query_offsets import query_offsets
+from kafkalog.checkpoints.query_offsets import last_batch, query_offsets
 from kafkalog.errors import CheckpointError, KafkaLogError, OptionError
 from kafkalog.files.local_paths import split_paths
 from kafkalog.files.regular import read_regular
@@ -50,7 +50,7 @@ def read_checkpoint(location: str) -> tuple[PartitionOffsets, frozenset[str]]:
         # What was begun may not be played, as a batch that has not ended.
         reached = replay.reached if replay.begun is None else replay.begun.start
         return reached, frozenset(key.topic for key in reached)
-    planned, ended = (_last_batch(folder / name) for name in ("offsets", "commits"))
+    planned, ended = (last_batch(folder / name) for name in ("offsets", "commits"))
     if planned is None:
         raise OptionError(
             f"--checkpoint {location} is no checkpoint of a streaming query: there is no batch in "
@@ -74,14 +74,6 @@ def _folder(location: str) -> Path:
     if not folder.is_dir():
         raise OptionError(f"--checkpoint {location}: there is no such folder")
     return folder
-
-
-def _last_batch(folder: Path) -> int | None:
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return None
-    return max((int(name) for name in names if name.isdecimal()), default=None)
 
 
 def _read_ends(folder: Path, batch: int) -> dict[TopicPartition, int]:
