@@ -18,7 +18,6 @@ the nearest known one. (Spark's own connector ignores it, and a typo goes unseen
 
 from __future__ import annotations
 
-import difflib
 import functools
 import logging
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from kafkalog.errors import OptionError
 from kafkalog.files.system import once_per_process
+from kafkalog.model import nearest
 from kafkalog.streaming.client_options import instead_of
 from kafkalog.streaming.quantities import quantity_hint
 
@@ -232,9 +232,8 @@ def _hint(key: str, cls: type[Options]) -> str:
         return f": did you mean {known[prefixed]!r}?"
     if cls.RULES.ignores(prefixed):
         return f": {instead_of(key, asked='sink' if cls.RULES.prefixed else 'query')}"
-    known |= {name.lower(): name for name in (*cls.RULES.refused, *cls.RULES.ignored)}
-    matches = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f": did you mean {known[matches[0]]!r}?" if matches else ""
+    near = nearest(key, (*known.values(), *cls.RULES.refused, *cls.RULES.ignored))
+    return f": did you mean {near!r}?" if near else ""
 
 
 @functools.cache

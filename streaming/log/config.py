@@ -11,13 +11,12 @@ format, and writes v2 alone since.
 
 from __future__ import annotations
 
-import difflib
 from contextlib import suppress
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from kafkalog.errors import OptionError
-from kafkalog.model import TimestampType
+from kafkalog.model import TimestampType, nearest
 from kafkalog.streaming.quantities import quantity_hint
 
 if TYPE_CHECKING:
@@ -240,5 +239,5 @@ def is_remote(settings: Mapping[str, str]) -> bool:
 
 
 def _nearest(name: str) -> str:
-    near = difflib.get_close_matches(name, _FIELDS, n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(name, _FIELDS)
+    return f"; did you mean {near!r}?" if near else ""

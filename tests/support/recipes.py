@@ -21,7 +21,7 @@ FIRST_HOUR: Final = PAGE.with_name("first-hour.md")
 Block = tuple[str, str]
 """A language, empty for what a shell is given or shows, and the text."""
 
-_HOME: Final = "/home/ada"
+_HOME: Final = "/home/you"
 """The folder of who follows a page, as its blocks show it."""
 
 _BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
