@@ -20,6 +20,7 @@
     ├── RowError (ValueError)            a row that cannot become a record
     ├── SpillError                       what does not fit in memory cannot be written to disk
     ├── CheckpointError                  a state or checkpoint file that cannot be read or trusted
+    ├── TargetMismatchError              a batch that does not continue what its target holds
     ├── DurabilityError                  committed, visible, and may not survive a loss of power
     └── CommitError                      a micro-batch was not committed; nothing of it is visible
         ├── LockTimeoutError             another writer holds the directory
@@ -61,6 +62,7 @@ __all__ = [
     "RecordTooLargeError",
     "RowError",
     "SpillError",
+    "TargetMismatchError",
     "TimestampOutOfRangeError",
     "UnknownTopicOrPartitionError",
     "UnsupportedCodecError",
@@ -257,6 +259,19 @@ class CheckpointError(KafkaLogError):
     remedy: ClassVar[str] = (
         "Restore the file that is named from a backup. If it is a log directory's, run "
         "`kafkalog verify PATH` first. Do not delete it: it says what is committed."
+    )
+
+
+class TargetMismatchError(KafkaLogError):
+    """A pipeline's batch that does not continue what its target holds; nothing of it was written.
+
+    The target, its checkpoint or the log is of another time than the others, or another one.
+    """
+
+    remedy: ClassVar[str] = (
+        "Do what the sentence says. `--from-target` continues where the target ends, "
+        "`--rebuild` empties it and takes all that the source has, and another target with another "
+        "`--checkpoint` leaves it as it is."
     )
 
 

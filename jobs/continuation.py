@@ -1,0 +1,306 @@
+"""A batch continues where its target ends: what a target holds of a source, and what may follow.
+
+A target (a table, a log) keeps what it holds of its source beside the rows, in the same
+transaction: :class:`TargetState`. A batch that is planned, by whatever checkpoint, is held against
+that by :func:`first_offsets`, before its first row is written:
+
+======================================  ==========================================================
+the batch starts                        what follows
+======================================  ==========================================================
+where the target ends                   it is written
+below                                   rows below the target's end are there already: left out
+above                                   refused: rows between the two would be missing for good
+in another topic of the same name       refused: the offsets are of other records
+in a log that ends below the target     refused: new records would get offsets that are held
+======================================  ==========================================================
+
+A refusal says what is where, and the ways that go on. Nothing here reads or writes.
+
+Source: Kafka ``OffsetsForLeaderEpoch`` (KIP-320) and Delta's ``txnAppId`` decide less: a position
+alone, or a number alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from kafkalog.errors import CheckpointError, TargetMismatchError
+from kafkalog.model import TopicPartition, listed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "HeldTopic",
+    "LastBatch",
+    "PlannedBatch",
+    "TargetState",
+    "WaysOn",
+    "first_offsets",
+]
+
+_VERSION: Final = 1
+_NOTHING: Final[Mapping[Any, Any]] = MappingProxyType({})
+
+
+class LastBatch(NamedTuple):
+    """The last record batch below an end: it tells one history of a log from another."""
+
+    base_offset: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class HeldTopic:
+    """What a target holds of one topic.
+
+    Args:
+        topic_id: the topic's id in ``partition.metadata``; None where its folders have none.
+        ends: the offset after the last one that was taken, by partition, markers included.
+        batches: the last batch below each of these ends, of the partitions where it is known.
+    """
+
+    topic_id: str | None
+    ends: Mapping[int, int]
+    batches: Mapping[int, LastBatch] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """What a target holds of a source.
+
+    Args:
+        epoch: the target itself, such as a table's id: one that replaces it has another.
+        set_id: the id of the set of log directories; None where they are none of ours.
+        topics: by name.
+    """
+
+    epoch: str = ""
+    set_id: str | None = None
+    topics: Mapping[str, HeldTopic] = field(default_factory=lambda: _NOTHING)
+
+    def to_json(self) -> str:
+        """Return the text that a target keeps."""
+        topics = {
+            name: {
+                "id": held.topic_id,
+                "ends": {str(number): held.ends[number] for number in sorted(held.ends)},
+                "batches": {str(number): held.batches[number] for number in sorted(held.batches)},
+            }
+            for name, held in sorted(self.topics.items())
+        }
+        whole = {"version": _VERSION, "epoch": self.epoch, "set": self.set_id, "topics": topics}
+        return json.dumps(whole, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read the text that a target keeps.
+
+        Raises:
+            CheckpointError: it has another form, or is of a later release.
+        """
+        try:
+            found = json.loads(text)
+            known = {_VERSION: found["topics"]}[found["version"]]
+            topics = {str(name): _held(each) for name, each in known.items()}
+            return cls(str(found["epoch"]), found["set"], topics)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{text[:80]!r} does not tell what a target holds of its source, in version "
+                f"{_VERSION}: {error!r}"
+            ) from error
+
+    def end_of(self, key: TopicPartition) -> int | None:
+        """Return up to which offset a partition is held; None if it is not."""
+        held = self.topics.get(key.topic)
+        return None if held is None else held.ends.get(key.partition)
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """Up to which offsets partitions are held."""
+        return {
+            TopicPartition(topic, number): end
+            for topic, held in self.topics.items()
+            for number, end in held.ends.items()
+        }
+
+    def after(self, batch: PlannedBatch) -> Self:
+        """Return what is held once a batch that :func:`first_offsets` lets through is written.
+
+        No end goes back. A partition that the batch does not name stays as it is.
+        """
+        topics = dict(self.topics)
+        for key, (_, end) in batch.ranges.items():
+            held = topics.get(key.topic, HeldTopic(None, {}))
+            before = held.ends.get(key.partition, 0)
+            ends = {**held.ends, key.partition: max(end, before)}
+            batches = dict(held.batches)
+            if end >= before and end != held.ends.get(key.partition):
+                batches.pop(key.partition, None)
+                if (last := batch.batches_below.get(key)) is not None:
+                    batches[key.partition] = last
+            topic_id = batch.topic_ids.get(key.topic) or held.topic_id
+            topics[key.topic] = HeldTopic(topic_id, ends, batches)
+        return type(self)(self.epoch, batch.set_id or self.set_id, topics)
+
+
+def _held(found: Mapping[str, Any]) -> HeldTopic:
+    ends = {int(number): int(end) for number, end in found["ends"].items()}
+    batches = {int(number): LastBatch(*map(int, b)) for number, b in found["batches"].items()}
+    return HeldTopic(found["id"], ends, batches)
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """What is to be taken next, and what the source says of it now.
+
+    Args:
+        ranges: the start and the end of each partition. The start is None where the reader begins
+            with this batch: what lies below was never to be read.
+        topic_ids: by topic; None, or no entry, where its folders have none.
+        set_id: as in :class:`TargetState`.
+        log_ends: up to which offset each log has records now, committed or not; may be left out.
+        batches_at: the last batch below the end that the *target* has, of each partition where the
+            log still has it as it was written; may be left out.
+        batches_below: the last batch below the end of each range, to be kept; may be left out.
+    """
+
+    ranges: Mapping[TopicPartition, tuple[int | None, int]]
+    topic_ids: Mapping[str, str | None] = field(default_factory=lambda: _NOTHING)
+    set_id: str | None = None
+    log_ends: Mapping[TopicPartition, int] = field(default_factory=lambda: _NOTHING)
+    batches_at: Mapping[TopicPartition, LastBatch] = field(default_factory=lambda: _NOTHING)
+    batches_below: Mapping[TopicPartition, LastBatch] = field(default_factory=lambda: _NOTHING)
+
+
+@dataclass(frozen=True)
+class WaysOn:
+    """Words of a pipeline for a refusal.
+
+    Args:
+        target: the target, as in ``the table /lake/t``.
+        source: the log directories, as they were given.
+        reader: what planned the batch, as in ``the checkpoint /checkpoints/t``.
+        from_target: what continues where the target ends, as in ``--from-target``.
+        rebuild: what empties the target and takes the source from its start, ``--rebuild``.
+        other_target: what leaves this target as it is, as in ``another table and --checkpoint``.
+    """
+
+    target: str
+    source: str
+    reader: str
+    from_target: str = "--from-target continues where the target ends"
+    rebuild: str = "--rebuild empties the target and takes all that the source has"
+    other_target: str = "another target and another --checkpoint leave this one as it is"
+
+
+def first_offsets(
+    held: TargetState,
+    batch: PlannedBatch,
+    ways: WaysOn,
+    *,
+    is_changed_id: Callable[[str, str, str], bool] = lambda *_: False,
+) -> dict[TopicPartition, int]:
+    """Decide from which offset on a target takes each partition of a batch; rows below are held.
+
+    A partition that the target does not hold, and where the reader begins, is taken as it comes: at
+    offset 0 of the answer.
+
+    Args:
+        held: what the target holds now.
+        batch: what is planned.
+        ways: words for a refusal.
+        is_changed_id: whether a topic had the first id, was given the second, and kept its records
+            (a handover to a broker), of a name and two ids.
+
+    Raises:
+        TargetMismatchError: the batch does not continue the target. Nothing may be written.
+    """
+    _refuse_another_topic(held, batch, ways, is_changed_id)
+    _refuse_shorter_logs(held, batch, ways)
+    _refuse_changed_history(held, batch, ways)
+    above = {}
+    found = {}
+    for key, (start, _) in batch.ranges.items():
+        end = held.end_of(key)
+        if start is not None and start > (end or 0):
+            above[key] = (start, end)
+        found[key] = end or 0
+    if above:
+        shown = listed(
+            f"{key} from {start}, and {'nothing of it' if end is None else f'up to {end}'} is there"
+            for key, (start, end) in sorted(above.items())
+        )
+        raise TargetMismatchError(
+            f"{ways.reader} continues above the end of {ways.target}: {shown}. The rows between "
+            f"would be missing for good: {ways.target} was rolled back, replaced, emptied or "
+            f"removed, or the reader belongs to another one. Nothing was written. "
+            f"{_ways(ways.from_target, ways.rebuild, ways.other_target)}"
+        )
+    return found
+
+
+def _refuse_another_topic(
+    held: TargetState,
+    batch: PlannedBatch,
+    ways: WaysOn,
+    is_changed_id: Callable[[str, str, str], bool],
+) -> None:
+    """Refuse topics whose offsets are of other records than the target holds."""
+    others = {}
+    for topic in sorted({key.topic for key in batch.ranges} & held.topics.keys()):
+        before, now = held.topics[topic].topic_id, batch.topic_ids.get(topic)
+        if before is not None and now is not None:
+            if before != now and not is_changed_id(topic, before, now):
+                others[topic] = f"{topic} with the id {before} there, and {now} in {ways.source}"
+        elif held.set_id is not None and batch.set_id not in {None, held.set_id}:
+            others[topic] = f"{topic} of the set {held.set_id} there, and {batch.set_id} now"
+    if others:
+        raise TargetMismatchError(
+            f"{ways.target} holds another topic of the same name: {listed(others.values())}. It "
+            f"was deleted and recreated, or these are other log directories. Nothing was written. "
+            f"{_ways(ways.rebuild, ways.other_target)}"
+        )
+
+
+def _refuse_shorter_logs(held: TargetState, batch: PlannedBatch, ways: WaysOn) -> None:
+    """Refuse logs that end below what is held: they give the same offsets to other records."""
+    shorter = {
+        key: f"{key} ends at {end} in {ways.source}, and {held.end_of(key)} is held"
+        for key, end in sorted(batch.log_ends.items())
+        if end < (held.end_of(key) or 0)
+    }
+    if shorter:
+        raise TargetMismatchError(
+            f"{ways.target} holds more than its source has: {listed(shorter.values())}. The log "
+            "was cut, or restored from an older copy: its next records get offsets that are held "
+            "already. Nothing was written. Restore the log, if a newer copy is there. If not: "
+            f"{_ways(ways.rebuild, ways.other_target)}"
+        )
+
+
+def _refuse_changed_history(held: TargetState, batch: PlannedBatch, ways: WaysOn) -> None:
+    """Refuse logs whose batch below the target's end is another one than the target took."""
+    other = {}
+    for key, now in sorted(batch.batches_at.items()):
+        topic = held.topics.get(key.topic)
+        before = None if topic is None else topic.batches.get(key.partition)
+        if before is not None and before != now:
+            other[key] = (
+                f"{key} below offset {held.end_of(key)} (a batch at {before.base_offset} with "
+                f"the CRC {before.crc:08x}, and now at {now.base_offset} with {now.crc:08x})"
+            )
+    if other:
+        raise TargetMismatchError(
+            f"{ways.target} holds other records than its source has at the same offsets: "
+            f"{listed(other.values())}. The log was cut, or restored from an older copy, and has "
+            "grown since. Nothing was written. "
+            f"{_ways(ways.rebuild, ways.other_target)}"
+        )
+
+
+def _ways(*ways: str) -> str:
+    return f"Ways on: {'; '.join(ways)}"
