@@ -27,6 +27,7 @@ __all__ = [
     "TOPIC",
     "TOPICS",
     "Isolation",
+    "check_text",
     "help_text",
     "milliseconds",
     "named_values",
@@ -138,6 +139,21 @@ def named_values(words: Iterable[str] | None) -> list[tuple[str, str]]:
             raise typer.BadParameter(f"{word!r} is not of the form NAME=VALUE")
         found.append((name, value))
     return found
+
+
+def check_text(option: str, text: str) -> None:
+    """Refuse bytes of the command line that are no text, where nothing but text will do.
+
+    Raises:
+        OptionError: they are not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        wrong = text[error.start : error.end].encode("utf-8", "surrogateescape")
+        raise OptionError(
+            f"{option} has bytes that are not UTF-8: {text!r}, from {wrong.hex()} on. Expected text"
+        ) from None
 
 
 def reading_options(isolation: Isolation, settings: Iterable[str] | None) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kafkalog.errors import OptionError
-from kafkalog.jobs.arguments import SETTINGS, named_values, pairs
+from kafkalog.jobs.arguments import SETTINGS, check_text, named_values, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import (
     PROBLEM,
@@ -40,7 +40,7 @@ Form = Annotated[
 ]
 Delimiter = Annotated[
     str | None,
-    typer.Option("--key-delimiter", "-K", help="What lies between key and value, as for kcat."),
+    typer.Option("--key-delimiter", "-K", help=r"Between key and value, as for kcat: '\t'."),
 ]
 EmptyIsNull = Annotated[
     bool, typer.Option("--empty-is-null", "-Z", help="An empty key or value is null, as for kcat.")
@@ -81,16 +81,15 @@ def append(  # noqa: PLR0917 - what the command line offers
 ) -> None:
     """Append records from standard input: a commit for so many lines, or seconds."""
     with one_line_errors():
+        from kafkalog.jobs.records.format import delimiter_of  # noqa: PLC0415
         from kafkalog.jobs.records.line_input import RecordLines  # noqa: PLC0415
 
-        if delimiter == "":
-            raise OptionError("--key-delimiter is empty")
         lines = RecordLines(
-            delimiter=None if delimiter is None else delimiter.encode(),
+            delimiter=None if delimiter is None else delimiter_of("--key-delimiter", delimiter),
             as_json=form is _Input.JSON,
             is_hex=is_hex,
             empty_is_null=empty_is_null,
-            headers=[(name, value.encode()) for name, value in named_values(header)],
+            headers=[_header(name, value) for name, value in named_values(header)],
             partition=partition,
         )
         # what is told apart by a number must be cut the same when it comes again
@@ -104,6 +103,12 @@ def append(  # noqa: PLR0917 - what the command line offers
             raise
         done.tell(as_json=as_json)
         tell_if_nothing(done.lines, "nothing is appended: standard input had no line")
+
+
+def _header(name: str, value: str) -> tuple[str, bytes]:
+    """Return a header, whose value may be any bytes, and its name is text."""
+    check_text("--header", name)
+    return name, value.encode("utf-8", "surrogateescape")
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,7 +128,7 @@ def dump(  # noqa: PLR0917 - what the command line offers
         is_for_records = (
             records or is_hex or group or output.is_for_records or words.are_for_records
         )
-        if topic is None:
+        if (topic := topic or _topic_of_folder(paths)) is None:
             file = _only_file(paths, is_for_records=bool(is_for_records))
             _dump_file(file, words, count, as_json=as_json)
         elif is_for_records:
@@ -136,22 +137,33 @@ def dump(  # noqa: PLR0917 - what the command line offers
             _dump_batches(paths, topic, words, count, as_json=as_json)
 
 
-def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
-    from kafkalog.streaming.log.files import parse_partition_directory  # noqa: PLC0415
+def _topic_of_folder(paths: list[str]) -> str | None:
+    """Return whose log is in the one folder that is named, also in one that was set aside."""
+    from kafkalog.streaming.log.files import (  # noqa: PLC0415
+        parse_partition_directory,
+        parse_retired_directory,
+    )
 
+    path = Path(paths[0]).absolute()
+    if len(paths) > 1 or not path.is_dir():
+        return None
+    key = parse_partition_directory(path.name) or parse_retired_directory(path.name)
+    return None if key is None else key.topic
+
+
+def _only_file(paths: list[str], *, is_for_records: bool) -> Path:
     path = Path(paths[0])
     if len(paths) == 1 and path.suffix and not path.exists() and "://" not in paths[0]:
         raise OptionError(f"there is no file {path}, and no folder of that name")
-    key = parse_partition_directory(path.name) if len(paths) == 1 and path.is_dir() else None
-    if key is not None:
-        raise OptionError(
-            f"{path} is the folder of partition {key.partition} of topic {key.topic}: "
-            f"kafkalog dump {path.parent} --topic {key.topic} --partition {key.partition}"
-        )
     if len(paths) > 1 or not path.is_file():
         raise OptionError("say which topic: --topic; `kafkalog topics` lists them")
     if is_for_records:
-        raise OptionError(f"{path} is a file: records are shown of a log directory and --topic")
+        folder = shlex.quote(str(path.parent))
+        way = f": kafkalog dump {folder} --records" if _topic_of_folder([str(path.parent)]) else ""
+        raise OptionError(
+            f"{path} is a file: records are shown of a partition's folder, or of a log directory "
+            f"and --topic{way}"
+        )
     return path
 
 

@@ -12,6 +12,7 @@ from kafkalog.jobs.arguments import (
     READ_ISOLATION,
     SETTINGS,
     Isolation,
+    check_text,
     reading_options,
     split_names,
 )
@@ -107,6 +108,7 @@ def _search(
         if ignore_case or len(columns) == 1:
             raise OptionError("--ignore-case and --in go with --regex or --text")
         return None
+    check_text("--text" if regex is None else "--regex", wanted)
     search = Search(wanted, columns, is_fixed=regex is None, ignore_case=ignore_case)
     search.check()
     return search

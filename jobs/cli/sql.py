@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading_options
+from kafkalog.jobs.arguments import (
+    READ_ISOLATION,
+    SETTINGS,
+    Isolation,
+    check_text,
+    reading_options,
+)
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
 from kafkalog.jobs.units import for_people
@@ -95,6 +101,7 @@ def _prompt(session: SqlSession, *, as_json: bool) -> None:
 
 def _answer(session: SqlSession, text: str, *, as_json: bool) -> None:
     """Print the rows of one statement after the other."""
+    check_text("the statement", text)
     has_shown = False
     for statement in session.statements(text):
         if has_shown and not as_json:

@@ -24,7 +24,7 @@ from kafkalog.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["RecordFormat"]
+__all__ = ["RecordFormat", "delimiter_of"]
 
 _LENGTH: Final = struct.Struct(">i")
 _BYTES: Final = {"0": b"\0", "n": b"\n", "r": b"\r", "t": b"\t"}
@@ -67,6 +67,25 @@ _TOKENS: Final[dict[str, Callable[[Mapping[str, Any]], bytes]]] = {
     "h": _headers,
 }
 
+_ESCAPED: Final = re.compile(r"\\(?P<escape>x[0-9A-Fa-f]{1,2}|.)", re.DOTALL)
+
+
+def delimiter_of(option: str, text: str) -> bytes:
+    r"""Return the bytes of a delimiter, which may be written ``\t`` or ``\x1f``, as for kcat.
+
+    Raises:
+        OptionError: it is empty.
+    """
+    if not text:
+        raise OptionError(f"{option} is empty")
+    data = bytearray()
+    end = 0
+    for found in _ESCAPED.finditer(text):
+        data += text[end : found.start()].encode("utf-8", "surrogateescape")
+        data += _escaped(found["escape"])
+        end = found.end()
+    return bytes(data + text[end:].encode("utf-8", "surrogateescape"))
+
 
 class RecordFormat:
     """A format, parsed once."""
@@ -98,6 +117,11 @@ def _part(found: re.Match[str]) -> bytes | Callable[[Mapping[str, Any]], bytes]:
         return _TOKENS[letter]
     if escape is None:
         return found[0].encode("utf-8", "surrogateescape")
+    return _escaped(escape)
+
+
+def _escaped(escape: str) -> bytes:
+    """Return the byte that stands behind a backslash."""
     if len(escape) > 1:
         return bytes([int(escape[1:], 16)])
     return _BYTES.get(escape, escape.encode("utf-8", "surrogateescape"))

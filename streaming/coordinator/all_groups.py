@@ -45,8 +45,10 @@ class KnownGroup:
 def read_groups(log: PartitionLog, end_offset: int) -> dict[str, KnownGroup]:
     """Replay a partition of ``__consumer_offsets`` up to where it is committed, by group id.
 
+    Records that cannot be decoded are passed over with a warning.
+
     Raises:
-        CorruptRecordError: the log cannot be read, or a record that counts cannot be decoded.
+        CorruptRecordError: the log cannot be read.
         DataLossError: the log ends before ``end_offset``.
     """
     replay = PositionsReplay(log_name=str(log.directory))
@@ -58,7 +60,6 @@ def read_groups(log: PartitionLog, end_offset: int) -> dict[str, KnownGroup]:
             newest.pop(key, None)
             if record.value is not None:
                 newest[key] = record.offset, record.value
-    positions = replay.positions()
     metadata: dict[str, GroupMetadata | None] = {}
     newer = set()
     for key, (offset, value) in newest.items():
@@ -69,8 +70,8 @@ def read_groups(log: PartitionLog, end_offset: int) -> dict[str, KnownGroup]:
             else:
                 newer.add(fields["groupId"])
         except CorruptRecordError as error:
-            text = f"{log.directory} offset {offset}: {error}"
-            raise type(error)(text, offset=offset) from error
+            replay.pass_over(offset, error)
+    positions = replay.positions()
     return {
         group: KnownGroup(metadata.get(group), positions.get(group, {}), group in newer)
         for group in sorted(metadata.keys() | positions.keys() | newer)

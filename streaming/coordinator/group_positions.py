@@ -10,17 +10,21 @@ This is what a group coordinator does when it loads a partition of ``__consumer_
   end does not count.
 * A tombstone removes the position, and what is pending for it.
 
+A record that cannot be decoded, such as one of a later broker's version, is a problem of its own
+group alone. Where all groups are asked for, it is passed over, and one warning counts such records.
+
 Positions do not expire here: a broker forgets those of a group that is long empty, by its own clock
 and settings, and writes tombstones when it does.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.model import NO_PRODUCER_ID, OFFSETS_TOPIC, TopicPartition
+from kafkalog.model import NO_PRODUCER_ID, OFFSETS_TOPIC, TopicPartition, many
 from kafkalog.streaming.coordinator.records import decode_key, decode_value
 from kafkalog.streaming.coordinator.schemas import (
     OFFSET_COMMIT_VALUE,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_OFFSETS_PARTITIONS",
+    "UNDECODABLE_MARKER",
     "CommittedOffset",
     "GroupPositions",
     "PositionsReplay",
@@ -43,6 +48,11 @@ __all__ = [
 
 DEFAULT_OFFSETS_PARTITIONS: Final = 50
 """Kafka's default of ``offsets.topic.num.partitions``."""
+
+UNDECODABLE_MARKER: Final = -1
+"""The ``marker_type`` of a control record whose key cannot be decoded."""
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
 
 _OFFSET_COMMIT_PREFIXES: Final = (b"\x00\x00", b"\x00\x01")
 _KEY_PREFIX_BYTES: Final = 2
@@ -102,13 +112,14 @@ def group_positions(
         records: all of its records and markers, in offset order, up to where the log is committed.
             Partitions are replayed each on its own: a producer's markers are one per partition.
         group: look at this group only; damage in the records of others is not even seen.
-        log_name: stands in errors for where the records come from.
+        log_name: stands in errors and warnings for where the records come from.
 
     Returns:
         The positions of every group that has any.
 
     Raises:
-        CorruptRecordError: a commit that counts cannot be decoded; names its offset in the log.
+        CorruptRecordError: a commit of ``group`` that counts cannot be decoded; names its offset in
+            the log. Without ``group``, such commits are passed over with a warning.
     """
     replay = PositionsReplay(group=group, log_name=log_name)
     for record in records:
@@ -117,7 +128,7 @@ def group_positions(
 
 
 class PositionsReplay:
-    """The same, record by record; :meth:`positions` tells where the groups stand so far."""
+    """The same, record by record; :meth:`positions` returns where the groups stand so far."""
 
     def __init__(self, *, group: str | None = None, log_name: str = OFFSETS_TOPIC) -> None:
         self._group = group
@@ -125,31 +136,70 @@ class PositionsReplay:
         self._prefixes = _key_prefixes(group)
         self._committed: _Commits = {}
         self._pending: dict[int, _Commits] = {}
+        self._undecodable: dict[int, str] = {}
+        self._warned = 0
 
     def feed(self, record: ReplayRecord) -> None:
         """Take the next record or marker.
 
         Raises:
-            CorruptRecordError: it has no key; not where one group alone is looked at.
+            CorruptRecordError: a marker that ends a transaction of the one group that is asked for
+                cannot be decoded.
         """
-        if record.marker_type is not None:
+        if record.marker_type == UNDECODABLE_MARKER:
+            if self._group is None or record.producer_id in self._pending:
+                error = CorruptRecordError("the control record has no key that says what it is")
+                self.pass_over(record.offset, error)
+        elif record.marker_type is not None:
             _end_transaction(self._committed, self._pending, record)
         elif record.key is not None and record.key.startswith(self._prefixes):
             _replay_commit(self._committed, self._pending, record.key, record)
         elif self._group is None and len(record.key or b"") < _KEY_PREFIX_BYTES:
-            raise CorruptRecordError(
-                f"{self._log_name} offset {record.offset}: the record has no key that says what "
-                "it is",
-                offset=record.offset,
-            )
+            error = CorruptRecordError("the record has no key that says what it is")
+            self.pass_over(record.offset, error)
+
+    def pass_over(self, offset: int, error: CorruptRecordError) -> None:
+        """Note that the record at ``offset`` cannot be decoded: the other groups are known.
+
+        Raises:
+            CorruptRecordError: one group alone is asked for, and this record is one of it.
+        """
+        if self._group is not None:
+            text = f"{self._log_name} offset {offset}: {error}"
+            raise type(error)(text, offset=offset) from error
+        self._undecodable[offset] = str(error)
 
     def positions(self) -> GroupPositions:
         """Return the positions of every group that has any.
 
         Raises:
-            CorruptRecordError: a commit that counts cannot be decoded; names its offset in the log.
+            CorruptRecordError: a commit of the one group that is asked for cannot be decoded; names
+                its offset in the log.
         """
-        return _decode_commits(self._committed.values(), self._log_name)
+        positions: GroupPositions = {}
+        for commit in self._committed.values():
+            try:
+                group, topic_partition, committed = _decode_commit(commit)
+            except CorruptRecordError as error:
+                self.pass_over(commit.record_offset, error)
+            else:
+                positions.setdefault(group, {})[topic_partition] = committed
+        self._warn()
+        return positions
+
+    def _warn(self) -> None:
+        """Warn of what is passed over, once for as many records as there are."""
+        if len(self._undecodable) > self._warned:
+            self._warned = len(self._undecodable)
+            first = min(self._undecodable)
+            _LOGGER.warning(
+                "%s: %s cannot be decoded, and what it says of its group is not known. First: "
+                "offset %d: %s. view=offsets shows each",
+                self._log_name,
+                many(self._warned, "record"),
+                first,
+                self._undecodable[first],
+            )
 
 
 def partition_for_group(group: str, partitions: int = DEFAULT_OFFSETS_PARTITIONS) -> int:
@@ -213,23 +263,15 @@ def _end_transaction(
                 committed[identity] = commit
 
 
-def _decode_commits(commits: Iterable[_Commit], log_name: str) -> GroupPositions:
-    positions: GroupPositions = {}
-    for commit in commits:
-        try:
-            key = decode_key(OFFSETS_RECORD_TYPES, commit.key).fields
-            value = decode_value(OFFSET_COMMIT_VALUE, commit.value).fields
-        except CorruptRecordError as error:
-            raise type(error)(
-                f"{log_name} offset {commit.record_offset}: {error}", offset=commit.record_offset
-            ) from error
-        topic_partition = TopicPartition(key["topic"], key["partition"])
-        positions.setdefault(key["group"], {})[topic_partition] = CommittedOffset(
-            offset=value["offset"],
-            leader_epoch=value["leaderEpoch"],
-            metadata=value["metadata"],
-            commit_timestamp_ms=value["commitTimestamp"],
-            expire_timestamp_ms=value["expireTimestamp"],
-            record_offset=commit.record_offset,
-        )
-    return positions
+def _decode_commit(commit: _Commit) -> tuple[str, TopicPartition, CommittedOffset]:
+    key = decode_key(OFFSETS_RECORD_TYPES, commit.key).fields
+    value = decode_value(OFFSET_COMMIT_VALUE, commit.value).fields
+    committed = CommittedOffset(
+        offset=value["offset"],
+        leader_epoch=value["leaderEpoch"],
+        metadata=value["metadata"],
+        commit_timestamp_ms=value["commitTimestamp"],
+        expire_timestamp_ms=value["expireTimestamp"],
+        record_offset=commit.record_offset,
+    )
+    return key["group"], TopicPartition(key["topic"], key["partition"]), committed

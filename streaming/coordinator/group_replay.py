@@ -13,7 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from kafkalog.errors import CorruptRecordError
-from kafkalog.streaming.coordinator.group_positions import ReplayRecord, group_positions
+from kafkalog.streaming.coordinator.group_positions import (
+    UNDECODABLE_MARKER,
+    ReplayRecord,
+    group_positions,
+)
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.records.control import as_data_batches, marker_type
 
@@ -39,7 +43,8 @@ def read_group_positions(
         group: look at this group only, which lies in :func:`partition_for_group` of the topic.
 
     Raises:
-        CorruptRecordError: the log cannot be read, or a commit that counts cannot be decoded.
+        CorruptRecordError: the log cannot be read, or a commit of ``group`` that counts cannot be
+            decoded.
         DataLossError: the log ends before ``end_offset``.
     """
     records = replay_records(log, log.log_start_offset, end_offset)
@@ -59,19 +64,16 @@ def replay_records(log: PartitionLog, start_offset: int, end_offset: int) -> Ite
             columns = (column.to_pylist() for column in batch.columns)
             for key, value, offset, producer_id, is_control in zip(*columns, strict=True):
                 if is_control:
-                    kind = _marker_type(key, offset, log)
-                    yield ReplayRecord(offset, None, None, producer_id, kind)
+                    yield ReplayRecord(offset, None, None, producer_id, _marker_type(key))
                 else:
                     yield ReplayRecord(offset, key, value, producer_id)
 
 
-def _marker_type(key: bytes | None, offset: int, log: PartitionLog) -> int:
+def _marker_type(key: bytes | None) -> int:
     try:
         return marker_type(key)
-    except CorruptRecordError as error:
-        raise CorruptRecordError(
-            f"{log.directory} offset {offset}: {error}", offset=offset
-        ) from None
+    except CorruptRecordError:
+        return UNDECODABLE_MARKER
 
 
 class ReplayDecoder:

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from kafkalog.errors import CorruptRecordError, UnsupportedFormatError
+from kafkalog.streaming.records.java_text import decode_as_java
 
 __all__ = [
     "Field",
@@ -156,18 +157,13 @@ def uuid(reader: MessageReader) -> str:
 
 
 def nullable_string(reader: MessageReader) -> str | None:
-    """Read a string or null.
+    """Read a string or null; bytes that are not UTF-8 become U+FFFD, as a broker reads them.
 
     Raises:
-        CorruptRecordError: it is cut off or not UTF-8.
+        CorruptRecordError: it is cut off.
     """
     size = reader.length(2)
-    if size < 0:
-        return None
-    try:
-        return reader.take(size).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise reader.corrupt(f"is not UTF-8: {error.reason}") from error
+    return None if size < 0 else decode_as_java(reader.take(size))
 
 
 def nullable_bytes(reader: MessageReader) -> bytes | None:

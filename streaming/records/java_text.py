@@ -1,4 +1,4 @@
-"""UTF-8 as Java reads it: header keys that are not UTF-8 must look as in a Java client."""
+"""UTF-8 as Java reads it: header keys and ids that are not UTF-8 must look as in Kafka."""
 
 from __future__ import annotations
 

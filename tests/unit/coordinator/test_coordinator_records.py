@@ -128,12 +128,16 @@ def test_a_key_of_an_unknown_type_is_no_error(version: int) -> None:
         (b"\x00\x01", "key: field 'group' at byte 0 needs 2 bytes, 0 are left"),
         (b"\x00\x01\x00\x05g", "key: field 'group' at byte 2 needs 5 bytes, 1 are left"),
         (b"\x00\x02\xff\xff", "key: field 'group' at byte 2 is null"),
-        (b"\x00\x02\x00\x01\xff", "key: field 'group' at byte 3 is not UTF-8"),
     ],
 )
 def test_a_damaged_key_is_refused_with_the_place(data: bytes | None, reason: str) -> None:
     with pytest.raises(CorruptRecordError, match=reason):
         decode_key(OFFSETS_RECORD_TYPES, data)
+
+
+def test_ids_that_are_not_utf8_are_read_as_a_broker_reads_them() -> None:
+    found = decode_key(OFFSETS_RECORD_TYPES, b"\x00\x02\x00\x04caf\xe9")
+    assert found.fields == {"group": "caf\ufffd"}
 
 
 # --- offset commits -------------------------------------------------------------------------------

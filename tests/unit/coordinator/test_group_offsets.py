@@ -19,7 +19,9 @@ from tests.support.messages import i16, offset_commit_key, offset_commit_value, 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_positions import (
+    UNDECODABLE_MARKER,
     CommittedOffset,
+    PositionsReplay,
     ReplayRecord,
     group_positions,
     partition_for_group,
@@ -177,14 +179,47 @@ def test_a_group_asked_for_is_the_only_one_found_and_damage_in_others_is_not_see
         (ReplayRecord(5, offset_commit_key(G, *T0), b"\x00"), "value: 1 bytes, too few"),
         (ReplayRecord(5, offset_commit_key(G, *T0), i16(5)), "version 5 is not known"),
         (ReplayRecord(5, i16(1) + string(G), offset_commit_value(1)), "key: field 'topic'"),
-        (ReplayRecord(5, None, b"value"), "no key that says what it is"),
-        (ReplayRecord(5, b"\x00", b"value"), "no key that says what it is"),
     ],
 )
-def test_a_damaged_commit_is_an_error_with_its_place(record: ReplayRecord, reason: str) -> None:
+def test_a_damaged_commit_of_the_group_asked_for_is_an_error_with_its_place(
+    record: ReplayRecord, reason: str
+) -> None:
     with pytest.raises(CorruptRecordError, match=f"^somewhere offset 5: .*{reason}") as caught:
-        group_positions([record], log_name="somewhere")
+        group_positions([record], group=G, log_name="somewhere")
     assert caught.value.offset == 5
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (ReplayRecord(5, offset_commit_key("bad", *T0), b"\x00"), "value: 1 bytes, too few"),
+        (ReplayRecord(5, offset_commit_key("bad", *T0), i16(9)), "version 9 is not known"),
+        (ReplayRecord(5, i16(1) + string("bad"), offset_commit_value(1)), "key: field 'topic'"),
+        (ReplayRecord(5, None, b"value"), "no key that says what it is"),
+        (ReplayRecord(5, b"", b""), "no key that says what it is"),
+        (ReplayRecord(5, b"\x00", b"value"), "no key that says what it is"),
+        (ReplayRecord(5, None, None, 7, UNDECODABLE_MARKER), "the control record has no key"),
+    ],
+)
+def test_a_record_that_cannot_be_decoded_hides_no_other_group(
+    record: ReplayRecord, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    replay = PositionsReplay(log_name="somewhere")
+    for each in (commit(4, 10), record, commit(6, 20, T1), ReplayRecord(7, i16(99), b"new")):
+        replay.feed(each)
+    for _ in range(2):
+        assert {k: at.offset for k, at in replay.positions()[G].items()} == {T0: 10, T1: 20}
+    (told,) = caplog.messages
+    assert told.startswith("somewhere: 1 record cannot be decoded")
+    assert reason in told
+    assert "offset 5" in told
+
+
+def test_a_marker_that_cannot_be_decoded_is_an_error_where_the_group_waits_for_it() -> None:
+    odd = ReplayRecord(5, None, None, 7, UNDECODABLE_MARKER)
+    assert group_positions([commit(0, 10), odd], group=G)[G][T0].offset == 10
+    with pytest.raises(CorruptRecordError, match="offset 5: the control record"):
+        group_positions([commit(0, 10, producer=7), odd], group=G)
 
 
 def test_damage_that_a_later_commit_covers_does_not_matter() -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from tests.support.coordinator_corpus import OFFSETS_TOPIC, group_offsets, offsets_logs
 from tests.support.logs import Row, batch_bytes, write_segment
-from tests.support.messages import offset_commit_key
+from tests.support.messages import offset_commit_key, offset_commit_value
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.coordinator.all_groups import read_groups
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.coordinator.group_replay import ReplayDecoder, read_group_positions
 from kafkalog.streaming.log.partition_log import PartitionLog
@@ -74,22 +75,43 @@ def test_markers_are_decoded_beside_records_with_their_producer() -> None:
     ]
 
 
-@pytest.mark.parametrize("key", [None, b"\0\0\0"])
-def test_a_control_record_without_its_type_is_an_error_with_its_place(
-    key: bytes | None, tmp_path: Path
+@pytest.mark.parametrize(
+    ("odd", "attributes", "reason"),
+    [
+        (Row(b"", None), 0x30, "the control record has no key"),
+        (Row(b"", b"\0\0\0"), 0x30, "the control record has no key"),
+        (Row(b"\0\3damage", offset_commit_key("odd", "t", 0)), 0, "value: field 'offset'"),
+        (Row(b"\0\x09zzz", b"\0\2\0\3odd"), 0, "value: GroupMetadataValue version 9 is not"),
+        (Row(b"\0\x00", b"\0\3\0\x09odd"), 0, "key: field 'groupId'"),
+        (Row(b"\0\x00", b""), 0, "the record has no key"),
+    ],
+)
+def test_a_record_that_cannot_be_decoded_hides_no_group(
+    odd: Row, attributes: int, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_segment(tmp_path, 0, batch_bytes(0, [Row(b"", key)], attributes=0x30))
-    log = PartitionLog(tmp_path, TopicPartition(OFFSETS_TOPIC, 0))
-    with pytest.raises(CorruptRecordError, match=f"{tmp_path} offset 0: a control record"):
-        read_group_positions(log, 1)
+    rows = [
+        batch_bytes(0, [Row(offset_commit_value(4), offset_commit_key("g", "t", 0))]),
+        batch_bytes(1, [odd], attributes=attributes),
+        batch_bytes(2, [Row(offset_commit_value(5), offset_commit_key("last", "t", 0))]),
+    ]
+    write_segment(tmp_path, 0, b"".join(rows))
+    with PartitionLog(tmp_path, TopicPartition(OFFSETS_TOPIC, 0)) as log:
+        found = read_groups(log, 3)
+    ends = {name: [at.offset for at in each.positions.values()] for name, each in found.items()}
+    assert ends == {"g": [4], "last": [5]}
+    (told,) = caplog.messages
+    assert f"{tmp_path}: 1 record cannot be decoded" in told
+    assert f"First: offset 1: {reason}" in told
 
 
-def test_a_damaged_commit_in_a_log_is_an_error_with_its_place(tmp_path: Path) -> None:
+def test_a_damaged_commit_of_the_group_asked_for_is_an_error_with_its_place(
+    tmp_path: Path,
+) -> None:
     commit = Row(b"\0\3damage", offset_commit_key("g", "t", 0))
     write_segment(tmp_path, 0, batch_bytes(0, [Row(b"", b"\0\2\0\1g"), commit]))
     log = PartitionLog(tmp_path, TopicPartition(OFFSETS_TOPIC, 0))
     with pytest.raises(CorruptRecordError, match=f"{tmp_path} offset 1: value: field 'offset'"):
-        read_group_positions(log, 2)
+        read_group_positions(log, 2, group="g")
 
 
 def test_a_log_without_records_has_no_positions(tmp_path: Path) -> None:

@@ -47,6 +47,35 @@ def test_keys_nulls_and_headers_are_given_as_to_kcat(tmp_path: Path) -> None:
     assert headers.as_py() == [{"key": "h", "value": b"1"}, {"key": "h", "value": b"2"}]
 
 
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        (r"\t", b"k\tv"),
+        (r"\x09", b"k\tv"),
+        (r"\x1f:", b"k\x1f:v"),
+        (r"\\", rb"k\v"),
+        ("\\", rb"k\v"),
+        ("%", b"k%v"),
+        (r"a\0b", b"ka\0bv"),
+        ("\udcff", b"k\xffv"),
+    ],
+)
+def test_a_delimiter_may_be_written_by_an_escape(tmp_path: Path, word: str, line: bytes) -> None:
+    assert append(tmp_path, line, "-K", word)[0] == 0
+    assert records(tmp_path) == [(b"k", b"v")]
+
+
+def test_values_of_headers_may_be_any_bytes_and_names_are_text(tmp_path: Path) -> None:
+    assert append(tmp_path, "v", "-H", "h=\udcff")[0] == 0
+    (headers,) = kafkalog.read(tmp_path, "t", columns=["headers"]).read_all()["headers"]
+    assert headers.as_py() == [{"key": "h", "value": b"\xff"}]
+    code, text = append(tmp_path, "v", "-H", "\udcff=h")
+    assert (code, text) == (
+        2,
+        "--header has bytes that are not UTF-8: '\\udcff', from ff on. Expected text\n",
+    )
+
+
 @pytest.mark.parametrize("is_hex", [False, True])
 def test_what_dump_prints_is_appended_as_it_was(tmp_path: Path, is_hex: bool) -> None:
     data = b"\x00\xff" if is_hex else "é".encode()

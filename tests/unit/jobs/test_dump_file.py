@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.corpus import UnpackedCase
+from tests.support.logs import Row, batch_bytes, write_segment
 from typer.testing import CliRunner
 
 from kafkalog.jobs.cli.app import app
@@ -113,7 +115,7 @@ def test_a_file_where_a_folder_was_expected_is_named(broker: Path, words: list[s
 def test_records_are_not_shown_of_a_file_alone(broker: Path) -> None:
     done = dump(largest(broker, ".log"), "--records")
     assert done.exit_code == 2
-    assert "records are shown of a log directory" in done.stderr
+    assert "records are shown of a partition's folder" in done.stderr
 
 
 def test_a_file_without_entries_is_told(tmp_path: Path) -> None:
@@ -123,3 +125,33 @@ def test_a_file_without_entries_is_told(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "")
     assert done.stderr == f"{index}: nothing is in it from offset 0 on\n"
     assert dump(index, "--json").stdout == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "t-0",
+        "__cluster_metadata-0",
+        f"t-0.{'0123456789abcdef' * 2}-delete",
+        f"t-0.{'0123456789abcdef' * 2}-future",
+        f"t-0.{'0123456789abcdef' * 2}-stray",
+    ],
+)
+def test_a_partitions_folder_says_itself_which_topic_is_in_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = batch_bytes(0, [Row(b"\0\0\0\0\0\1", b"\0\0\0\2")], attributes=0x20)
+    write_segment(tmp_path / name, 0, marker + batch_bytes(1, [Row(b"v", b"k")] * 3))
+    monkeypatch.chdir(tmp_path / name)
+    for folder in (tmp_path / name, "."):
+        assert [row["lastOffset"] for row in rows(folder)] == [0, 3]
+        assert [row["offset"] for row in rows(folder, "--records")] == [1, 2, 3]
+    assert dump(tmp_path / name, "--topic", "u").exit_code == 2
+
+
+def test_the_way_to_the_records_of_a_file_is_named_and_shows_them(tmp_path: Path) -> None:
+    segment = write_segment(tmp_path / "my log" / "t-0", 0, batch_bytes(0, [Row(b"v")]))
+    done = dump(segment, "--records")
+    assert done.exit_code == 2
+    words = shlex.split(done.stderr.partition("kafkalog dump ")[2])
+    assert [row["offset"] for row in rows(*words)] == [0]

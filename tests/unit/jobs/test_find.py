@@ -135,3 +135,18 @@ def test_a_topic_of_ours_whose_name_begins_as_those_of_kafka_is_looked_through(
     for topic in ("__audit", "__consumer_offsets"):
         kafkalog.append(tmp_path, topic, pa.table({"value": ["needle"]}), options=options)
     assert found(tmp_path, "--text", "needle") == [("__audit", 0, 0)]
+
+
+@pytest.mark.parametrize("option", ["--text", "--regex"])
+def test_bytes_that_are_no_text_are_refused_where_a_text_is_looked_for(
+    log: Path, option: str
+) -> None:
+    code, text = call(log, option, "\udcff")
+    assert (code, text) == (
+        2,
+        f"{option} has bytes that are not UTF-8: '\\udcff', from ff on. Expected text\n",
+    )
+
+
+def test_a_key_may_be_any_bytes(log: Path) -> None:
+    assert call(log, "--key", "\udcff")[0] == 1

@@ -30,7 +30,7 @@ MISTAKES = [
     ("topics", "Missing argument 'PATH"),
     ("topics LOG --jsn", "No such option: --jsn"),
     ("dump LOG", "say which topic: --topic"),
-    ("dump LOG/t-0", "--topic t --partition 0"),
+    ("dump LOG/t-0/00000000000000000000.log --records", "log/t-0 --records"),
     ("dump LOG --topic", "requires an argument"),
     ("dump LOG --topic t --count none", "a valid integer"),
     ("dump LOG --topic t --start -1", "greater than or equal to 0"),

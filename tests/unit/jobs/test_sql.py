@@ -181,6 +181,11 @@ def test_an_error_is_one_line(log: Path, statement: str, expected: str) -> None:
     assert len(text.splitlines()) == 1
 
 
+def test_a_statement_is_text(log: Path) -> None:
+    code, text = call(log, "select '\udcff'")
+    assert (code, text.startswith("the statement has bytes that are not UTF-8")) == (2, True)
+
+
 def test_each_statement_of_several_is_answered(log: Path) -> None:
     assert call(log, "select 1 as a; select 2 as b") == (0, "a\n1\n\nb\n2\n")
     assert call(log, "--json", data="select 1 as a;\nselect 2 as b;\n") == (
