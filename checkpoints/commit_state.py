@@ -35,6 +35,8 @@ __all__ = [
     "CommitState",
     "DeletedTopic",
     "PartitionState",
+    "SourcePosition",
+    "TopicOrigin",
     "TopicState",
     "WriterState",
     "topic_key",
@@ -97,6 +99,37 @@ class PartitionState(NamedTuple):
         )
 
 
+class SourcePosition(NamedTuple):
+    """How far a partition of a source is copied: the next offset, and the last batch below it.
+
+    The batch is known by its base offset and CRC, both None where no batch was there. They tell a
+    source that was cut, or replaced by a backup, and then written again, from one that has grown.
+    """
+
+    offset: int
+    base_offset: int | None = None
+    crc: int | None = None
+
+    @property
+    def last_batch(self) -> tuple[int, int] | None:
+        """Base offset and CRC of the last batch below the offset, if there was one."""
+        if self.base_offset is None or self.crc is None:
+            return None
+        return self.base_offset, self.crc
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOrigin:
+    """A topic of another set that records were copied from, and how far, by its partitions.
+
+    ``set_id`` and ``topic_id`` are None where the source does not tell them.
+    """
+
+    set_id: str | None
+    topic_id: str | None
+    positions: Mapping[int, SourcePosition] = field(default_factory=lambda: _EMPTY)
+
+
 @dataclass(frozen=True, slots=True)
 class TopicState:
     """A topic: its name, its partitions by their numbers, and the settings given to it.
@@ -105,6 +138,8 @@ class TopicState:
     writer key of the streaming query that has written to it last.
     ``durable_ends`` names the partitions of which something was left to the system to write.
     ``replicas`` says where the partitions of a replicated set lie.
+    ``origins`` are the topics that a mirror or replay has copied into it, by their keys: what is
+    copied is published with how far it is, so a run continues where the copy ends.
     """
 
     name: str
@@ -114,6 +149,7 @@ class TopicState:
     last_query: str | None = None
     durable_ends: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
     replicas: Mapping[int, ReplicaState] = field(default_factory=lambda: _EMPTY)
+    origins: Mapping[str, TopicOrigin] = field(default_factory=lambda: _EMPTY)
 
     def is_in_sync(self, partition: int, node: int | None) -> bool:
         """Whether a partition on a node has all of its records; one without replicas has."""

@@ -8,7 +8,9 @@
     a topic      {"topic":"flights","id":"<topic id>","settings":{"compression.type":"lz4"},
                   "partitions":{"0":[0,120,120,3],"1":[40,98,98,0]},"durableEnds":{"1":60},
                   "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
-                  "query":"query:<transactional id>"}
+                  "query":"query:<transactional id>",
+                  "origins":{"mirror flights":{"set":"…","id":"<topic id>",
+                  "positions":{"0":[120,100,<crc>],"1":[98,null,null]}}}}
     a writer     {"writer":"query:<transactional id>","run":"…","batch":12,"digest":"…",
                   "time":1700000000000,"expiration":7776000000,"fenced":["…"]}
 
@@ -23,8 +25,9 @@ disk. A partition that is not named there is durable up to its log end.
 ``metadataEnd`` is up to where a cluster's metadata was read for the settings of topics, if it was.
 ``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
 ``app:<txnAppId>``, of an earlier release, counts for all topics. ``query`` is the streaming query
-that wrote to the topic last. ``expired`` is when a commit has first found that a writer has
-expired.
+that wrote to the topic last. ``origins`` are the topics that its records were copied from, by the
+job that copies: the next offset of each partition, base offset and CRC of the last batch below it.
+``expired`` is when a commit has first found that a writer has expired.
 
 A ``deleted`` topic is one whose folders are being removed. It is in no topic line any more. Those
 that are left have no partition's name any more where it is ``retired``; the field is there then.
@@ -61,6 +64,8 @@ from kafkalog.checkpoints.commit_state import (
     CommitState,
     DeletedTopic,
     PartitionState,
+    SourcePosition,
+    TopicOrigin,
     TopicState,
     WriterState,
     topic_key,
@@ -99,11 +104,12 @@ _HEAD: Final = frozenset(
     {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot", "metadataEnd"}
 )
 _TOPIC: Final = frozenset(
-    {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query"}
+    {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query", "origins"}
 )
 _REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "lentTo"}
 _REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
+_ORIGIN: Final = frozenset({"set", "id", "positions"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
 _WRITER: Final = _BATCH | {"writer", "run", "fenced"}
 
@@ -174,6 +180,9 @@ def _topic_line(key: str, topic: TopicState) -> JsonObject:
         line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
     if topic.last_query is not None:
         line["query"] = topic.last_query
+    if topic.origins:
+        origins = sorted(topic.origins.items())
+        line["origins"] = {key: _origin_fields(origin) for key, origin in origins}
     if topic.replicas:
         line["replicas"] = replica_fields(topic.replicas)
     return line
@@ -191,6 +200,11 @@ def _batch_fields(writer: WriterState) -> JsonObject:
         "expiration": writer.expiration_ms,
     }
     return fields if writer.expired_ms is None else fields | {"expired": writer.expired_ms}
+
+
+def _origin_fields(origin: TopicOrigin) -> JsonObject:
+    positions = {str(number): each for number, each in sorted(origin.positions.items())}
+    return {"set": origin.set_id, "id": origin.topic_id, "positions": positions}
 
 
 def _check_topic(topic: TopicState) -> None:
@@ -306,6 +320,8 @@ def _check_known(path: Path, lines: Iterable[JsonObject], *, is_replicated: bool
             check_fields(path, number, line, _REPLICATED_TOPIC if is_replicated else _TOPIC)
             for version in line.get("versions", {}).values():
                 check_fields(path, number, version, _BATCH)
+            for origin in line.get("origins", {}).values():
+                check_fields(path, number, origin, _ORIGIN)
         elif "writer" in line:
             check_fields(path, number, line, _WRITER)
         elif "deleted" in line:
@@ -328,6 +344,9 @@ def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
         last_query=text(line["query"]) if "query" in line else None,
         durable_ends=_parse_ends(line.get("durableEnds", {})),
         replicas=parse_replicas(line.get("replicas", {})),
+        origins={
+            text(key): _parse_origin(fields) for key, fields in line.get("origins", {}).items()
+        },
     )
     _check_topic(topic)
     return _parse_key(name, line["id"]), topic
@@ -350,6 +369,22 @@ def _parse_partitions(given: JsonObject) -> dict[int, PartitionState]:
 
 def _parse_ends(given: JsonObject) -> dict[int, int]:
     return dict(zip(_partition_numbers(given), map(natural, given.values()), strict=True))
+
+
+def _parse_origin(fields: JsonObject) -> TopicOrigin:
+    given: JsonObject = fields["positions"]
+    positions = [_parse_position(*each) for each in given.values()]
+    return TopicOrigin(
+        set_id=None if fields["set"] is None else text(fields["set"]),
+        topic_id=None if fields["id"] is None else text(fields["id"]),
+        positions=dict(zip(_partition_numbers(given), positions, strict=True)),
+    )
+
+
+def _parse_position(offset: object, base_offset: object, crc: object) -> SourcePosition:
+    if base_offset is None or crc is None:
+        return SourcePosition(natural(offset))
+    return SourcePosition(natural(offset), natural(base_offset), natural(crc))
 
 
 def _partition_numbers(given: JsonObject) -> list[int]:

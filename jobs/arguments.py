@@ -16,11 +16,13 @@ __all__ = [
     "ALLOW_BROKER",
     "CHECKPOINT",
     "FOLLOW",
+    "FROM_TARGET",
     "GRACE",
     "ISOLATION",
     "LOG",
     "NOT_GIVEN",
     "READ_ISOLATION",
+    "REBUILD",
     "SETTINGS",
     "TABLE",
     "TABLE_FORMAT",
@@ -64,6 +66,21 @@ SETTINGS = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="NAME=VALUE", help="Any option of the format kafkalog; may be repeated."
+    ),
+]
+FROM_TARGET = Annotated[
+    bool,
+    typer.Option(
+        "--from-target",
+        help="Put the checkpoint aside, and continue where the target ends: after it was rolled "
+        "back, or cut.",
+    ),
+]
+REBUILD = Annotated[
+    bool,
+    typer.Option(
+        "--rebuild",
+        help="Put the checkpoint aside, empty the target, and take all that the source has.",
     ),
 ]
 ALLOW_BROKER = Annotated[

@@ -23,8 +23,10 @@ from pyspark.errors import StreamingQueryException
 
 from kafkalog.jobs.arguments import (
     FOLLOW,
+    FROM_TARGET,
     GRACE,
     ISOLATION,
+    REBUILD,
     SETTINGS,
     Isolation,
     help_text,
@@ -73,6 +75,8 @@ def main(
     checkpoint: CHECKPOINT,
     isolation: ISOLATION = Isolation.COMMITTED,
     setting: SETTINGS = None,
+    from_target: FROM_TARGET = False,
+    rebuild: REBUILD = False,
     follow: FOLLOW = False,
     grace: GRACE = "60s",
 ) -> None:
@@ -85,8 +89,12 @@ def main(
         pattern=pattern,
         checkpoint=checkpoint,
         options=reading_options(isolation, setting),
+        from_target=from_target,
+        rebuild=rebuild,
     )
     mirror.check()
+    for line in mirror.begin_again():
+        typer.echo(line, err=True)
     with session(f"kafkalog {mirror.name}") as spark:
         ended = _run(mirror, spark, follow=follow, grace_ms=grace_ms)
         mirror.finish()

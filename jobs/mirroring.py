@@ -1,9 +1,10 @@
 """From log to log: a query that keeps offsets and ends, between topics that are alike.
 
-**Exactly once.** The sink knows the last micro-batch of the query, as of any other. Each one moves
-the ends of the copy to where it was planned to read, with the rows, by one rename. Before it, the
-copy must end where the micro-batch before it did: so nothing that somebody else wrote to the copy
-gets in between.
+**Exactly once.** The commit state of the copy keeps of which topics it is a copy, and how far
+(:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`), by the rename that makes rows visible. A
+micro-batch continues there, whatever its checkpoint knows (:mod:`~kafkalog.jobs.continuation`).
+It moves the ends of the copy to where it was planned to read. So a checkpoint that is older, new or
+gone loses and doubles nothing, and a copy or an original that was set back is refused.
 
 **Starts.** A topic is created to start where the original does. Starts that have moved since are
 moved before and after the query. What was deleted at the head of the original before it was read is
@@ -12,22 +13,33 @@ a loss, and fails the query as any other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.checkpoints.query_offsets import last_batch
-from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.errors import DataLossError, OptionError, TargetMismatchError
 from kafkalog.files.local_paths import folder_in_both, refuse_among_logs, split_paths
+from kafkalog.jobs.continuation import HeldTopic, TargetState, WaysOn, first_offsets
+from kafkalog.jobs.copied_logs import (
+    SourceLogs,
+    copied_batch,
+    put_checkpoint_aside,
+    state_of_target,
+    topics_of_target,
+    without_held_rows,
+)
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.targets import check_folders
 from kafkalog.jobs.topic_facts import FactsOfLogs
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, listed, partition_counts
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 from kafkalog.streaming.log.config import REMOTE_STORAGE, understood
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import alter, create
+from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -38,18 +50,31 @@ from kafkalog.streaming.store.open_set import check_no_broker_lived
 from kafkalog.streaming.store.policy import SetPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from kafkalog.jobs.topic_facts import TopicFacts
+    from kafkalog.streaming.commit.copied_ends import CopiedBatch
 
-    _Copied: TypeAlias = Mapping[TopicPartition, set[int]]
+    _Ranges = Mapping[TopicPartition, tuple[int | None, int]]
 
-__all__ = ["Mirror"]
+__all__ = ["KEEPS", "Mirror", "PlannedCopy"]
 
-_KEEPS: Final = {"preserveOffsets": "true", "preserveEnds": "true", "maxNewTopics": "0"}
+KEEPS: Final = {"preserveOffsets": "true", "preserveEnds": "true", "maxNewTopics": "0"}
+"""The sink's options for a copy."""
+
+_READER: Final = "mirror"
+
+
+class PlannedCopy(NamedTuple):
+    """What a micro-batch brings into the copy."""
+
+    ranges: _Ranges
+    first: Mapping[TopicPartition, int]
+    """The first offset of each partition that the copy does not hold."""
+    copied: CopiedBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +88,8 @@ class Mirror:
         pattern: a regular expression of their names, in place of ``topics``.
         checkpoint: the query's own folder, on a file system that is mounted here.
         options: of the source, such as ``maxOffsetsPerTrigger``.
+        from_target: put the checkpoint aside, and continue where the copy ends.
+        rebuild: put the checkpoint aside, and delete the topics of the copy first.
     """
 
     source: str
@@ -71,6 +98,10 @@ class Mirror:
     pattern: str | None = None
     checkpoint: str
     options: Mapping[str, str] = field(default_factory=dict)
+    from_target: bool = False
+    rebuild: bool = False
+    _starts: dict[TopicPartition, int] = field(default_factory=dict, init=False, repr=False)
+    """Where the query that was started last begins, if it is a new one."""
 
     @property
     def name(self) -> str:
@@ -86,9 +117,11 @@ class Mirror:
         """
         if bool(self.topics) == (self.pattern is not None):
             raise OptionError("--topic names what is copied, or --pattern: one of them")
+        if self.from_target and self.rebuild:
+            raise OptionError("--from-target keeps the copy, --rebuild deletes it: one of them")
         if len(split_paths(self.checkpoint)) != 1:
             raise OptionError(f"--checkpoint is {self.checkpoint!r}, expected one folder")
-        into = WriteOptions.parse({"path": self.target, **_KEEPS})
+        into = WriteOptions.parse({"path": self.target, **KEEPS})
         parsed = self._parsed()
         parsed.refuse_for_streaming()
         chosen = Subscription.of(parsed)
@@ -99,42 +132,116 @@ class Mirror:
             check_no_broker_lived(Path(path), SetPolicy())
         refuse_among_logs("--checkpoint", self.checkpoint, [*into.paths, *local])
         check_folders({"TO": into.paths, "--checkpoint": self.checkpoint})
-        if self._is_new:
+        if self._is_new or self.rebuild:
             chosen.require_topics(live_partitions(LogDirs(parsed.paths)), parsed.paths)
+
+    def begin_again(self) -> list[str]:
+        """Do what ``rebuild`` and ``from_target`` ask for; return what is to be said.
+
+        Raises:
+            KafkaLogError: a topic cannot be deleted.
+        """
+        if not (self.rebuild or self.from_target):
+            return []
+        aside = put_checkpoint_aside(self._folder)
+        said = [] if aside is None else [f"the checkpoint was put aside as {aside}"]
+        known = topics_of_target(self.target)
+        for topic in sorted(self._facts().keys() & known.keys() if self.rebuild else ()):
+            delete(split_paths(self.target), topic)
+            said.append(f"{topic}: deleted in TO, to be copied again")
+        return said
 
     def prepare(self) -> list[str]:
         """Let the topics be in the target as they are in the source; return what is to be said.
 
         Raises:
-            OptionError: a topic has more partitions there, or records that this did not copy.
+            OptionError: a topic has more partitions there.
+            TargetMismatchError: the copy and the checkpoint do not go together, or the copy has
+                records that this did not copy.
             KafkaLogError: a log, or the set, is not as it should be.
         """
         said = []
-        there, topics, copied = self._in_target(), self._facts(), self._copied()
+        there, topics = self._in_target(), self._facts()
+        self._check_planned(there, topics)
         for topic, facts in topics.items():
             present = {key.partition: end for key, end in there.items() if key.topic == topic}
-            said += self._prepare(topic, facts, present, copied)
-        self._move_starts(topics, copied)
+            said += self._prepare(topic, facts, present)
+        self._move_starts(topics)
         return said
 
     def start(self, spark: SparkSession, *, follow: bool = False) -> StreamingQuery:
         """Start the query; ``follow`` lets it tail the source, else it ends where that ends now."""
-        records = (
-            spark.readStream.format("kafkalog")
-            .options(**{"startingOffsets": "earliest", **self.options, **self._chosen})
-            .option("includeHeaders", "true")
-            .load(self.source)
-        )
+        records = spark.readStream.format("kafkalog").options(**self.source_options()).load()
         writer = (
             with_header_lists(records)
-            .writeStream.format("kafkalog")
+            .writeStream.foreachBatch(self._take)
             .queryName(self.name)
-            .options(**_KEEPS)
             .option("checkpointLocation", self.checkpoint)
         )
-        if not follow:
-            writer = writer.trigger(availableNow=True)
-        return writer.start(self.target)
+        return (writer if follow else writer.trigger(availableNow=True)).start()
+
+    def source_options(self) -> dict[str, str]:
+        """Return the options of the source for a run that begins now."""
+        given = {"startingOffsets": "earliest", **self.options, **self._starting()}
+        return {**given, **self._chosen, "path": self.source, "includeHeaders": "true"}
+
+    def _starting(self) -> dict[str, str]:
+        """Return where a query without a checkpoint begins: where the copy ends, if there is one.
+
+        It is noted for the first micro-batch, whose start Spark does not keep.
+        """
+        self._starts.clear()
+        ends = self._logs.ends()
+        held = self._held(self._in_target(), {key.topic for key in ends})
+        if not held.topics:
+            return {}
+        earliest = -2
+        found: dict[str, dict[str, int]] = {}
+        for key in ends:
+            end = held.end_of(key)
+            found.setdefault(key.topic, {})[str(key.partition)] = earliest if end is None else end
+            if end is not None:
+                self._starts[key] = end
+        return {"startingOffsets": json.dumps(found)}
+
+    def plan(self, batch_id: int) -> PlannedCopy | None:
+        """Decide what of a micro-batch, as its checkpoint has it, the copy is to get.
+
+        Returns:
+            None if the copy holds all of it.
+
+        Raises:
+            TargetMismatchError: it does not continue the copy.
+            DataLossError: the original has deleted records before they were copied.
+            CheckpointError: the checkpoint does not tell what was planned.
+            KafkaLogError: a log, or the set, is not as it should be.
+        """
+        checkpoint = QueryCheckpoint(self._folder)
+        before = checkpoint.ends(batch_id - 1) if batch_id else self._starts
+        ends = checkpoint.ends(batch_id)
+        ranges = {key: (before.get(key), end) for key, end in ends.items()}
+        there = self._in_target()
+        topics = {key.topic for key in ends}
+        noted, held = self._noted(topics), self._held(there, topics)
+        planned = self._logs.planned(ranges, held)
+        first = first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
+        self._refuse_lost(ranges, held)
+        if all(key in held.ends and end <= held.ends[key] for key, end in ends.items()):
+            return None
+        into = {topic: topic for topic in topics}
+        begins = {key: there[key] for key in ends if key in there}
+        source = self.source
+        copied = copied_batch(_READER, source, into, planned, held, noted=noted, begins=begins)
+        return PlannedCopy(ranges, first, copied)
+
+    def _take(self, rows: DataFrame, batch_id: int) -> None:
+        """Bring the rows of a micro-batch into the copy, in one commit."""
+        planned = self.plan(batch_id)
+        if planned is None:
+            return
+        left = without_held_rows(rows, planned.ranges, planned.first)
+        writer = left.write.format("kafkalog").mode("append").options(**KEEPS)
+        writer.option("copiedFrom", planned.copied.to_json()).save(self.target)
 
     def lacks_partitions(self) -> bool:
         """Return whether the target lacks partitions of the source: they have come meanwhile."""
@@ -147,7 +254,7 @@ class Mirror:
 
     def finish(self) -> None:
         """Let the logs of the target start where those of the source do now."""
-        self._move_starts(self._facts(), self._copied())
+        self._move_starts(self._facts())
 
     @property
     def _is_new(self) -> bool:
@@ -182,12 +289,107 @@ class Mirror:
         return FactsOfLogs(parsed.paths, topics).look(ends)
 
     def _in_target(self) -> Mapping[TopicPartition, int]:
-        paths = [path for path in split_paths(self.target) if Path(path).is_dir()]
+        paths = self._paths_of_target
         return EndsWatch(paths).look().offsets if paths else {}
 
-    def _prepare(
-        self, topic: str, facts: TopicFacts, present: Mapping[int, int], copied: _Copied
-    ) -> list[str]:
+    @property
+    def _paths_of_target(self) -> list[str]:
+        return [path for path in split_paths(self.target) if Path(path).is_dir()]
+
+    @cached_property
+    def _logs(self) -> SourceLogs:
+        return SourceLogs(self._parsed())
+
+    @property
+    def _ways(self) -> WaysOn:
+        return WaysOn(
+            f"the copy {self.target}",
+            self.source,
+            f"the checkpoint {self.checkpoint}",
+            from_target="--from-target puts the checkpoint aside and continues where the copy ends",
+            rebuild="--rebuild deletes the topics of the copy, and copies all that FROM has",
+            other_target="another TO with another --checkpoint leaves this copy as it is",
+        )
+
+    def _noted(self, topics: Iterable[str]) -> TargetState:
+        """Return what the commit state of the copy says of topics."""
+        known = topics_of_target(self.target)
+        return state_of_target(known, _READER, {topic: topic for topic in topics})
+
+    def _held(self, there: Mapping[TopicPartition, int], topics: Iterable[str]) -> TargetState:
+        """Return what the copy holds: up to where its logs end, by ``from_target``.
+
+        Raises:
+            TargetMismatchError: somebody else has written to a log, or cut it.
+        """
+        noted = self._noted(topics)
+        held = dict(noted.topics)
+        for key, end in noted.ends.items():
+            now = there.get(key, 0)
+            if now == end:
+                continue
+            if now > end or not self.from_target:
+                raise self._other_end(key, end, now)
+            topic = held[key.topic]
+            batches = {n: each for n, each in topic.batches.items() if n != key.partition}
+            ends = {**topic.ends, key.partition: now}
+            held[key.topic] = HeldTopic(topic.topic_id, ends, batches)
+        return replace(noted, topics=held)
+
+    def _other_end(self, key: TopicPartition, end: int, now: int) -> TargetMismatchError:
+        ways = [self._ways.rebuild, self._ways.other_target]
+        what = "somebody else has written to it"
+        if now < end:
+            what = "it was cut"
+            ways.insert(0, self._ways.from_target)
+        return TargetMismatchError(
+            f"{key} ends at offset {now} in {self._ways.target}, and was copied up to {end}: "
+            f"{what}. Nothing was written. Ways on: {'; '.join(ways)}"
+        )
+
+    def _refuse_lost(self, ranges: _Ranges, held: TargetState) -> None:
+        """Refuse a loss that the query does not see: of partitions that it begins with anew."""
+        lost = {
+            key: (end, start)
+            for key, (begin, _) in ranges.items()
+            if begin is None and (end := held.end_of(key)) is not None
+            if key in self._logs.ends() and (start := self._logs.start(key)) > end
+        }
+        if lost and self._parsed().fail_on_data_loss:
+            shown = listed(f"{key} from {a} to {b - 1}" for key, (a, b) in sorted(lost.items()))
+            raise DataLossError(
+                f"offsets were deleted in {self.source} before they were copied: {shown}. Nothing "
+                "was written. --set failOnDataLoss=false leaves them out"
+            )
+
+    def _check_planned(
+        self, there: Mapping[TopicPartition, int], topics: Mapping[str, TopicFacts]
+    ) -> None:
+        """Refuse a copy, or a checkpoint that does not go with it, before the query starts.
+
+        Raises:
+            OptionError: a topic has more partitions in the copy.
+            TargetMismatchError: the copy is not as this left it, or ends below the checkpoint.
+        """
+        counts = partition_counts(there)
+        for topic, facts in topics.items():
+            if counts.get(topic, 0) > facts.partition_count:
+                raise OptionError(
+                    f"topic {topic!r} has {counts[topic]} partitions in TO and "
+                    f"{facts.partition_count} in FROM, so it is no copy"
+                )
+        held = self._held(there, topics)
+        self._refuse_records(there, topics, held)
+        last = self._last_batch
+        if last is not None:
+            has_ended = last_batch(self._folder / "commits") == last
+            starts = QueryCheckpoint(self._folder).ends(last if has_ended else last - 1)
+        else:
+            starts = held.ends
+        planned = self._logs.planned({key: (end, end) for key, end in starts.items()}, held)
+        first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
+
+    def _prepare(self, topic: str, facts: TopicFacts, present: Mapping[int, int]) -> list[str]:
         paths, count = split_paths(self.target), facts.partition_count
         if not present:
             given = facts.settings or {}
@@ -198,47 +400,34 @@ class Mirror:
                 return [f"{topic}: nobody tells its settings in {self.source}"]
             left_out = sorted(given.keys() - known.keys())
             return [f"{topic}: left out the settings {', '.join(left_out)}"] if left_out else []
-        if len(present) > count:
-            raise OptionError(
-                f"topic {topic!r} has {len(present)} partitions in TO and {count} in FROM, so it "
-                "is no copy"
-            )
-        self._refuse_records(topic, present, copied)
         if len(present) < count:
             alter(paths, topic, partitions=count)
         return []
 
-    def _copied(self) -> _Copied:
-        """Return where the query's last two micro-batches end: the copy ends at one of these."""
-        copied: dict[TopicPartition, set[int]] = {}
-        last = self._last_batch
-        for number in () if last is None else range(max(0, last - 1), last + 1):
-            for key, end in QueryCheckpoint(self._folder).ends(number).items():
-                copied.setdefault(key, set()).add(end)
-        return copied
-
-    def _refuse_records(self, topic: str, present: Mapping[int, int], copied: _Copied) -> None:
-        """Refuse a topic that holds offsets which this checkpoint has not copied."""
-        watch = EndsWatch(split_paths(self.target), lambda key: key.topic == topic)
-        watch.look()
-        for number, end in sorted(present.items()):
-            start = watch.log_start(key := TopicPartition(topic, number))
-            if end > start and end not in (ends := copied.get(key, ())):
-                up_to = f"has copied up to {max(ends)}" if ends else "has copied none of it"
-                raise LogDirectoryError(
-                    f"{topic}-{number} holds offsets {start} to {end - 1} in TO, and the "
-                    f"checkpoint {self.checkpoint} {up_to}: nothing tells that they are a copy of "
-                    "FROM. Give the checkpoint that they were copied with, or delete the topic in "
-                    "TO (`kafkalog delete`)"
+    def _refuse_records(
+        self,
+        there: Mapping[TopicPartition, int],
+        topics: Mapping[str, TopicFacts],
+        held: TargetState,
+    ) -> None:
+        """Refuse a topic that holds offsets of which nothing tells that they are a copy."""
+        watch = EndsWatch(self._paths_of_target, lambda key: key.topic in topics)
+        for key in sorted(watch.look().offsets) if self._paths_of_target else ():
+            start, end = watch.log_start(key), there[key]
+            if end > start and held.end_of(key) is None:
+                raise TargetMismatchError(
+                    f"{key} holds offsets {start} to {end - 1} in {self._ways.target}, and nothing "
+                    "tells that they are a copy of FROM. Nothing was written. Ways on: "
+                    f"{self._ways.rebuild}; {self._ways.other_target}"
                 )
 
-    def _move_starts(self, topics: Mapping[str, TopicFacts], copied: _Copied) -> None:
-        ends = self._in_target()
+    def _move_starts(self, topics: Mapping[str, TopicFacts]) -> None:
+        ends, held = self._in_target(), self._noted(topics)
         starts = {
             key: min(bounds.start, ends[key])
             for topic, facts in topics.items()
             for number, bounds in facts.partitions.items()
-            if ends.get(key := TopicPartition(topic, number)) in copied.get(key, ())
+            if ends.get(key := TopicPartition(topic, number), -1) == held.end_of(key)
         }
         if starts:
             delete_records(split_paths(self.target), starts, heeds_policy=False)

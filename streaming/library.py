@@ -27,6 +27,7 @@ from kafkalog.streaming.arguments import (
 )
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.commit.committer import Committer, Outcome
+from kafkalog.streaming.commit.copied_ends import CopiedBatch
 from kafkalog.streaming.commit.versions import with_digests
 from kafkalog.streaming.groups.assignors import assign_partitions
 from kafkalog.streaming.operate.periodic_retention import retain_if_due
@@ -181,15 +182,25 @@ def _append(
     staged = TaskWriter(plan, identity).write(batches_of(data))
     identity = with_digests(identity, [staged], parsed.topic)
     kept = remembered(KeptAppenders)
-    if ride is None:
-        committer = Committer(plan.commit_plan, identity, appenders=kept)
-    else:
+    conditions: list[Condition] = []
+    riders: Sequence[Rider] = ()
+    if ride is not None:
         condition, riders = ride()
-        committer = Committer(
-            plan.commit_plan, identity, appenders=kept, conditions=[condition], riders=riders
-        )
+        conditions.append(condition)
+    copied = None if parsed.copied_from is None else CopiedBatch.from_json(parsed.copied_from)
+    ends = copied.ends if copied is not None and parsed.preserve_ends else None
+    committer = Committer(
+        plan.commit_plan,
+        identity,
+        appenders=kept,
+        conditions=conditions,
+        riders=riders,
+        ends=ends,
+        copied=copied,
+    )
     outcome = committer.commit_or_abort(staged.runs)
-    retain_if_due(plan.directories, parsed.policy, parsed.retention_check_interval_ms)
+    if ends is None:  # else it is a copy: who makes it moves its starts
+        retain_if_due(plan.directories, parsed.policy, parsed.retention_check_interval_ms)
     return outcome
 
 

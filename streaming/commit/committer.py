@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.append import PartitionAppend
     from kafkalog.streaming.commit.commit_plan import CommitPlan
-    from kafkalog.streaming.commit.copied_ends import CopiedEnd
+    from kafkalog.streaming.commit.copied_ends import CopiedBatch, CopiedEnd
     from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
@@ -77,6 +77,7 @@ class Committer:
     commits. ``conditions`` must hold before the intent, and again right before the rename. If one
     raises, the commit is taken back. ``riders`` are records of internal topics that are published
     with the batch. ``ends`` say where logs are to end that may end above their last record.
+    ``copied`` says of a batch that copies from where it continues.
     """
 
     def __init__(
@@ -89,15 +90,17 @@ class Committer:
         conditions: Sequence[Condition] = (),
         riders: Sequence[Rider] = (),
         ends: Mapping[TopicPartition, CopiedEnd] | None = None,
+        copied: CopiedBatch | None = None,
     ) -> None:
         self._plan = plan
         self._identity = identity
         self._checkpoint = checkpoint
         self._appenders = appenders or KeptAppenders()
         self._durable = plan.policy.is_durable
-        self._conditions = conditions
+        self._conditions = [*conditions, *([] if copied is None else [copied.check_target])]
         self._riders = riders
         self._ends = ends
+        self._copied = copied
         self._verdict = Verdict.APPEND
         self._staged_here: list[StagedRun] = []
         self._begun = Begun()
@@ -265,6 +268,8 @@ class Committer:
         REQUIRES: the locks are held, and nothing is unfinished.
         """
         appenders = self._appenders.begin(log_set.state)
+        if self._copied is not None:
+            self._copied.check_source()
         for check in self._conditions:
             check(log_set)
         now_ms = system.time_ns() // 1_000_000
@@ -287,7 +292,7 @@ class Committer:
         self._begun.note(state, appends)
         if appends:
             self._write(log_set, state, [*appends, *copies], replication)
-        elif self._identity.is_remembered:
+        elif self._identity.is_remembered or self._copied is not None:
             self._publish(log_set, state, *self._conditions)
         self._finish(log_set, [*appends, *copies], appenders, replication)
         return appends
@@ -308,6 +313,7 @@ class Committer:
             log_set.state,
             self._identity,
             appends,
+            self._copied,
             now_ms=now_ms,
             expiration_ms=self._plan.expiration_ms,
             boot_id=boot_of(log_set.directories),

@@ -1,4 +1,6 @@
-"""Ends that a copy takes from its original, where they lie above its last record.
+"""What a copy takes from its original beside the records: where logs end, and how far it is.
+
+**Ends** may lie above a copy's last record.
 
 Markers, aborted records, and what compaction has removed have offsets, and a copy does not hold
 them. At the end of a log nothing would tell that they were given: what is appended next would get
@@ -7,28 +9,58 @@ cleaner of Kafka's leaves such batches, so brokers and clients know them.
 
 It is staged like a batch of rows. So the intent names it, whoever takes a commit back knows it, and
 the same rename publishes rows and ends.
+
+**Origins.** A batch that copies (:class:`CopiedBatch`) says of which topics, and from where to
+where. The commit state keeps that with the topics that get the rows, by the same rename. A batch
+is committed only where the copy is as far as the batch was planned for: of two jobs at once that
+copy the same, one is refused, and so is one whose target was set back meanwhile.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from kafkalog.errors import CommitError, UnknownTopicOrPartitionError
-from kafkalog.model import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP
+from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
+from kafkalog.checkpoints.commit_state import SourcePosition, TopicOrigin, TopicState
+from kafkalog.errors import CommitError, OptionError, UnknownTopicOrPartitionError
+from kafkalog.files.local_paths import split_paths
+from kafkalog.model import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    TopicPartition,
+    validate_topic_name,
+)
 from kafkalog.streaming.commit.staging.staged_files import Home
 from kafkalog.streaming.records.batch_layout import seal_batch
 from kafkalog.streaming.records.open_batch import EncodedBatch
+from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kafkalog.model import TopicPartition
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.topics import Topic
 
-__all__ = ["CopiedEnd", "StagedEnds", "check_there"]
+__all__ = [
+    "CopiedBatch",
+    "CopiedEnd",
+    "CopiedPartition",
+    "CopiedTopic",
+    "StagedEnds",
+    "check_there",
+    "last_batch_as_written",
+    "origin_key",
+    "position_at",
+]
+
+_MOVED: Final = "Nothing was written. Run the job again: it continues where the copy ends then"
 
 
 class CopiedEnd(NamedTuple):
@@ -126,3 +158,207 @@ def _without_records(offset: int) -> EncodedBatch:
         count=0,
     )
     return EncodedBatch(data, 0, 0, NO_TIMESTAMP, NO_TIMESTAMP, first_offset=offset)
+
+
+class CopiedPartition(NamedTuple):
+    """What a batch copies of one partition.
+
+    ``copied`` is how far the copy must be before it, None if it must hold nothing of the partition.
+    ``begin`` is where the log of the copy must end before it, None if it may end anywhere, or where
+    offsets are not kept.
+    """
+
+    position: SourcePosition
+    """How far the copy is after it."""
+    copied: int | None = None
+    begin: int | None = None
+
+
+@dataclass(frozen=True)
+class CopiedTopic:
+    """What a batch copies of one topic, and into which topic of the target."""
+
+    topic: str
+    into: str
+    set_id: str | None
+    topic_id: str | None
+    partitions: Mapping[int, CopiedPartition]
+
+
+@dataclass(frozen=True)
+class CopiedBatch:
+    """What a batch copies. ``reader`` names the job: one target may be the copy of several.
+
+    ``path`` names the log directories that it reads, if they are mounted here: before the commit
+    they must still hold what was planned.
+    """
+
+    reader: str
+    topics: tuple[CopiedTopic, ...]
+    path: str = ""
+
+    def to_json(self) -> str:
+        """Return the text of the sink's option ``copiedFrom``."""
+        topics = {
+            each.topic: {
+                "into": each.into,
+                "set": each.set_id,
+                "id": each.topic_id,
+                "partitions": {
+                    str(number): {
+                        "position": list(part.position),
+                        "copied": part.copied,
+                        "begin": part.begin,
+                    }
+                    for number, part in sorted(each.partitions.items())
+                },
+            }
+            for each in self.topics
+        }
+        return json.dumps({"reader": self.reader, "path": self.path, "topics": topics})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read the option.
+
+        Raises:
+            OptionError: it is no such text.
+            InvalidTopicError: a topic's name that none can have.
+        """
+        try:
+            given: dict[str, Any] = json.loads(text)
+            topics = []
+            for topic, each in given["topics"].items():
+                validate_topic_name(each["into"])
+                partitions = {
+                    int(number): CopiedPartition(
+                        SourcePosition(*part["position"]), part["copied"], part["begin"]
+                    )
+                    for number, part in each["partitions"].items()
+                }
+                copied = CopiedTopic(topic, each["into"], each["set"], each["id"], partitions)
+                topics.append(copied)
+            return cls(str(given["reader"]), tuple(topics), str(given["path"]))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise OptionError(
+                f"option 'copiedFrom' does not say what is copied: {error!r}"
+            ) from None
+
+    @property
+    def ends(self) -> dict[TopicPartition, CopiedEnd]:
+        """Where logs end after it, and before it, in a copy that keeps offsets."""
+        return {
+            TopicPartition(each.into, number): CopiedEnd(part.position.offset, part.begin)
+            for each in self.topics
+            for number, part in each.partitions.items()
+        }
+
+    def check_target(self, log_set: LogSet) -> None:
+        """Refuse a target that is not as far as the batch was planned for: a commit's condition.
+
+        Raises:
+            CommitError: it is not.
+        """
+        known = {topic.name: topic for topic in log_set.state.topics.values()}
+        for each in self.topics:
+            origin = _origin_in(known.get(each.into), self.reader, each.topic)
+            for number, part in each.partitions.items():
+                found = None if origin is None else origin.positions.get(number)
+                copied = None if found is None else found.offset
+                if copied != part.copied:
+                    raise CommitError(
+                        f"{each.topic}-{number}: this batch continues at "
+                        f"{_shown(part.copied)}, and the copy is at {_shown(copied)} now: another "
+                        f"job copies the same, or the copy was put back meanwhile. {_MOVED}"
+                    )
+
+    def check_source(self) -> None:
+        """Refuse what was read if the source is not what the batch was planned from.
+
+        Raises:
+            CommitError: a topic was deleted, recreated, cut or put back while it was read.
+            KafkaLogError, OSError: the log directories cannot be read.
+        """
+        if not self.path:
+            return
+        topics = {each.topic for each in self.topics}
+        watch = EndsWatch(split_paths(self.path), lambda key: key.topic in topics)
+        watch.look()
+        ids = watch.topic_ids()
+        for each in self.topics:
+            for number, part in each.partitions.items():
+                key = TopicPartition(each.topic, number)
+                if key not in ids:
+                    raise _changed(key, "is gone")
+                now = ids[key]
+                if now != each.topic_id and not _is_changed(watch, each.topic, each.topic_id, now):
+                    raise _changed(key, f"had the topic id {each.topic_id}, and has {now} now")
+                if not _has_passed(watch, key, part.position):
+                    raise _changed(key, "was cut, or put back from a backup,")
+
+    def note(self, topics: Mapping[str, TopicState]) -> dict[str, TopicState]:
+        """Return topics of a commit state, by their keys, with how far the copy is after it."""
+        noting = dict(topics)
+        for key, state in topics.items():
+            for each in self.topics:
+                if each.into != state.name:
+                    continue
+                before = _origin_in(noting[key], self.reader, each.topic)
+                positions = {} if before is None else dict(before.positions)
+                positions |= {number: part.position for number, part in each.partitions.items()}
+                origin = TopicOrigin(each.set_id, each.topic_id, positions)
+                origins = {**noting[key].origins, origin_key(self.reader, each.topic): origin}
+                noting[key] = replace(noting[key], origins=origins)
+        return noting
+
+
+def origin_key(reader: str, topic: str) -> str:
+    """Return the key under which a topic keeps what a job has copied into it from ``topic``."""
+    return f"{reader} {topic}"
+
+
+def _origin_in(known: TopicState | None, reader: str, topic: str) -> TopicOrigin | None:
+    return None if known is None else known.origins.get(origin_key(reader, topic))
+
+
+def _shown(copied: int | None) -> str:
+    return "its first offset" if copied is None else f"offset {copied}"
+
+
+def _is_changed(watch: EndsWatch, topic: str, before: str | None, now: str | None) -> bool:
+    """Whether ids do not tell a topic from the one before: it got another one, or has none."""
+    return before is None or now is None or watch.is_changed_id(topic, before, now)
+
+
+def _changed(key: TopicPartition, what: str) -> CommitError:
+    return CommitError(
+        f"{key} {what} in the source while this batch was read. Nothing was written. Run the job "
+        "again: it says what the source holds now"
+    )
+
+
+def position_at(watch: EndsWatch, key: TopicPartition, offset: int) -> SourcePosition:
+    """Return what tells a position in a log of a watch's last look from others at that offset."""
+    with watch.open(key) as log:
+        return SourcePosition(offset, *(log.last_batch_below(offset) or ()))
+
+
+def _has_passed(watch: EndsWatch, key: TopicPartition, position: SourcePosition) -> bool:
+    """Whether a log, as of a watch's last look, still holds what it held up to a position."""
+    known = position.last_batch
+    if known is None:
+        return True
+    return last_batch_as_written(watch, key, position.offset) in {None, known}
+
+
+def last_batch_as_written(
+    watch: EndsWatch, key: TopicPartition, offset: int
+) -> tuple[int, int] | None:
+    """Return base offset and CRC of the last batch below an offset, as of a watch's last look.
+
+    None where there is none, and where a cleaner has been: it may have replaced the batch.
+    """
+    with watch.open(key) as log:
+        found = log.last_batch_below(offset)
+        cleaned = read_offset_checkpoint(log.directory.parent, CLEANER_OFFSET).get(key, 0)
+    return None if found is None or found[0] < cleaned else found

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from kafkalog.checkpoints.commit_state import PartitionState
     from kafkalog.streaming.commit.append import PartitionAppend
+    from kafkalog.streaming.commit.copied_ends import CopiedBatch
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.partition_end import PartitionEnd
 
@@ -26,6 +27,7 @@ def next_state(
     state: CommitState,
     identity: BatchIdentity,
     appends: Sequence[PartitionAppend],
+    copied: CopiedBatch | None = None,
     *,
     now_ms: int,
     expiration_ms: int,
@@ -50,6 +52,8 @@ def next_state(
             topics = note_versions(topics, identity, noted)
         else:
             writers[identity.writer] = noted
+    if copied is not None:
+        topics = copied.note(topics)
     return state.following(topics=topics, writers=writers).with_boot(boot_id)
 
 

@@ -186,7 +186,17 @@ class WriteOptions(ReplicaOptions):
         doc="with preserveOffsets, for a streaming query over one source with Kafka's offsets: "
         "each log ends where the source ended for the micro-batch, also above its last row. Its "
         "topics must be there. A log that ended elsewhere before it is refused. Nothing expires "
-        "by this query's commits. It needs a local checkpointLocation",
+        "by this query's commits. It needs a local checkpointLocation. A batch write needs "
+        "copiedFrom instead",
+    )
+    copied_from: str | None = option(
+        "copiedFrom",
+        TEXT,
+        default=None,
+        doc="for a batch write of `kafkalog run mirror` or `replay`: which topics it copies, from "
+        "where and to where, as JSON. It is kept with the target's topics in the same commit. A "
+        "target that is not as far as the batch says is refused, and so is a source that was "
+        "recreated, cut or put back meanwhile",
     )
     checkpoint_location: str | None = option(
         "checkpointLocation",

@@ -267,13 +267,18 @@ class LogBatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish the rows."""
         from kafkalog.streaming.commit.committer import Committer  # noqa: PLC0415
+        from kafkalog.streaming.commit.copied_ends import CopiedBatch  # noqa: PLC0415
         from kafkalog.streaming.commit.versions import with_digests  # noqa: PLC0415
 
         show_warnings()
-        outputs = _outputs(messages)
-        identity = with_digests(self._identity, outputs, self._plan.options.topic)
-        Committer(self._plan.commit_plan, identity).commit(_runs(outputs))
-        _retain(self._plan)
+        outputs, given = _outputs(messages), self._plan.options
+        identity = with_digests(self._identity, outputs, given.topic)
+        copied = None if given.copied_from is None else CopiedBatch.from_json(given.copied_from)
+        ends = copied.ends if copied is not None and given.preserve_ends else None
+        committer = Committer(self._plan.commit_plan, identity, ends=ends, copied=copied)
+        committer.commit(_runs(outputs))
+        if ends is None:  # else it is a copy: who makes it moves its starts
+            _retain(self._plan)
         settle_planner()
 
     @crosses_border

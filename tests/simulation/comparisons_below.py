@@ -19,6 +19,7 @@ _NODES: Final = (
 
 NO_GUARDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {
     "the same is found without it, and later: it spares a look at what is known": (
+        ("streaming/commit/copied_ends.py", "now != each.topic_id"),
         ("streaming/commit/foreign_log.py", "end != self.committed_end"),
         ("streaming/commit/foreign_log.py", "end == self.committed_end"),
         ("streaming/commit/states.py", "each.plan.end_offset > each.plan.start_offset"),

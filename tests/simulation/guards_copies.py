@@ -90,6 +90,24 @@ GUARDS: Final = {
         },
         test="unit/operate/test_copied_bounds.py::test_what_is_appended_to_a_copy_begins_where_that_ended",
     ),
+    "a copy is continued wherever another job has brought it": Mutation(
+        "an end of a copy goes back",
+        {
+            "commit.copied_ends.CopiedBatch.check_target": Instead(
+                "if copied != part.copied:", "if False:"
+            )
+        },
+        test="unit/jobs/test_mirroring.py::test_of_two_mirrors_at_once_one_copies",
+    ),
+    "what is read of a log that was cut meanwhile is copied": Mutation(
+        "a copy mixes two histories of its original",
+        {
+            "commit.copied_ends.CopiedBatch.check_source": Instead(
+                "if not _has_passed(watch, key, part.position):", "if False:"
+            )
+        },
+        test="unit/jobs/test_mirroring.py::test_an_original_that_changes_while_it_is_read_is_not_copied",
+    ),
     "a mirror is given topics and a pattern": Mutation(
         "one of the two is passed over",
         {
@@ -110,14 +128,18 @@ GUARDS: Final = {
     ),
     "a mirror waits for topics that nobody has": Mutation(
         "a wrong name copies nothing, and nobody is told",
-        {"kafkalog.jobs.mirroring.Mirror.check": Instead("if self._is_new:", "if False:")},
+        {
+            "kafkalog.jobs.mirroring.Mirror.check": Instead(
+                "if self._is_new or self.rebuild:", "if False:"
+            )
+        },
         test="unit/jobs/test_mirroring.py::test_a_new_mirror_wants_topics_that_are_there",
     ),
     "a copy may have more partitions than its original": Mutation(
         "keys lie in other partitions than in the original",
         {
-            "kafkalog.jobs.mirroring.Mirror._prepare": Instead(
-                "if len(present) > count:", "if False:"
+            "kafkalog.jobs.mirroring.Mirror._check_planned": Instead(
+                "if counts.get(topic, 0) > facts.partition_count:", "if False:"
             )
         },
         test="unit/jobs/test_mirroring.py::test_a_topic_of_more_partitions_is_no_copy",
@@ -126,10 +148,10 @@ GUARDS: Final = {
         "a copy has records that its original lacks",
         {
             "kafkalog.jobs.mirroring.Mirror._refuse_records": Instead(
-                "if end > start and end not in (ends := copied.get(key, ())):", "if False:"
+                "if end > start and held.end_of(key) is None:", "if False:"
             )
         },
-        test="unit/jobs/test_mirroring.py::test_records_that_no_checkpoint_tells_of_are_no_copy",
+        test="unit/jobs/test_mirroring.py::test_records_of_which_nothing_tells_that_they_are_a_copy_are_refused",
     ),
     "a copy starts where its original does, wherever it ends": Mutation(
         "a mirror that lags behind fails, and not for the loss",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,14 +17,14 @@ from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.errors import LogDirectoryError, OptionError
+from kafkalog.errors import OptionError
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.running import sentence_in
 from kafkalog.model import INTERNAL_TOPICS, TopicPartition
 from kafkalog.streaming.operate.copied_bounds import Bounds, set_bounds
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import delete_records
-from kafkalog.streaming.operate.topics import alter, create
+from kafkalog.streaming.operate.topics import alter, create, delete
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def copy(spark: SparkSession, tmp_path: Path) -> Callable[..., Mirror]:
             **{"options": COMMITTED} | more,
         )
         mirror.check()
+        mirror.begin_again()
         mirror.prepare()
         query = mirror.start(spark)
         query.awaitTermination()
@@ -204,17 +206,46 @@ def test_what_somebody_else_wrote_to_the_copy_is_refused(
     writer = Writer(source, topic="t")
     writer.write(0, rows(["a", "b"]))
     copy(source, "t")
-    with pytest.raises(LogDirectoryError, match=r"t-0 holds offsets 0 to 1 in TO, and the"):
-        copy(source, "t", checkpoint="another")
+    copy(source, "t", checkpoint="another")
     Writer(target, topic="t", name="else").write(0, rows(["x"]))
     set_bounds([str(source)], {T0: Bounds(0, 3)})
     writer.write(1, rows(["c"]))
     said = refused(copy, source, "t")
-    assert said.startswith("t-0 holds offsets 0 to 2 in TO, and the checkpoint ")
+    assert said.startswith("t-0 ends at offset 3 in the copy ")
+    assert "and was copied up to 2: somebody else has written to it. Nothing was written" in said
     assert [row["value"] for row in contents(target, "t")] == [b"a", b"b", b"x"]
     alter([str(target)], "t", partitions=2)
     with pytest.raises(OptionError, match="'t' has 2 partitions in TO and 1 in FROM"):
         copy(source, "t")
+
+
+def test_a_recreated_topic_that_is_longer_is_refused_and_rebuilt(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "copy"
+    Writer(source, topic="t").write(0, rows(["a", "b"]))
+    copy(source, "t")
+    delete([str(source)], "t")
+    Writer(source, topic="t", name="new").write(0, rows(["x", "y", "z"]))
+    assert "the copy" in refused(copy, source, "t")
+    assert [row["value"] for row in contents(target, "t")] == [b"a", b"b"]
+    copy(source, "t", rebuild=True)
+    check(source, target, "t")
+
+
+def test_rows_that_the_copy_holds_are_left_out_when_a_checkpoint_is_older(
+    copy: Callable[..., Mirror], tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", tmp_path / "copy"
+    writer = Writer(source, topic="t", numPartitions="2")
+    writer.write(0, rows(["a", "b"], partitions=[0, 1]))
+    copy(source, "t")
+    shutil.copytree(tmp_path / "c", tmp_path / "older")
+    writer.write(1, rows(["c", "d"], partitions=[0, 0]))
+    copy(source, "t")
+    writer.write(2, rows(["e", "f"], partitions=[1, 0]))
+    copy(source, "t", checkpoint="older")
+    check(source, target, "t")
 
 
 def test_what_was_deleted_before_it_was_read_is_a_loss_that_is_told(

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from kafkalog.checkpoints.query_offsets import last_batch
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -12,17 +15,30 @@ from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.stream_control import StreamControl
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["Engine"]
+__all__ = ["NO_ROWS", "CheckpointedQuery", "Engine"]
 
 Place = tuple[str, int, int]
 """Topic, partition and offset of a row."""
 
 _ROWS = RowSchema.of(source_schema(include_headers=False))
 _MOST_BATCHES = 1000
+
+NO_ROWS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+"""The columns of a micro-batch of which no row was read."""
 
 
 class Engine:
@@ -76,3 +92,67 @@ class Engine:
 
 def _text(offsets: PartitionOffsets) -> str:
     return json.dumps(to_json(offsets))
+
+
+class CheckpointedQuery:
+    """One query whose checkpoint is on the disk, as Spark keeps it; rows go to ``take``.
+
+    ``step`` is called between any two things that it does, with their name: it may raise.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        options: Mapping[str, str],
+        take: Callable[[pa.Table, int], None],
+        step: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.folder = folder
+        self.options = ReadOptions.parse(options)
+        self._take = take
+        self._step = step
+
+    def run(self) -> None:
+        """Read what there is, as a run with ``Trigger.AvailableNow``."""
+        control = StreamControl(self.options)
+        control.freeze_targets()
+        planned, done = last_batch(self.folder / "offsets"), last_batch(self.folder / "commits")
+        number = -1 if planned is None else planned
+        again = planned is not None and planned != done
+        start = self._end(number - again) if number - again >= 0 else control.initial()
+        for _ in range(_MOST_BATCHES):
+            if again:
+                end = self._end(number)
+            else:
+                end = control.next_end(start, take_all=False)
+                if number >= 0 and end == start:
+                    return
+                number += 1
+                self._write("offsets", number, f"v1\n{{}}\n{_text(end)}\n")
+                self._step(f"batch {number} planned")
+            self._do(control, start, end, number)
+            self._step(f"batch {number} taken")
+            self._write("commits", number, "v1\n{}")
+            self._step(f"batch {number} committed")
+            start, again = end, False
+        raise AssertionError(f"no end after {_MOST_BATCHES} micro-batches")
+
+    def _do(
+        self, control: StreamControl, start: PartitionOffsets, end: PartitionOffsets, number: int
+    ) -> None:
+        rows = RowSchema.of(source_schema(include_headers=self.options.include_headers))
+        read = [
+            batch
+            for split in control.plan(start, end)
+            for batch in read_split(split, self.options, rows)
+        ]
+        self._step(f"batch {number} read")
+        self._take(pa.Table.from_batches(read, None if read else NO_ROWS), number)
+
+    def _end(self, number: int) -> PartitionOffsets:
+        text = (self.folder / "offsets" / str(number)).read_text().splitlines()[2]
+        return from_json(json.loads(text))
+
+    def _write(self, log: str, number: int, text: str) -> None:
+        (self.folder / log).mkdir(parents=True, exist_ok=True)
+        (self.folder / log / str(number)).write_text(text)

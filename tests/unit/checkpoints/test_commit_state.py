@@ -12,6 +12,8 @@ from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import (
     CommitState,
     PartitionState,
+    SourcePosition,
+    TopicOrigin,
     TopicState,
     WriterState,
     topic_key,
@@ -44,6 +46,12 @@ STATE = CommitState(
             {0: PartitionState(0, 120, 120, 3), 1: PartitionState(40, 98, 99, 0)},
             {"segment.bytes": "1024"},
             durable_ends={1: 60},
+            origins={
+                "mirror flights": TopicOrigin(
+                    "set-0", "A", {0: SourcePosition(120, 100, 0xDEADBEEF), 1: SourcePosition(98)}
+                ),
+                "replay 1 old": TopicOrigin(None, None),
+            },
         ),
         ":old": TopicState(
             "old",

@@ -56,6 +56,9 @@ def unknown_fields() -> list[Any]:
             for app_id in line.get("versions", {}):
                 place = ("versions", app_id)
                 places.append(pytest.param(name, content, load, number, place, id="a version"))
+            for key in line.get("origins", {}):
+                place = ("origins", key)
+                places.append(pytest.param(name, content, load, number, place, id="an origin"))
     return places
 
 
