@@ -21,7 +21,7 @@ from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.jobs.arguments import ALLOW_BROKER, LOG, NOT_GIVEN, help_text, milliseconds, pairs
 from kafkalog.jobs.commands import Command
-from kafkalog.jobs.running import run
+from kafkalog.jobs.running import print_line, run
 from kafkalog.jobs.session import session
 from kafkalog.jobs.spark_cleaning import clean_on_spark
 from kafkalog.model import many
@@ -94,7 +94,7 @@ class Maintenance:
         scope: Scope,
         clean: Callable[[Sequence[CleaningTask]], Sequence[Cleaned]],
         *,
-        say: Callable[[str], object] = typer.echo,
+        say: Callable[[str], object] = print_line,
     ) -> None:
         self._scope = scope
         self._clean = clean
@@ -240,7 +240,7 @@ def _again_and_again(maintenance: Maintenance, interval_ms: int) -> NoReturn:
 
 def _tell_problems(problems: list[str]) -> None:
     for problem in problems:
-        typer.echo(f"problem: {problem}", err=True)
+        print_line(f"problem: {problem}", err=True)
 
 
 def _end(number: int, _: object) -> NoReturn:

@@ -37,7 +37,7 @@ from kafkalog.jobs.arguments import (
 from kafkalog.jobs.attended import attend
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.mirroring import Mirror
-from kafkalog.jobs.running import run
+from kafkalog.jobs.running import print_line, run
 from kafkalog.jobs.session import session
 
 if TYPE_CHECKING:
@@ -105,13 +105,13 @@ def _run(mirror: Mirror, spark: SparkSession, *, follow: bool, grace_ms: int) ->
     """Copy until that ends; with topics and partitions that come meanwhile."""
     while True:
         for line in mirror.prepare():
-            typer.echo(line, err=True)
+            print_line(line, err=True)
         try:
             return attend(mirror.start(spark, follow=follow), grace_ms=grace_ms)
         except StreamingQueryException:
             if not mirror.lacks_partitions():
                 raise
-            typer.echo(
+            print_line(
                 f"{mirror.name}: FROM has more partitions now; continues with them", err=True
             )
 

@@ -11,7 +11,7 @@ from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.commands import Command
-from kafkalog.jobs.running import run
+from kafkalog.jobs.running import print_line, run
 from kafkalog.model import TopicPartition, said_there
 from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_partition
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -96,10 +96,10 @@ def command(
     try:
         segments = rebuild(log, wanted, index_interval_bytes=index_interval_bytes)
     except KafkaLogError as error:
-        typer.echo(str(error), err=True)
+        print_line(str(error), err=True)
         raise typer.Exit(2) from error
     for segment in segments:
-        typer.echo(_as_json(segment) if as_json else _as_text(segment))
+        print_line(_as_json(segment) if as_json else _as_text(segment))
     raise typer.Exit(int(any(segment.problem is not None for segment in segments)))
 
 

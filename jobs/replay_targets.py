@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.local_paths import folder_in_both
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import read_brokers, require_answer
+from kafkalog.jobs.running import json_line
 from kafkalog.model import partition_counts, validate_topic_name
 from kafkalog.streaming.operate.topics import create
 from kafkalog.streaming.sink.write_options import WriteOptions
@@ -113,7 +113,7 @@ class _Terminal:
                 "value": _text(row.value),
                 **({"headers": headers} if headers else {}),
             }
-            typer.echo(json.dumps(shown, ensure_ascii=False))
+            typer.echo(json_line(shown))
             count += 1
         return count
 

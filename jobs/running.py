@@ -6,6 +6,7 @@ Exit codes: 2 for wrong arguments, 1 for what failed with right ones.
 from __future__ import annotations
 
 import errno
+import json
 import logging
 import os
 import re
@@ -18,11 +19,20 @@ import typer
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
 from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.jobs.jars import JarError
+from kafkalog.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["check_input", "check_reading", "run", "said_by_system", "sentence_in"]
+__all__ = [
+    "check_input",
+    "check_reading",
+    "json_line",
+    "print_line",
+    "run",
+    "said_by_system",
+    "sentence_in",
+]
 
 _WRONG_USE: Final = cast("type[Exception]", typer.BadParameter.__mro__[2])
 """What typer raises for words that it cannot use; it names only this one of the classes."""
@@ -184,5 +194,18 @@ def check_input(path: str) -> None:
 
 
 def _say(sentence: str, code: int) -> int:
-    typer.echo(" ".join(sentence.split()), err=True)
+    print_line(" ".join(sentence.split()), err=True)
     return code
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print a line, on standard error if ``err``; see :func:`kafkalog.texts.printable`."""
+    typer.echo(printable(text), err=err)
+
+
+def json_line(row: object) -> str:
+    """Return a value as one line of JSON, in which letters that are not printable are escaped."""
+    text = json.dumps(row, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in text)

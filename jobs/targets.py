@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
+    "check_apart",
     "check_file",
     "check_folders",
     "check_folders_of_spark",
@@ -108,6 +109,23 @@ def check_outside(option: str, path: Path, logs: Sequence[str]) -> None:
             raise OptionError(
                 f"{option} names {path}, which lies in the log directory {log}: name a file "
                 "elsewhere"
+            )
+
+
+def check_apart(option: str, folder: Path, logs: Sequence[str]) -> None:
+    """Refuse a folder in which any file may be written if a log lies in it, or around it.
+
+    Raises:
+        OptionError: it is no folder, lies in a log directory, or one lies in it.
+    """
+    if not folder.is_dir():
+        raise OptionError(f"{option} names {folder}, which is no folder")
+    check_outside(option, folder.resolve() / "file", logs)
+    for log in _local(logs):
+        if folder.resolve() in log.parents:
+            raise OptionError(
+                f"{option} names {folder}, in which the log directory {log} lies: name a folder "
+                "of its own"
             )
 
 

@@ -20,6 +20,7 @@ from kafkalog.jobs.cli.output import (
     standard_input,
     tell_if_nothing,
 )
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.jobs.records.line_input import RecordLines
@@ -171,7 +172,7 @@ class _Done:
         if self.committing and isinstance(error, KeyboardInterrupt):
             lines = f"lines {self.lines + 1} to {self.lines + self.committing}"
             said = f"interrupted amid a commit: {lines} are there, or none of them"
-            typer.echo(said, err=True)
+            print_line(said, err=True)
 
     def tell(self, *, as_json: bool) -> None:
         """Say what is committed."""
@@ -185,5 +186,5 @@ class _Done:
             why = getattr(error, "strerror", None) or error
             ends = ", ".join(f"{key}={end}" for key, end in self.ends.items())
             said = f"appended up to {ends}; only this cannot be printed: {why}"
-            typer.echo(said, err=True)
+            print_line(said, err=True)
             raise typer.Exit(PROBLEM) from None

@@ -8,6 +8,7 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows
+from kafkalog.jobs.running import print_line
 
 __all__ = ["backup"]
 
@@ -40,7 +41,7 @@ def backup(
     ]
     print_rows(rows, as_json=as_json)
     if not done.at_one_moment:
-        typer.echo(
+        print_line(
             "note: no writer of ours was kept waiting, so each partition is copied as of a moment "
             "of its own; each reaches to its high watermark in the copy, or further",
             err=True,

@@ -8,6 +8,7 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.running import print_line
 from kafkalog.jobs.units import shown_size
 from kafkalog.model import many
 
@@ -40,7 +41,7 @@ def verify(
         print_rows([*shown, summary], as_json=True)
     else:
         print_rows(shown, as_json=False)
-        typer.echo(
+        print_line(
             ", ".join(
                 shown_size(count) if name == "bytes" else many(count, _ONE[name])
                 for name, count in summary.items()

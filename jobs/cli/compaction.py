@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
 )
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
 from kafkalog.jobs.cli.retention import shortened_rows
+from kafkalog.jobs.running import json_line, print_line
 from kafkalog.jobs.units import shown_size
 from kafkalog.model import many
 
@@ -112,22 +112,22 @@ def _report(done: Compacted, *, as_json: bool, dry_run: bool) -> None:
             "deleted": deleted,
             "problems": problems,
         }
-        typer.echo(json.dumps(report, ensure_ascii=False))
+        typer.echo(json_line(report))
     else:
         tell_dry_run(dry_run=dry_run)
         print_rows([{k: row[k] for k in row if k != "keyless"} for row in rows], as_json=False)
         for name, reason in sorted(done.left_alone.items()):
-            typer.echo(f"left alone: {name}: {reason}")
+            print_line(f"left alone: {name}: {reason}")
         for each in done.partitions:
             if each.keyless:
-                typer.echo(f"deleted: {keyless_text(each)}")
+                print_line(f"deleted: {keyless_text(each)}")
         for row in (each for each in deleted if each["segments"]):
-            typer.echo(
+            print_line(
                 f"deleted: {row['topic']}-{row['partition']} starts at offset {row['start']}: "
                 f"{many(row['segments'], 'segment')}, {shown_size(row['bytes'])}"
             )
         if done.removed.files:
-            typer.echo(
+            print_line(
                 f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
             )
     end_with(problems, as_json=as_json)

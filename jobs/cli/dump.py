@@ -15,6 +15,7 @@ from kafkalog.jobs.arguments import READ_ISOLATION, SETTINGS, Isolation, reading
 from kafkalog.jobs.cli import record_arguments as given
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.running import print_line
 from kafkalog.model import many
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def _dump_file(path: Path, words: given.Words, count: int | None, *, as_json: bo
 
     found = dump_file(path, words.start, _most(count, as_json=as_json))
     if not _dump_rows(found, count, as_json=as_json):
-        typer.echo(f"{path}: nothing is in it from offset {words.start} on", err=True)
+        print_line(f"{path}: nothing is in it from offset {words.start} on", err=True)
 
 
 def _dump_batches(
@@ -210,7 +211,7 @@ def _dump_rows(found: Iterator[Mapping[str, Any]], count: int | None, *, as_json
     is_cut = not as_json and count is None and shown > _TABLE_ROWS
     print_rows(rows[:_TABLE_ROWS] if is_cut else rows, as_json=False, spare=_SPARE)
     if is_cut:
-        typer.echo(f"the first {_TABLE_ROWS} rows; --count shows more", err=True)
+        print_line(f"the first {_TABLE_ROWS} rows; --count shows more", err=True)
     exit_if([is_wrong])
     return shown
 
@@ -243,12 +244,12 @@ def _dump_records(
         finally:
             printer.end()
     if output.parquet is not None:
-        typer.echo(f"{many(shown, 'record')} in {output.parquet}", err=True)
+        print_line(f"{many(shown, 'record')} in {output.parquet}", err=True)
     if count is None and shown == most:
-        typer.echo(f"the first {shown} records; --count shows more", err=True)
+        print_line(f"the first {shown} records; --count shows more", err=True)
     if not shown and not output.follow:
         there = offsets_there(paths, topic, words.partition)
-        typer.echo(f"no such record is in {topic}: {there}", err=True)
+        print_line(f"no such record is in {topic}: {there}", err=True)
 
 
 def _batches(reader: RecordReader, *, follow: bool) -> Iterator[pa.RecordBatch]:

@@ -20,6 +20,7 @@ from kafkalog.jobs.cli.output import (
     tell_dry_run,
     tell_if_nothing,
 )
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.operate.elect import Elected
@@ -77,13 +78,13 @@ def _nothing(topic: str | None, partition: int | None) -> str:
 def _ask(would: list[Elected], *, yes: bool) -> None:
     """Say what would be lost, and end unless that is wanted."""
     for each in would:
-        typer.echo(
+        print_line(
             f"{each.key}: node {each.leader} would lead. Lost would be offsets [{each.end}, "
             f"{each.end_before}), which were acknowledged, and are not written again",
             err=True,
         )
     if not yes and not _agreed():
-        typer.echo("nothing was changed: --yes loses them without asking", err=True)
+        print_line("nothing was changed: --yes loses them without asking", err=True)
         raise typer.Exit(PROBLEM)
 
 

@@ -10,6 +10,7 @@ from kafkalog.jobs.arguments import ALLOW_BROKER  # noqa: TC001 - typer reads an
 from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001
 from kafkalog.jobs.cli.completing import topics_there
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -67,7 +68,7 @@ def groups(paths: _Paths, group: _Groups = None, as_json: Json = False) -> None:
         rows = list_groups(paths, group or ())
     print_rows(rows if as_json else _shown(rows), as_json=as_json, spare=_SPARE)
     if not rows and not as_json:
-        typer.echo("no consumer group has members or positions here", err=True)
+        print_line("no consumer group has members or positions here", err=True)
     problems = [row for row in rows if row["problem"]]
     end_with(
         [

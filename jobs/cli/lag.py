@@ -8,6 +8,7 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.jobs.lag.meter import LagMeter
@@ -51,7 +52,7 @@ def lag(
         rows = meter.look()
     print_rows(rows if as_json else _without_times(rows), as_json=as_json)
     if not rows:
-        typer.echo(f"no position is known in topic {topic}", err=True)
+        print_line(f"no position is known in topic {topic}", err=True)
     exit_if(row["lag"] is None for row in rows)
 
 
@@ -78,7 +79,7 @@ def _show_for_ever(meter: LagMeter, every: float, *, as_json: bool) -> None:
                 else:
                     shown = shown_time(time)
                     for line in lines.of({"time": shown, **row} for row in _without_times(rows)):
-                        typer.echo(line)
+                        print_line(line)
                 system.sleep(every)
         with Live(console=console, auto_refresh=False) as live:
             while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import typer
 
-from kafkalog.jobs.running import said_by_system
+from kafkalog.jobs.running import json_line, print_line, said_by_system
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,21 +50,15 @@ def one_line_errors() -> Iterator[None]:
     try:
         yield
     except (CheckpointError, CommitError, CorruptRecordError, DataLossError) as error:
-        typer.echo(_in_one_line(error), err=True)
+        print_line(str(error), err=True)
         raise typer.Exit(PROBLEM) from error
     except BrokenPipeError:
         # whoever reads has had enough, as ``head`` has; the interpreter would complain at its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None
     except (KafkaLogError, OSError) as error:
-        typer.echo(_in_one_line(error), err=True)
+        print_line(said_by_system(error) if isinstance(error, OSError) else str(error), err=True)
         raise typer.Exit(_BAD_USE) from error
-
-
-def _in_one_line(error: Exception) -> str:
-    """Return what an error says; a name in it may have line breaks."""
-    text = said_by_system(error) if isinstance(error, OSError) else str(error)
-    return text.replace("\n", "\\n")
 
 
 def standard_input() -> TextIO:
@@ -91,28 +84,28 @@ def exit_if(problems: Iterable[object]) -> None:
 def end_if_nothing(found: int, text: str) -> None:
     """Say so and end with 1 if no record was found."""
     if not found:
-        typer.echo(text, err=True)
+        print_line(text, err=True)
         raise typer.Exit(PROBLEM)
 
 
 def tell_if_nothing(done: object, text: str) -> None:
     """Say on stderr that there was nothing to do, which is fine."""
     if not done:
-        typer.echo(text, err=True)
+        print_line(text, err=True)
 
 
 def end_with(problems: Sequence[object], *, as_json: bool) -> NoReturn:
     """Print problems, unless a report has them, and end: with 1 if there is any."""
     if not as_json:
         for problem in problems:
-            typer.echo(f"problem: {problem}", err=True)
+            print_line(f"problem: {problem}", err=True)
     raise typer.Exit(PROBLEM if problems else 0)
 
 
 def tell_dry_run(*, dry_run: bool) -> None:
     """Say before a table that it is of a dry run, if it is."""
     if dry_run:
-        typer.echo("dry run: nothing was changed; what would be done:")
+        print_line("dry run: nothing was changed; what would be done:")
 
 
 def print_rows(
@@ -129,7 +122,7 @@ def print_rows(
     """
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            typer.echo(json_line(row))
         return
     if not rows:
         return

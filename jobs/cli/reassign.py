@@ -23,6 +23,7 @@ from kafkalog.jobs.cli.output import (
     tell_dry_run,
     tell_if_nothing,
 )
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.operate.move_plan import Move
@@ -210,7 +211,7 @@ def _change_nodes(
     print_rows([row], as_json=as_json, has_units=False)
     if not as_json and not dry_run:
         sys.stdout.flush()
-        typer.echo(_advice(done), err=True)
+        print_line(_advice(done), err=True)
 
 
 def _pair(text: str) -> tuple[str, str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.operate.replicas import NodeView, ReplicasView
@@ -28,9 +27,9 @@ def replicas(paths: Paths, topic: TopicName = None, as_json: Json = False) -> No
     print_rows(rows, as_json=as_json, has_units=False)
     if not as_json:
         for node in found.nodes:
-            typer.echo(_node_line(node))
+            print_line(_node_line(node))
     for problem in found.problems:
-        typer.echo(f"problem: {problem}", err=True)
+        print_line(f"problem: {problem}", err=True)
     bad = [each for each in found.partitions if each.is_under_replicated or each.is_offline]
     exit_if([*bad, *found.problems, *(node.missing for node in found.nodes)])
 

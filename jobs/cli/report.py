@@ -9,6 +9,7 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json, Paths, TopicName  # noqa: TC001 - typer reads them
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows, progress_bar
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,8 +74,8 @@ def _print(facts: Facts, findings: Sequence[Finding], html: Path | None, *, as_j
             if rows:
                 typer.echo()
     for warning in new_warnings(facts, findings):
-        typer.echo(f"WARNING {warning}", err=True)
+        print_line(f"WARNING {warning}", err=True)
     for line in text.finding_lines(findings):
-        typer.echo(line)
+        print_line(line)
     where = "" if html is None else f"{html}: "
-    typer.echo(f"{where}{text.summary_line(facts, findings)}")
+    print_line(f"{where}{text.summary_line(facts, findings)}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from kafkalog.jobs.cli.arguments import (  # noqa: TC001 - typer reads annotatio
     TopicName,
 )
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.running import json_line, print_line
 from kafkalog.jobs.units import shown_size
 from kafkalog.model import many
 
@@ -85,14 +85,14 @@ def _report(done: Deleted, *, as_json: bool, dry_run: bool = False) -> None:
             "removedBytes": done.removed.bytes,
             "problems": done.problems,
         }
-        typer.echo(json.dumps(report, ensure_ascii=False))
+        typer.echo(json_line(report))
     else:
         tell_dry_run(dry_run=dry_run)
         print_rows(rows, as_json=False)
         for topic, reason in sorted(done.left_alone.items()):
-            typer.echo(f"left alone: {topic}: {reason}")
+            print_line(f"left alone: {topic}: {reason}")
         if done.removed.files:
-            typer.echo(
+            print_line(
                 f"removed: {many(done.removed.files, 'file')}, {shown_size(done.removed.bytes)}"
             )
     end_with(done.problems, as_json=as_json)

@@ -8,6 +8,7 @@ import typer
 
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import exit_if, one_line_errors, print_rows
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
@@ -48,9 +49,9 @@ def salvage(
         rows = [{name: row[name] for name in row if name not in _NAMED} for row in rows]
     print_rows(rows, as_json=as_json)
     for note in done.notes:
-        typer.echo(f"note: {note}", err=True)
+        print_line(f"note: {note}", err=True)
     if not done.places and not as_json:
-        typer.echo("nothing is damaged")
+        print_line("nothing is damaged")
     exit_if(place.done is None for place in done.places)
 
 

@@ -19,6 +19,7 @@ from kafkalog.jobs.arguments import (
 )
 from kafkalog.jobs.cli.arguments import Json  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import one_line_errors, print_rows, standard_input
+from kafkalog.jobs.running import print_line
 from kafkalog.jobs.units import for_people
 
 if TYPE_CHECKING:
@@ -33,6 +34,13 @@ Words = Annotated[
     ),
 ]
 
+Files = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Where statements may read and write files: COPY, EXPORT, FROM 'f'."
+    ),
+]
+
 _TABLE_ROWS: Final = 1000
 _OF_BATCHES: Final = ("file", "baseTimestamp", "maxTimestamp")
 
@@ -41,6 +49,7 @@ def sql(
     words: Words,
     isolation: READ_ISOLATION = Isolation.UNCOMMITTED,
     settings: SETTINGS = None,
+    files: Files = None,
     as_json: Json = False,
 ) -> None:
     """Ask in SQL (DuckDB's): topics are tables. Without a query, a prompt."""
@@ -48,7 +57,8 @@ def sql(
         paths, last = _paths_and_statement(words)
         from kafkalog.jobs.sql.session import SqlSession  # noqa: PLC0415
 
-        with SqlSession(paths, reading_options(isolation, settings)) as session:
+        options = reading_options(isolation, settings)
+        with SqlSession(paths, options, files=files) as session:
             if last:
                 _answer(session, last, as_json=as_json)
             elif standard_input().isatty():
@@ -125,7 +135,7 @@ def _show(session: SqlSession, statement: str, *, as_json: bool) -> bool:
     first = [{**row, **_for_people(row)} for row in shown[:_TABLE_ROWS]]
     print_rows(first, as_json=False, has_units=False)
     if more:
-        typer.echo(f"the first {_TABLE_ROWS} rows; --json shows all", err=True)
+        print_line(f"the first {_TABLE_ROWS} rows; --json shows all", err=True)
     return bool(shown)
 
 

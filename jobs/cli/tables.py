@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 from rich.cells import cell_len, chop_cells
 
 from kafkalog.jobs.units import for_people
+from kafkalog.texts import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -62,7 +63,7 @@ def lines_of(
     names = dict.fromkeys(name for row in shown for name in row)
     if not names:
         return []
-    columns = {name: [_cell(row.get(name)) for row in shown] for name in names}
+    columns = {printable(name): [_cell(row.get(name)) for row in shown] for name in names}
     style = (lambda text: f"{_BOLD}{text}{_PLAIN}") if is_bold else str
     if width is None:
         widths = [min(each, _WIDEST) for each in _widths(columns)]
@@ -89,7 +90,7 @@ class Lines:
         """Yield the lines of more rows, all with the same names."""
         shown = [{name: _cell(cell) for name, cell in for_people(row).items()} for row in rows]
         if shown and not self._widths:
-            shown.insert(0, {name: name for name in shown[0]})
+            shown.insert(0, {name: printable(name) for name in shown[0]})
         for row in shown:
             for name, cell in row.items():
                 self._widths[name] = max(cell_len(cell), self._widths.get(name, 0))
@@ -105,17 +106,11 @@ def _cell(value: object) -> str:
         if value.keys() == {"key", "value"}:  # a header
             return f"{_cell(value['key'])}={_cell(_or_null(value['value']))}"
         return " ".join(f"{_cell(name)}={_cell(each)}" for name, each in value.items())
-    text = str(value)
-    return text if text.isprintable() else "".join(map(_visible, text))
+    return printable(str(value))
 
 
 def _or_null(value: object) -> object:
     return "NULL" if value is None else value
-
-
-def _visible(letter: str) -> str:
-    """Return a letter, or an escape for what would move the cursor or the text around it."""
-    return letter if letter.isprintable() else letter.encode("unicode_escape").decode()
 
 
 def _beginning(cell: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from kafkalog.jobs.arguments import pairs
 from kafkalog.jobs.cli.arguments import DryRun, Json, Paths  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import end_with, one_line_errors, print_rows, tell_dry_run
+from kafkalog.jobs.running import json_line, print_line
 
 if TYPE_CHECKING:
     from kafkalog.streaming.operate.recover import Upkeep
@@ -130,20 +130,20 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
             "partitions": rows,
             "problems": done.problems,
         }
-        typer.echo(json.dumps(report, ensure_ascii=False))
+        typer.echo(json_line(report))
     else:
         tell_dry_run(dry_run=dry_run)
         would = "would be " if dry_run else ""
         for batch in done.taken_back:
-            typer.echo(f"{would}taken back: {batch}")
+            print_line(f"{would}taken back: {batch}")
         for line in done.reset:
-            typer.echo(f"{would}reset: {line}")
+            print_line(f"{would}reset: {line}")
         for line in done.aborted:
-            typer.echo(f"{would}aborted: {line}")
+            print_line(f"{would}aborted: {line}")
         _print_lost(done)
         print_rows(rows, as_json=False)
         for line in done.written:
-            typer.echo(f"{would}written: {line}")
+            print_line(f"{would}written: {line}")
     end_with(done.problems, as_json=as_json)
 
 
@@ -170,9 +170,9 @@ def _offsets(lost: LostOffsets) -> dict[str, object]:
 def _print_lost(done: Upkeep) -> None:
     """Say which offsets are gone, and what that means for writers and readers."""
     for each in done.lost:
-        typer.echo(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
+        print_line(f"gone: {each.where.topic_partition} [{each.start}, {each.end})")
     if done.lost:
-        typer.echo(
+        print_line(
             "The next records get these offsets again: set readers back that had come further.\n"
             "Batches stay committed, though rows of them are gone, and are not written again. Last "
             f"ones: {'; '.join(done.writers) or 'none has a name'}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ from kafkalog.errors import OptionError
 from kafkalog.jobs.cli.lookup_rows import shown_data, shown_record
 from kafkalog.jobs.cli.output import print_rows
 from kafkalog.jobs.records.format import RecordFormat
+from kafkalog.jobs.running import json_line
 from kafkalog.jobs.targets import check_file
 from kafkalog.model import many
 from kafkalog.streaming.source.lookup import with_ms
@@ -62,7 +62,7 @@ class JsonPrinter:
     def add(self, batch: pa.RecordBatch) -> None:
         """Print them."""
         for row in with_ms(batch).to_pylist():
-            line = json.dumps(shown_record(row, self._show), ensure_ascii=False)
+            line = json_line(shown_record(row, self._show))
             typer.echo(line)
             if self._is_lossy and _ESCAPE in line and not _is_utf8(row):
                 self._escaped += 1

@@ -8,9 +8,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import typer
-
 from kafkalog.errors import KafkaLogError
+from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +49,7 @@ class SqlPrompt(cmd.Cmd):
             return True
         if not self._begun:
             if word in _TABLES | _HELP:
-                typer.echo(self._help)
+                print_line(self._help)
                 return False
             if not line.strip():
                 return False
@@ -61,7 +60,7 @@ class SqlPrompt(cmd.Cmd):
             try:
                 self._run(statement)
             except KafkaLogError as error:
-                typer.echo(str(error), err=True)
+                print_line(str(error), err=True)
         self.prompt = "      ...> " if self._begun else SqlPrompt.prompt
         return False
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
 from kafkalog.files.closing import Closing
 from kafkalog.jobs.cli.log_dirs import partitions_of
 from kafkalog.jobs.sql.tables import LogTable, Scans
-from kafkalog.jobs.targets import check_outside
+from kafkalog.jobs.targets import check_apart
 from kafkalog.model import listed
 from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.read_options import ReadOptions
@@ -26,6 +26,7 @@ except ImportError as error:  # pragma: no cover - the test environment has it
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
 __all__ = ["SqlError", "SqlSession"]
 
@@ -33,11 +34,7 @@ _VIEWS: Final = {topic: view for view, topic in DECODED_TOPICS.items()}
 _ROWS: Final = 10_000
 _BATCHES: Final = "batches"
 _NO_TABLE: Final = "Catalog Error: Table with name"
-_WRITES_TO: Final = re.compile(
-    r".*\b(?:to|database)\s+(?:e?'(?P<text>(?:[^']|'')+)'|\$(\w*)\$(?P<dollars>.+?)\$\2\$)",
-    re.IGNORECASE | re.DOTALL,
-)
-"""The place that COPY or EXPORT writes to, the last such words of a statement."""
+_LOCKED: Final = "the configuration has been locked"
 _OFFSET: Final = re.compile(r"\boffset\b", re.IGNORECASE)
 
 
@@ -48,11 +45,16 @@ class SqlError(KafkaLogError):
 class SqlSession(Closing):
     """Runs statements; not for several threads."""
 
-    def __init__(self, paths: Sequence[str], options: Mapping[str, str]) -> None:
+    def __init__(
+        self, paths: Sequence[str], options: Mapping[str, str], *, files: Path | None = None
+    ) -> None:
         """Find the topics, and make a table of each.
 
+        Statements reach no file: a log's could be overwritten, in more ways than a statement's text
+        shows. ``files`` is a folder of which they may read and write all.
+
         Raises:
-            OptionError: options that cannot be used.
+            OptionError: options that cannot be used, or a log lies in ``files``, or around it.
             LogDirectoryError: no log directory is there, or no topic in it.
         """
         self.scans = Scans()
@@ -62,11 +64,11 @@ class SqlSession(Closing):
         if not numbers:
             raise LogDirectoryError(f"{', '.join(paths)}: no topic is there yet to ask about")
         self._given = {"path": ",".join(paths), "onTimestampOverflow": "null", **options}
+        if files is not None:
+            check_apart("--files", files, paths)
+        self._spilled = TemporaryDirectory(prefix="kafkalog-sql-")
         self._connection = duckdb.connect()
-        self._connection.execute(
-            "set timezone='UTC'; set autoinstall_known_extensions=false; "
-            "set enable_progress_bar=false; set python_enable_replacements=false"
-        )
+        self._connection.execute(_settings(self._spilled.name, files))
         self.tables: list[str] = []
         named = Counter(name.lower() for name in (*numbers, _BATCHES))
         self._alike: dict[str, list[str]] = {name: [] for name, n in named.items() if n > 1}
@@ -88,30 +90,20 @@ class SqlSession(Closing):
         self.tables.append(name)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connection, and remove what it has spilled."""
         self._connection.close()
+        self._spilled.cleanup()
 
     def statements(self, text: str) -> list[str]:
         """Return the statements of a text.
 
         Raises:
             SqlError: what is wrong with it.
-            OptionError: one writes a file into a log directory.
         """
         try:
-            found = self._connection.extract_statements(text)
+            return [each.query for each in self._connection.extract_statements(text)]
         except duckdb.Error as error:
             raise self._reason(error, text) from None
-        for each in found:
-            self._check_target(each)
-        return [each.query for each in found]
-
-    def _check_target(self, statement: duckdb.Statement) -> None:
-        kinds = {duckdb.StatementType.COPY, duckdb.StatementType.EXPORT}
-        target = _WRITES_TO.match(statement.query) if statement.type in kinds else None
-        if target is not None:
-            place = target["dollars"] or target["text"].replace("''", "'")
-            check_outside(statement.type.name, Path(place), [self._given["path"]])
 
     def run(self, statement: str) -> Iterator[pa.RecordBatch]:
         """Run a statement, and return its rows as they come.
@@ -150,6 +142,30 @@ class SqlSession(Closing):
             text += f" Tables: {listed(self.tables)}"
         elif candidates is not None:
             text += " " + candidates[0]
+        if isinstance(error, duckdb.PermissionException):
+            text += (
+                ". Statements read and write files in the folder that --files names, and no others"
+            )
+        elif _LOCKED in text:
+            text += (
+                ": a setting could name files to write. Times are UTC: at time zone 'Asia/Tokyo'"
+            )
         if isinstance(error, duckdb.ParserException) and _OFFSET.search(statement):
             text += ' (offset is a word of SQL: write "offset" in double quotes, or record_offset)'
         return SqlError(" ".join(text.split()))
+
+
+def _settings(spilled: str, files: Path | None) -> str:
+    """Return the statements that set a connection up; the last ones can never be undone."""
+    folders = [] if files is None else [str(files.absolute()), str(files.resolve())]
+    allowed = ", ".join(map(_quoted, dict.fromkeys(folders)))
+    return (
+        "set timezone='UTC'; set autoinstall_known_extensions=false; "
+        "set enable_progress_bar=false; set python_enable_replacements=false; "
+        f"set temp_directory={_quoted(spilled)}; set allowed_directories=[{allowed}]; "
+        "set enable_external_access=false; set lock_configuration=true"
+    )
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -18,7 +18,10 @@ Importing this package is cheap on purpose: Spark imports it in six kinds of pro
 imports pyspark, pyarrow, numba or a codec; the functions are imported when first asked for.
 """
 
+import logging
 from typing import TYPE_CHECKING
+
+from kafkalog.texts import printable
 
 if TYPE_CHECKING:
     from kafkalog.streaming.consumer.consumer import Consumer
@@ -45,6 +48,18 @@ __all__ = [
     "scan",
     "tail",
 ]
+
+
+def _is_logged(record: logging.LogRecord) -> bool:
+    """Let a log message through on one line: names that writers chose are in it."""
+    text = record.getMessage()
+    if not text.isprintable():
+        record.msg, record.args = printable(text), None
+    return True
+
+
+for _name in ("border", "groups", "jobs", "log", "options", "progress", "sink", "source"):
+    logging.getLogger(f"kafkalog.{_name}").addFilter(_is_logged)
 
 
 def __getattr__(name: str) -> object:

@@ -40,6 +40,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from kafkalog.texts import printable
+
 __all__ = [
     "BatchIdentityError",
     "CheckpointError",
@@ -79,6 +81,10 @@ class KafkaLogError(Exception):
 
     retriable: ClassVar[bool] = False
     remedy: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        """Return the message; see :func:`kafkalog.texts.printable`."""
+        return printable(super().__str__())
 
 
 class OptionError(KafkaLogError, ValueError):

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cache_directory", "locked", "source_hash", "usable_directory"]
 
-_LOGGER: Final = logging.getLogger(__name__)
+_LOGGER: Final = logging.getLogger("kafkalog.log")
 
 
 def cache_directory() -> Path:

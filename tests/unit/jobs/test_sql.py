@@ -208,21 +208,125 @@ def test_a_table_of_batches_has_times_and_short_names(log: Path) -> None:
     )
 
 
-def test_no_file_is_written_among_those_of_a_log(log: Path, tmp_path: Path) -> None:
-    inside, outside = log / "t-0" / "x.csv", tmp_path / "x.csv"
-    code, text = call(log, f"copy (select 1 as a) to '{inside}'")
-    assert (code, "which lies in the log directory" in text) == (2, True)
-    assert not inside.exists()
-    for ways in ("copy (select 1 as a) to {}", "export database {}"):
-        for quoted in ("$${}$$", "$a${}$a$", "e'{}'"):
-            code, text = call(log, ways.format(quoted.format(inside)))
-            assert (code, "which lies in the log directory" in text) == (2, True), text
-            assert not inside.exists()
-    exported = tmp_path / "exported"
-    assert call(log, f"export database '{exported}'") == (0, "")
-    assert exported.is_dir()
-    assert call(log, f"copy (select 1 as a) to '{outside}'")[0] == 0
-    assert outside.read_text() == "a\n1\n"
+WRITES = {
+    "text": "copy (select 1 a) to '{}'",
+    "dollars": "copy (select 1 a) to $a${}$a$",
+    "escapes": "copy (select 1 a) to e'{}'",
+    "name": 'copy (select 1 a) to "{}"',
+    "expression": "copy (select 1 a) to ('{}')",
+    "comment before": "copy (select 1 a) to /* here */ '{}'",
+    "comment after": "copy (select 1 a) to '{}' -- was: to 'build/x.csv'",
+    "address": "copy (select 1 a) to 'file://{}'",
+    "variable": "set variable p='{}'; copy (select 1 a) to (getvariable('p'))",
+    "prepared": "prepare q as copy (select 1 a) to $1; execute q('{}')",
+    "setting": "set log_query_path='{}'; select 1",
+    "profile": "pragma profiling_output='{}'; pragma enable_profiling; select 1",
+    "database": "attach '{}' as d; create table d.x as select 1 a",
+    "export": "export database '{}'",
+    "folder": "copy (select 1 a, 2 b) to '{}' (format parquet, partition_by (a), overwrite)",
+    "unlocked": "set enable_external_access=true; copy (select 1 a) to '{}'",
+    "spilled": "set temp_directory='{}'; select 1",
+}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_no_statement_writes_among_the_files_of_a_log(tmp_path: Path, way: str) -> None:
+    log, files = tmp_path / "log", tmp_path / "files"
+    files.mkdir()
+    kafkalog.append(log, "t", pa.table({"value": ["x"]}))
+    segment = log / "t-0" / f"{0:020d}.log"
+    before = {path: path.is_file() and path.read_bytes() for path in log.rglob("*")}
+    for target, words in (
+        (segment, ()),
+        (log, ("--files", files)),
+        (f"{files}/../log/t-0/{segment.name}", ("--files", files)),
+    ):
+        code, text = call(log, WRITES[way].format(target), *words)
+        assert (code, len(text.splitlines())) == (2, 1), text
+        assert {path: path.is_file() and path.read_bytes() for path in log.rglob("*")} == before
+
+
+def test_statements_read_and_write_the_files_of_one_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, files, other = (tmp_path / name for name in ("log", "it's", "other"))
+    files.mkdir()
+    (tmp_path / "link").symlink_to(files)
+    kafkalog.append(log, "t", pa.table({"value": ["x"]}))
+    monkeypatch.chdir(files)
+    for name, folder in (("a.csv", files), (files / "b.csv", files), ("./c.csv", ".")):
+        target = str(name).replace("'", "''")
+        copy = f"copy (select value_text v from t) to '{target}'"
+        assert call(log, copy, "--files", folder)[0] == 0
+    linked = tmp_path / "link"
+    assert call(log, f"copy (select 1) to '{linked}/d.csv'", "--files", linked)[0] == 0
+    assert sorted(path.name for path in files.iterdir()) == ["a.csv", "b.csv", "c.csv", "d.csv"]
+    joined = "select count(*) n from t join 'a.csv' on v = value_text"
+    code, text = call(log, joined, "--files", ".")
+    assert (code, text.split()) == (0, ["n", "1"])
+    assert call(log, "export database 'e'", "--files", ".") == (0, "")
+    code, text = call(log, f"copy (select 1) to '{other}'", "--files", ".")
+    assert (code, other.exists()) == (2, False)
+    assert text.endswith("files in the folder that --files names, and no others\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it's", "link", "log"]
+
+
+def test_the_folder_of_statements_files_has_no_log_in_it_or_around_it(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kafkalog.append(log, "t", pa.table({"value": ["x"]}))
+    for folder, said in (
+        (log, "which lies in the log directory"),
+        (log / "t-0", "which lies in the log directory"),
+        (tmp_path, f"in which the log directory {log} lies: name a folder of its own"),
+        (tmp_path / "none", "which is no folder"),
+    ):
+        code, text = call(log, "select 1 one", "--files", folder)
+        assert (code, said in text) == (2, True), text
+
+
+def test_what_does_not_fit_in_memory_is_spilled_outside_the_working_folder(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    with SqlSession([str(log)], {}) as session:
+        ((spilled,),) = rows(session, "select current_setting('temp_directory') d")
+        assert spilled.startswith(str(tmp_path / "tmp"))
+    assert [path.name for path in tmp_path.rglob("*")] == ["tmp"]
+
+
+def test_settings_of_a_session_are_fixed_and_times_are_shown_elsewhere_by_words(log: Path) -> None:
+    code, text = call(log, "set timezone='Asia/Tokyo'")
+    assert (code, text.endswith("Times are UTC: at time zone 'Asia/Tokyo'\n")) == (2, True)
+    query = "select timestamp at time zone 'Asia/Tokyo' t from t where record_offset = 0 limit 1"
+    assert "07:13:20" in call(log, query)[1]
+
+
+HOSTILE = "\x1b]52;c;cm0=\x07\x1b[2J\u202e\x9b31m\nx"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "select key_text from t",
+        "select cast(key_text as int) from t",
+        "select key_text::timestamp from t",
+        "pivot t on key_text using count(*) group by value_text",
+        "select error(key_text) from t",
+        "select map {{key_text: 1}} m from t",
+        "select '{hostile}' as \"{hostile}\"",
+        'select * from "{hostile}"',
+    ],
+)
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_control_characters_of_records_reach_no_terminal(
+    tmp_path: Path, statement: str, words: list[str]
+) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"key": [HOSTILE], "value": ["1"]}))
+    _, text = call(tmp_path, statement.format(hostile=HOSTILE), *words)
+    assert text
+    assert all(line.isprintable() for line in text.splitlines()), ascii(text)
 
 
 def test_damage_is_named_as_everywhere(tmp_path: Path) -> None:
