@@ -128,7 +128,9 @@ def find_offset_checkpoint(directory: Path, name: str) -> dict[TopicPartition, i
     except FileNotFoundError:
         return None
     except CheckpointError as error:
-        raise CheckpointError(f"{error}. Restore it; or remove it: {_WITHOUT[name]}") from error
+        raise CheckpointError(
+            f"{error}. Restore it; or remove it: {_WITHOUT[name]}", fault=str(error)
+        ) from error
     return found
 
 

@@ -231,9 +231,8 @@ def load_intent(directory: Path) -> Intent | None:
                 check_fields(path, number, line, head if number == 2 else _PARTITION)
         return _parse(sealed.lines)
     except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
-        raise CheckpointError(
-            f"{path} holds what no release of kafkalog has written: {error!r}"
-        ) from error
+        fault = f"{path} holds what no release of kafkalog has written: {error!r}"
+        raise CheckpointError(fault, fault=fault) from error
 
 
 def _check_epoch(head: JsonObject, *, is_replicated: bool) -> None:

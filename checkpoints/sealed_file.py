@@ -188,7 +188,8 @@ def _json_object(line: bytes) -> JsonObject | None:
 
 
 def _damaged(path: Path, reason: str, remedy: str) -> CheckpointError:
-    return CheckpointError(f"{path} is damaged: {reason}. Nothing was changed. {remedy}")
+    fault = f"{path} is damaged: {reason}"
+    return CheckpointError(f"{fault}. Nothing was changed. {remedy}", fault=fault)
 
 
 def _read(path: Path) -> bytes | None:
@@ -197,4 +198,5 @@ def _read(path: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except LogDirectoryError as error:
-        raise CheckpointError(str(error)) from error
+        is_damage = not isinstance(error.__cause__, PermissionError)
+        raise CheckpointError(str(error), fault=str(error) if is_damage else "") from error

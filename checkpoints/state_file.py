@@ -242,9 +242,8 @@ def load_state(directory: Path, name: str = STATE_FILE) -> CommitState | None:
     try:
         return _parse(path, sealed)
     except (AttributeError, LookupError, TypeError, ValueError, InvalidTopicError) as error:
-        raise CheckpointError(
-            f"{path} holds what no release of kafkalog has written: {error!r}"
-        ) from error
+        fault = f"{path} holds what no release of kafkalog has written: {error!r}"
+        raise CheckpointError(fault, fault=fault) from error
 
 
 def names_nodes(directory: Path) -> bool:

@@ -260,12 +260,20 @@ class SpillError(KafkaLogError):
 
 
 class CheckpointError(KafkaLogError):
-    """A checkpoint or state file that cannot be read or must not be trusted."""
+    """A checkpoint or state file that cannot be read or must not be trusted.
+
+    ``fault`` says what is wrong with a file that is damaged, and not what to do about it: "" where
+    it may be sound, as one of a later release.
+    """
 
     remedy: ClassVar[str] = (
         "Restore the file that is named from a backup. If it is a log directory's, run "
         "`kafkalog verify PATH` first. Do not delete it: it says what is committed."
     )
+
+    def __init__(self, message: str, *, fault: str = "") -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class TargetMismatchError(KafkaLogError):

@@ -60,8 +60,13 @@ def bring_nodes_in_order(log_set: LogSet, before: Voters, done: _Report, *, dry_
         return
     done.problems += [
         f"node {node} is not there: {why}"
-        for node, why in {**before.missing, **nodes.failed}.items()
+        for node, why in sorted({**before.missing, **nodes.failed}.items())
         if node not in nodes.live
+    ]
+    done.written += [
+        f"node {node} is rebuilt from the others: {why}"
+        for node, why in before.missing.items()
+        if node in nodes.live
     ]
     if dry_run:
         _preview(log_set, nodes, done)

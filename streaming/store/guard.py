@@ -53,20 +53,30 @@ def keep_brokers_out(log_dir: Path) -> None:
         make_directory(guard)
     except FileExistsError:
         if guard.is_symlink() or not guard.is_dir():
-            raise LogDirectoryError(
-                f"{guard} is no folder, and would not keep a broker from starting on an unfinished "
-                "commit: remove it"
-            ) from None
+            raise _no_guard(guard) from None
+
+
+def _no_guard(guard: Path) -> LogDirectoryError:
+    return LogDirectoryError(
+        f"{guard} is no folder, and would not keep a broker from starting on an unfinished "
+        "commit: remove it"
+    )
 
 
 def let_brokers_in(log_dir: Path) -> None:
-    """Remove the folder, unless a salvage or a handover has still to come to its end."""
+    """Remove the folder, unless a salvage or a handover has still to come to its end.
+
+    Raises:
+        LogDirectoryError: something else has its name, or lies in it.
+    """
     guard = log_dir / UNFINISHED_FOLDER
     notes = [log_dir / name for name in (SALVAGE_NOTE, HANDOVER_NOTE)]
     try:
         guard.rmdir()
     except FileNotFoundError:
         return
+    except NotADirectoryError:
+        raise _no_guard(guard) from None
     except OSError as error:
         if error.errno != errno.ENOTEMPTY:
             raise
@@ -74,7 +84,18 @@ def let_brokers_in(log_dir: Path) -> None:
             return
         for note in notes:
             note.with_name(note.name + TEMPORARY_SUFFIX).unlink(missing_ok=True)
+        _remove_guard(guard)
+
+
+def _remove_guard(guard: Path) -> None:
+    try:
         guard.rmdir()
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise LogDirectoryError(
+            f"{guard} holds {next(guard.iterdir()).name}, which is not of kafkalog: remove it"
+        ) from error
 
 
 def note_salvage(log_dir: Path, arguments: str) -> None:

@@ -166,7 +166,10 @@ def prepared_state(
 
 
 def _all_prepared(nodes: SeveralNodes) -> list[CommitState]:
-    """Read what lies prepared; a majority of nodes has to be told by what can be read."""
+    """Read what lies prepared; a majority of nodes has to be told by what can be read.
+
+    Unless all voters are there: a state that was decided is in place on one of them.
+    """
     found: list[CommitState] = []
     damaged: dict[int, CheckpointError] = {}
     for node in nodes.live:
@@ -180,6 +183,8 @@ def _all_prepared(nodes: SeveralNodes) -> list[CommitState]:
                 break
             else:
                 found += [] if each is None else [each]
+    if {*nodes.live} >= frozenset().union(*nodes.voters):
+        return found  # what was decided is in place somewhere, and all can be read
     for node, why in damaged.items():
         if not is_majority([n for n in nodes.live if n not in damaged], nodes.voters):
             nodes.fail(node, why)

@@ -16,8 +16,14 @@ from typing import TYPE_CHECKING, Final, Self
 
 from kafkalog.checkpoints.broker import broker_holds, is_locked
 from kafkalog.checkpoints.commit_state import LOCK_FILE
-from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import CommitError, DurabilityError, LockTimeoutError, LogDirectoryError
+from kafkalog.checkpoints.voters import fault_of, find_voters
+from kafkalog.errors import (
+    CommitError,
+    DurabilityError,
+    KafkaLogError,
+    LockTimeoutError,
+    LogDirectoryError,
+)
 from kafkalog.files.closing import Closing
 from kafkalog.files.stalling import at, hold, let_go, taken_over
 from kafkalog.files.system import once_per_process, remembered, system
@@ -28,6 +34,14 @@ from kafkalog.streaming.store.replicas.copying import Room
 from kafkalog.streaming.store.replicas.deciding import decide, own_states
 from kafkalog.streaming.store.replicas.election import preferred
 from kafkalog.streaming.store.replicas.in_sync import ALL_BYTES, COPIED_BYTES, bring_in_sync
+from kafkalog.streaming.store.replicas.lost_state import (
+    LostNode,
+    find_lost,
+    is_in_sync_beside_others,
+    put_checkpoints_aside,
+    rebuild,
+    suspects,
+)
 from kafkalog.streaming.store.replicas.moved_away import remove_moved
 from kafkalog.streaming.store.replicas.several_nodes import Controller, SeveralNodes
 from kafkalog.streaming.store.replicas.voter_changes import finish_change, others_of
@@ -144,23 +158,65 @@ class NodesSession(Closing):
             CommitError: whether a prepared state is published is not known.
         """
         voters = self._present()
-        nodes = _nodes(voters.newest, voters.live)
-        log_set = LogSet(voters.newest, nodes, lambda: self.verify(nodes))
-        _refuse_lent(log_set.state, self._policy)
         if not takes_back:
+            log_set, _ = self._set_of(voters)
             for check in conditions:
                 check(log_set)
             return log_set
+        given = room or Room(ALL_BYTES if copies_all else COPIED_BYTES)
+        lost = {} if voters.newest.lent_to else find_lost(voters)
+        self._put_checkpoints_aside(voters, doubts_all=copies_all)
+        if any(is_in_sync_beside_others(node, voters.newest) for node in lost):
+            log_set = self._opened(
+                voters.without(lost), conditions, given, moves_slowly=room is not None
+            )
+            with _of_earlier_commits():
+                log_set.publish(log_set.state.following())  # nobody reads there from now on
+            voters, conditions = self._present(), ()
+        if lost:
+            voters = self._rebuilt(lost, voters)
+        return self._opened(voters, conditions, given, moves_slowly=room is not None)
+
+    def _set_of(self, voters: Voters) -> tuple[LogSet, SeveralNodes]:
+        nodes = _nodes(voters)
+        log_set = LogSet(voters.newest, nodes, lambda: self.verify(nodes))
+        _refuse_lent(log_set.state, self._policy)
+        return log_set, nodes
+
+    def _opened(
+        self, voters: Voters, conditions: Sequence[Condition], room: Room, *, moves_slowly: bool
+    ) -> LogSet:
+        """Find out what was decided, take back what is unfinished, and bring nodes in sync."""
+        log_set, nodes = self._set_of(voters)
         nodes = self._decided(log_set, nodes, voters)
         for check in conditions:
             check(log_set)
         take_back(log_set, durable=self._policy.is_durable)
         remove_dead(log_set)
         if not log_set.state.lent_to:  # a cluster knows better who leads, and how far
-            given = room or Room(ALL_BYTES if copies_all else COPIED_BYTES)
             with _of_earlier_commits():
-                self._bring_in_sync(log_set, nodes, given, moves_slowly=room is not None)
+                self._bring_in_sync(log_set, nodes, room, moves_slowly=moves_slowly)
         return log_set
+
+    def _put_checkpoints_aside(self, voters: Voters, *, doubts_all: bool) -> None:
+        for node in voters.live if doubts_all else suspects(voters):
+            for folder in voters.live[node].values() if not voters.newest.lent_to else ():
+                with suppress(OSError, KafkaLogError), at(folder):
+                    put_checkpoints_aside(folder)
+
+    def _rebuilt(self, lost: Mapping[int, LostNode], voters: Voters) -> Voters:
+        """Rebuild the nodes that have lost their states; one on which that fails stays away."""
+        for node, members in lost.items():
+            folders = list(members.values())
+            try:
+                with at(folders[0]):
+                    if node not in self._locks:
+                        self._lock(node, folders, 0)
+                    rebuild(node, members, voters.newest)
+            except (KafkaLogError, OSError) as error:
+                self._away[node] = fault_of(error)
+                _LOGGER.warning("node %d cannot be rebuilt: %s", node, error)
+        return self._present()
 
     def _decided(self, log_set: LogSet, nodes: SeveralNodes, voters: Voters) -> SeveralNodes:
         """Find out what was decided, and finish that; returns the nodes that are voters then."""
@@ -259,7 +315,7 @@ def look_at_nodes(directories: Sequence[Path], policy: SetPolicy, *conditions: C
     for members in voters.live.values():
         for folder in members.values():
             check_unused(folder)
-    log_set = LogSet(voters.newest, _nodes(voters.newest, voters.live))
+    log_set = LogSet(voters.newest, _nodes(voters))
     _refuse_lent(log_set.state, policy)
     for check in conditions:
         check(log_set)
@@ -276,12 +332,13 @@ def look_at_committed_nodes(directories: Sequence[Path]) -> LogSet | None:
     if voters is None:
         return None
     voters.check_majority()
-    return LogSet(voters.newest, _nodes(voters.newest, voters.live))
+    return LogSet(voters.newest, _nodes(voters))
 
 
-def _nodes(state: CommitState, live: Mapping[int, Mapping[str, Path]]) -> SeveralNodes:
+def _nodes(voters: Voters) -> SeveralNodes:
+    live = voters.live
     members = {member: folder for each in live.values() for member, folder in each.items()}
-    return SeveralNodes(members, live, state.voters[:1])
+    return SeveralNodes(members, live, voters.newest.voters[:1], dict(voters.missing))
 
 
 def _refuse_lent(state: CommitState, policy: SetPolicy) -> None:

@@ -39,6 +39,7 @@ from kafkalog.checkpoints.commit_stamp import (
 from kafkalog.checkpoints.intent import Intent, load_intent
 from kafkalog.checkpoints.replica_state import is_majority, majority_of
 from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.checkpoints.voters import fault_of
 from kafkalog.errors import (
     CheckpointError,
     CommitError,
@@ -145,8 +146,8 @@ class SeveralNodes(Node):
             NotEnoughReplicasError: fewer than a majority are left, now or before.
         """
         if node not in self.failed:
-            self.failed[node] = str(error)
-            _LOGGER.warning("node %d is out of sync from now on: %s", node, error)
+            self.failed[node] = fault_of(error)
+            _LOGGER.warning("node %d is out of sync from now on: %s", node, self.failed[node])
         # Another thread may have been told so, and its error may not be the one that is raised.
         self.check_majority()
 
@@ -284,7 +285,7 @@ class SeveralNodes(Node):
     def apart(self) -> Iterator[tuple[Node, AbstractContextManager[None]]]:
         """Return each node that is not out, and what takes it out if something fails on it."""
         for node in self.live:
-            yield Node(self.by_node[node]), self._out_if_it_fails(node)
+            yield Node(self.by_node[node]), self.writing(node)
 
     def repeated(self, state: CommitState) -> CommitState:
         """Return a state under the next epoch: others may lead, or be in sync, than where it is."""

@@ -80,8 +80,21 @@ def test_one_node_may_be_two_commits_behind_and_two_may_not(folders: list[Path])
         voters_of(folders).check_majority()
 
 
-def test_directories_of_two_sets_are_refused(folders: list[Path]) -> None:
+def test_a_state_of_another_set_is_one_nodes_alone(folders: list[Path]) -> None:
     put(folders[0], replace(STATE, set_id="other"))
+    found = voters_of(folders)
+    assert [*found.live] == [1, 2]
+    assert "belongs to set other" in found.missing[0]
+    assert found.lost == {0: {"m0": folders[0]}}
+
+
+def test_directories_of_two_sets_are_refused(folders: list[Path], tmp_path: Path) -> None:
+    (tmp_path / "m9").mkdir()
+    put(tmp_path / "m9", replace(STATE, set_id="other", member_ids=("m9",)))
+    with pytest.raises(LogDirectoryError, match="different sets"):
+        find_voters([*folders, tmp_path / "m9"])
+    for folder in folders[:2]:
+        put(folder, replace(STATE, set_id=folder.name))
     with pytest.raises(LogDirectoryError, match="different sets"):
         find_voters(folders)
 

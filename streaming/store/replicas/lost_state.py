@@ -1,0 +1,207 @@
+"""Rebuild what a node of a replicated set has lost: its commit state, intent, or a checkpoint.
+
+Example: a bit flips in ``kafkalog.commit`` of one of three nodes. The other two are a majority, so
+they know all that is committed. The damaged file is put aside, and the node gets a state like that
+of a node that was away: the one before the newest, of which it can have had no part. What follows
+is what follows then: its replicas are not in sync, are compared, and get what they lack.
+
+==========================  =======================================================================
+state damaged or removed    rebuilt, if what lies beside it shows that the directory is of this set
+state of another set        rebuilt, if the directory holds partitions of this set and none of that
+intent damaged, or foreign  rebuilt: where logs were about to grow is not known there any more
+offset checkpoint damaged   put aside; the commit state knows log starts and high watermarks
+==========================  =======================================================================
+
+A directory in which there is nothing stays missing: its disk may not be mounted. A file of a later
+release, or one that may not be read, is not damaged, and left alone.
+
+A node that forgets may have voted for something. So whoever rebuilds it needs a majority without
+it: each commit that was made is known there, and what was not made by then never will be.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_offset_checkpoint,
+    read_topic_id,
+)
+from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import LOCK_FILE
+from kafkalog.checkpoints.intent import INTENT_FILE, load_intent
+from kafkalog.checkpoints.sealed_file import read_head
+from kafkalog.checkpoints.state_file import state_bytes
+from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.files.atomic import write_atomically
+from kafkalog.files.stalling import at
+from kafkalog.files.system import system
+from kafkalog.streaming.log.files import stray_directory_name
+from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.store.replicas.rewriting import distrust
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from kafkalog.checkpoints.commit_state import CommitState
+    from kafkalog.checkpoints.voters import Voters
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
+
+__all__ = [
+    "LostNode",
+    "find_lost",
+    "is_in_sync_beside_others",
+    "put_checkpoints_aside",
+    "rebuild",
+    "suspects",
+]
+
+_LOGGER: Final = logging.getLogger("kafkalog.sink")
+
+_CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET)
+_ASIDE: Final = ".lost"
+"""What is appended to the name of a file that is put aside; a broker ignores it."""
+
+
+class LostNode(dict[str, Path]):
+    """The directories of a node that has lost its state, by member id; ``why`` says how."""
+
+    def __init__(self, members: Mapping[str, Path], why: str) -> None:
+        super().__init__(members)
+        self.why = why
+
+
+def find_lost(voters: Voters) -> dict[int, LostNode]:
+    """Return the nodes that can be rebuilt, by their ids: a majority is there without them."""
+    found: dict[int, LostNode] = {}
+    for node, members in voters.lost.items():
+        with suppress(OSError, KafkaLogError), at(next(iter(members.values()))):
+            without = [folder for folder in members.values() if folder not in voters.states]
+            if all(_is_of_set(folder, voters) for folder in without):
+                found[node] = LostNode(members, voters.missing[node])
+    for node, members in voters.live.items():
+        with suppress(OSError), at(next(iter(members.values()))):
+            faults = (_fault_of_intent(each, voters.newest.set_id) for each in members.values())
+            if fault := next(filter(None, faults), ""):
+                found[node] = LostNode(members, fault)
+    left = voters.live.keys() - found.keys()
+    return found if len(left) >= voters.majority else {}
+
+
+def suspects(voters: Voters) -> Iterator[int]:
+    """Yield the nodes that are there, and hold nothing or something that is not in sync.
+
+    A file that cannot be read takes its node out of all in-sync sets.
+    """
+    for node in voters.live:
+        all_of_it = [
+            node in each.isr
+            for topic in voters.newest.topics.values()
+            for each in topic.replicas.values()
+            if node in each.replicas
+        ]
+        if not all_of_it or not all(all_of_it):
+            yield node
+
+
+def _fault_of_intent(folder: Path, set_id: str) -> str:
+    try:
+        intent = load_intent(folder)
+    except CheckpointError as error:
+        return error.fault
+    if intent is None or intent.set_id == set_id:
+        return ""
+    return f"{folder / INTENT_FILE} belongs to set {intent.set_id}"
+
+
+def _is_of_set(folder: Path, voters: Voters) -> bool:
+    """Whether what lies in a directory shows that it is of the set, though its state does not."""
+    state = voters.newest
+    foreign = voters.found.foreign.get(folder)
+    known = state.topics.keys() | state.deleted.keys()
+    partitions = LogDirs([folder], are_of_one_node=True).partitions().values()
+    own = [found for found in partitions if _key_of(state, found) in known]
+    others = [found for found in partitions if found not in own]
+    if foreign is not None:
+        return bool(own) and not any(_key_of(foreign, each) in foreign.topics for each in others)
+    if own:
+        return True
+    with suppress(OSError, CheckpointError):
+        head = read_head(folder / STATE_FILE)
+        if head is not None:
+            return bool(head.get("set") == state.set_id)
+    return not others and any((folder / name).exists() for name in (STATE_FILE, LOCK_FILE))
+
+
+def _key_of(state: CommitState, found: PartitionDirectory) -> str:
+    try:
+        topic_id = read_topic_id(found.path)
+    except CheckpointError:
+        topic_id = None
+    return state.key_of(found.topic_partition.topic, topic_id)
+
+
+def is_in_sync_beside_others(node: int, state: CommitState) -> bool:
+    """Whether readers may be sent to a node that is rebuilt, and others have what they want."""
+    replicas = (each for topic in state.topics.values() for each in topic.replicas.values())
+    return any(node in each.isr and len(each.isr) > 1 for each in replicas)
+
+
+def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
+    """Put aside what a node has in place of its state, and give it one as if it had been away.
+
+    ``state`` is the newest one in place. REQUIRES: a majority without the node is locked, and so is
+    the node; and ``state`` does not send readers to it where they find other replicas in sync.
+
+    Raises:
+        OSError, KafkaLogError: the node cannot be written.
+    """
+    before = max(state.sequence - 1, 0)
+    stamp = state.commit_id if before == state.sequence else system.random_id().hex
+    old = replace(state, sequence=before, commit_id=stamp, controller="")
+    for folder in lost.values():
+        _put_strays_aside(folder, state)
+        put_checkpoints_aside(folder)
+        distrust([folder], *read_offset_checkpoint(folder, RECOVERY_POINT))
+    for member, folder in lost.items():
+        for name in (INTENT_FILE, PREPARED_FILE, STATE_FILE):
+            _put_aside(folder / name)
+        write_atomically(folder / STATE_FILE, state_bytes(old.of_member(member)))
+    text = "node %d is rebuilt from the others, what it had is kept in files named *%s: %s"
+    _LOGGER.warning(text, node, _ASIDE, lost.why)
+
+
+def put_checkpoints_aside(folder: Path) -> None:
+    """Put aside the offset checkpoints of a log directory that cannot be read.
+
+    Raises:
+        OSError: one cannot be renamed.
+    """
+    for name in _CHECKPOINTS:
+        try:
+            read_offset_checkpoint(folder, name)
+        except CheckpointError as error:
+            _LOGGER.warning("it is put aside as %s%s: %s", name, _ASIDE, error.fault)
+            _put_aside(folder / name)
+
+
+def _put_aside(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        path.rename(path.with_name(f"{path.name}{_ASIDE}"))
+
+
+def _put_strays_aside(folder: Path, state: CommitState) -> None:
+    """Rename the folders of topics that the set does not have, as those of a node that was away."""
+    for found in LogDirs([folder], are_of_one_node=True).partitions().values():
+        if _key_of(state, found) not in state.topics.keys() | state.deleted.keys():
+            _LOGGER.warning("%s is of a topic that is gone, and is put aside", found.path)
+            stray = stray_directory_name(*found.topic_partition, system.random_id().hex)
+            found.path.rename(found.log_dir / stray)

@@ -1,0 +1,256 @@
+"""One node of three has lost a small file: the others know what it held, and it is rebuilt."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from tests.support.replicated import (
+    append,
+    check_clean,
+    check_equal,
+    check_in_sync,
+    newest_state,
+    path_of,
+    values,
+)
+
+import kafkalog
+from kafkalog.checkpoints.broker import (
+    CLEANER_OFFSET,
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+)
+from kafkalog.checkpoints.commit_stamp import PREPARED_FILE, STATE_FILE
+from kafkalog.checkpoints.commit_state import STAGED_PREFIX, UNFINISHED_FOLDER
+from kafkalog.checkpoints.intent import INTENT_FILE, Intent
+from kafkalog.checkpoints.sealed_file import seal
+from kafkalog.errors import LogDirectoryError, NotEnoughReplicasError
+from kafkalog.files.local_paths import split_paths
+from kafkalog.streaming.operate.recover import recover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+ROWS = [f"row {n}" for n in range(24)]
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> list[Path]:
+    found = [tmp_path / name for name in "abc"]
+    for version in range(3):
+        append(found, version, ROWS[8 * version : 8 * version + 8])
+    return found
+
+
+def flip(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 4
+    path.write_bytes(data)
+
+
+def check_whole(nodes: list[Path], rows: list[str]) -> None:
+    assert values(nodes) == sorted(rows)
+    check_in_sync(nodes)
+    check_equal(nodes)
+    check_clean(nodes)
+
+
+def foreign_state(node: Path) -> None:
+    others = [node.parent / f"other-{name}" for name in "abc"]
+    append(others, 0, ["of another set"], topic="q")
+    shutil.copy(others[1] / STATE_FILE, node / STATE_FILE)
+
+
+def foreign_intent(node: Path) -> None:
+    intent = Intent(99, "f" * 32, "w", 0, (), commit_id="c", controller_epoch=9)
+    (node / INTENT_FILE).write_bytes(intent.to_bytes())
+
+
+def only_partitions(node: Path) -> None:
+    for path in node.glob("kafkalog.*"):
+        path.unlink()
+
+
+LOST: dict[str, Callable[[Path], object]] = {
+    "damaged": lambda node: flip(node / STATE_FILE, 0.6),
+    "damaged head": lambda node: flip(node / STATE_FILE, 0.02),
+    "empty": lambda node: (node / STATE_FILE).write_bytes(b""),
+    "removed": lambda node: (node / STATE_FILE).unlink(),
+    "all removed": only_partitions,
+    "foreign": foreign_state,
+    "intent damaged": lambda node: (node / INTENT_FILE).write_bytes(b"{"),
+    "intent foreign": foreign_intent,
+    "prepared damaged": lambda node: (node / PREPARED_FILE).write_bytes(b"{"),
+    **{
+        name: lambda node, name=name: (node / name).write_bytes(b"?\n")  # type: ignore[misc]
+        for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET)
+    },
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_what_one_node_has_lost_comes_back_with_the_next_writes(
+    what: str, nodes: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    LOST[what](nodes[len(what) % 3])
+    assert values(nodes) == sorted(ROWS)
+    for version in range(3, 6):
+        append(nodes, version, [f"more {version}"])
+    check_whole(nodes, [*ROWS, "more 3", "more 4", "more 5"])
+    assert caplog.text.count("is rebuilt from the others") <= 1
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_recover_brings_a_node_back_that_has_lost_something(what: str, nodes: list[Path]) -> None:
+    LOST[what](nodes[-len(what) % 3])
+    done = recover(split_paths(path_of(nodes)))
+    assert not done.problems
+    check_whole(nodes, ROWS)
+
+
+def test_a_rebuilt_node_is_not_trusted(nodes: list[Path], tmp_path: Path) -> None:
+    """Its logs are those of an older copy, and nothing says so any more."""
+    for partition in (0, 1):
+        shutil.copytree(nodes[1] / f"t-{partition}", tmp_path / f"t-{partition}")
+    append(nodes, 3, ["newer", "and newer"])
+    for partition in (0, 1):
+        shutil.rmtree(nodes[1] / f"t-{partition}")
+        (tmp_path / f"t-{partition}").rename(nodes[1] / f"t-{partition}")
+    (nodes[1] / STATE_FILE).unlink()
+    for version in (4, 5, 6):
+        append(nodes, version, [f"more {version}"])
+        assert "newer" in values(nodes)
+    check_whole(nodes, [*ROWS, "newer", "and newer", "more 4", "more 5", "more 6"])
+
+
+def test_topics_that_were_deleted_do_not_come_back_with_a_rebuilt_node(nodes: list[Path]) -> None:
+    stray = nodes[0] / "gone-0"
+    shutil.copytree(nodes[0] / "t-0", stray)
+    (stray / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    (nodes[0] / STATE_FILE).unlink()
+    recover(split_paths(path_of(nodes)))
+    assert not stray.exists()
+    assert len([*nodes[0].glob("gone-0.*-stray")]) == 1
+    check_whole(nodes, ROWS)
+
+
+def test_what_was_damaged_is_kept_beside(nodes: list[Path]) -> None:
+    flip(nodes[1] / STATE_FILE, 0.5)
+    damaged = (nodes[1] / STATE_FILE).read_bytes()
+    append(nodes, 3, ["more"])
+    append(nodes, 4, ["more"])
+    assert (nodes[1] / f"{STATE_FILE}.lost").read_bytes() == damaged
+
+
+def test_a_witness_that_has_lost_its_state_is_rebuilt(tmp_path: Path) -> None:
+    path = f"{tmp_path}/a;{tmp_path}/b;witness:{tmp_path}/w"
+
+    def write(version: int) -> None:
+        rows = pa.table({"value": [f"v{version}"]})
+        kafkalog.append(path, "t", rows, transactional_id="w", version=version)
+
+    write(0)
+    for version, break_it in enumerate((LOST["damaged"], LOST["removed"]), start=1):
+        break_it(tmp_path / "w")
+        write(version)
+    assert not recover(split_paths(path)).problems
+    (tmp_path / "a").rename(tmp_path / "away")
+    write(3)  # the witness votes
+    assert kafkalog.read(path, "t").read_all().num_rows == 4
+
+
+def test_one_of_two_directories_of_a_node_may_lose_its_state(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a1", "a2", "b1", "b2", "c1", "c2")]
+    path = ";".join(f"{folders[n]},{folders[n + 1]}" for n in (0, 2, 4))
+    table = pa.table({"value": [f"v{n}" for n in range(20)]})
+    kafkalog.append(path, "t", table, options={"numPartitions": "4"})
+    (folders[1] / STATE_FILE).unlink()
+    assert not recover(split_paths(path)).problems
+    for folder in folders[:2]:
+        flip(folder / STATE_FILE, 0.5)
+    assert not recover(split_paths(path)).problems
+    check_in_sync(folders)
+    assert kafkalog.read(path, "t").read_all().num_rows == 20
+
+
+# What is left alone
+
+
+def later_release(node: Path) -> None:
+    (node / STATE_FILE).write_bytes(seal(STATE_FILE, 99, [{"sequence": 1}]))
+
+
+def another_sets(node: Path) -> None:
+    other = node.parent / "other"
+    kafkalog.append(str(other), "q", pa.table({"value": ["of another set"]}))
+    shutil.rmtree(node)
+    shutil.copytree(other, node)
+
+
+def unmounted(node: Path) -> None:
+    shutil.rmtree(node)
+    node.mkdir()
+
+
+@pytest.mark.parametrize("what", [later_release, another_sets, unmounted])
+def test_a_directory_that_may_be_another_is_not_touched(
+    what: Callable[[Path], None], nodes: list[Path]
+) -> None:
+    what(nodes[1])
+    before = {path: path.read_bytes() for path in nodes[1].rglob("*") if path.is_file()}
+    append(nodes, 3, ["more"])
+    append(nodes, 4, ["more"])
+    (problem,) = recover(split_paths(path_of(nodes))).problems
+    assert problem.startswith("node 1 is not there")
+    after = {path: path.read_bytes() for path in nodes[1].rglob("*") if path.is_file()}
+    assert {p: after[p] for p in after if not p.name.startswith(STAGED_PREFIX)} == before
+    assert all(1 not in each.isr for each in _replicas(nodes))
+
+
+def _replicas(nodes: list[Path]) -> list[kafkalog.checkpoints.replica_state.ReplicaState]:  # type: ignore[name-defined]
+    topics = newest_state([nodes[0], nodes[2]]).topics.values()
+    return [each for topic in topics for each in topic.replicas.values()]
+
+
+@pytest.mark.parametrize("what", ["damaged", "removed", "intent damaged"])
+def test_a_majority_that_has_lost_its_states_is_refused(what: str, nodes: list[Path]) -> None:
+    for node in nodes[:2]:
+        LOST[what](node)
+    before = [(node / STATE_FILE).exists() for node in nodes]
+    with pytest.raises((LogDirectoryError, NotEnoughReplicasError), match="are needed"):
+        append(nodes, 3, ["more"])
+    assert [(node / STATE_FILE).exists() for node in nodes] == before
+
+
+def test_damaged_prepared_states_are_nobodys_while_all_nodes_are_there(nodes: list[Path]) -> None:
+    for node in nodes:
+        (node / PREPARED_FILE).write_bytes(b"{")
+    append(nodes, 3, ["more"])
+    check_whole(nodes, [*ROWS, "more"])
+
+
+@pytest.mark.parametrize("is_file", [True, False])
+def test_what_is_in_the_guards_place_is_named_and_costs_one_node(
+    is_file: bool, nodes: list[Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = nodes[2] / UNFINISHED_FOLDER
+    if is_file:
+        guard.write_bytes(b"")
+    else:
+        guard.mkdir()
+        (guard / "somebodys").write_bytes(b"")
+    with caplog.at_level(logging.WARNING):
+        append(nodes, 3, ["more"])
+        append(nodes, 4, ["more"])
+    assert "remove it" in caplog.text
+    shutil.rmtree(guard, ignore_errors=True)
+    guard.unlink(missing_ok=True)
+    for version in (5, 6):
+        append(nodes, version, ["more"])
+    check_whole(nodes, [*ROWS, *["more"] * 4])
