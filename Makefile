@@ -11,7 +11,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
+.PHONY: help env demo test unit nightly assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench lint types fmt build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +40,10 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_copied_bounds_killed.py tests/crash/test_replicas_walk.py \
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
+
+nightly: env ## Kill a broker at every step of transactions, with clients of both versions
+	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all python -m pytest -q --timeout 7200 \
+	    tests/interop/test_killed_transactions.py
 
 groups: env ## Kill, stop and replace members of a consumer group at random: SECONDS=600 SEED=...
 	$(RUN) env KAFKALOG_GROUPS_SECONDS=$(or $(SECONDS),600) \

@@ -93,8 +93,22 @@ def handover(
 def takeover(
     paths: Paths,
     abort_open_transactions: Annotated[
-        bool, typer.Option("--abort-open-transactions", help="End them as aborted.")
+        bool,
+        typer.Option(
+            "--abort-open-transactions",
+            help="End them: as their coordinator decided, and what it had not decided as aborted.",
+        ),
     ] = False,
+    transaction_state: Annotated[
+        list[str] | None,
+        typer.Option(metavar="DIR", help="Where more of __transaction_state lies, as a copy."),
+    ] = None,
+    abort_producer: Annotated[
+        list[int] | None,
+        typer.Option(
+            metavar="ID", help="Abort what is open of a producer id that no coordinator tells of."
+        ),
+    ] = None,
     cluster_metadata: ClusterMetadata = None,
     dry_run: DryRun = False,
     as_json: Json = False,
@@ -108,6 +122,8 @@ def takeover(
         done = take_over(
             paths,
             aborts_open=abort_open_transactions,
+            transaction_state=transaction_state or (),
+            abort_producers=abort_producer or (),
             cluster_metadata=cluster_metadata or (),
             dry_run=dry_run,
         )
@@ -124,6 +140,7 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
             "takenBack": done.taken_back,
             "reset": done.reset,
             "aborted": done.aborted,
+            "committed": done.committed,
             "lost": [_offsets(each) for each in done.lost],
             "writers": done.writers if done.lost else [],
             "written": done.written,
@@ -140,6 +157,8 @@ def _report(done: Upkeep, *, as_json: bool, dry_run: bool = False) -> None:
             print_line(f"{would}reset: {line}")
         for line in done.aborted:
             print_line(f"{would}aborted: {line}")
+        for line in done.committed:
+            print_line(f"{would}committed: {line}")
         _print_lost(done)
         print_rows(rows, as_json=False)
         for line in done.written:

@@ -258,7 +258,7 @@ def _open_transactions(facts: Facts) -> Iterator[Finding]:
                 for row in facts.open_transactions
             ],
             "Readers of committed records wait there until it ends, as a producer or its broker "
-            "ends it. If both are gone for good, this aborts it:",
+            "ends it. If both are gone for good, this ends it as its coordinator decided:",
             [_line("takeover", facts, "--abort-open-transactions", "--dry-run")],
         )
 

@@ -49,7 +49,10 @@ MAX_TOPIC_NAME_LENGTH: Final = 249
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 """Where consumer groups keep their positions and members (Kafka ``Topic``)."""
 
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+"""Where transaction coordinators keep what they decided (Kafka ``Topic``)."""
+
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
 """Topics that a broker keeps for itself (Kafka ``Topic.INTERNAL_TOPICS``)."""
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"

@@ -41,10 +41,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.ends.rule import Said
 
-__all__ = ["ForeignLog", "telling_a_way_out"]
+__all__ = ["ForeignLog", "open_transaction_error", "telling_a_way_out"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
+_END_TRANSACTIONS: Final = (
+    "Let the broker end it first (it aborts it when transaction.timeout.ms is over). If none will "
+    "start again, run `kafkalog takeover --abort-open-transactions`: it ends each transaction as "
+    "its coordinator decided, and aborts what nobody decided"
+)
 _ACCEPT_LOSS: Final = (
     "If what it holds is all that there is to be, let `kafkalog salvage` continue after the "
     "missing offsets, or at them"
@@ -79,6 +84,7 @@ class ForeignLog:
         is_there: whether the folder was found where partitions were looked for. One that is gone
             since is no new one.
         advice: what else to say where a log ends below what is committed.
+        open_advice: what to say where a transaction is open at the end.
         check_locks: raises if the locks were lost: their new holder may be writing the batch that
             looks like a torn tail. It is called only before something is cut off.
     """
@@ -91,6 +97,7 @@ class ForeignLog:
     takes_over: bool = False
     is_there: bool = True
     advice: str = ""
+    open_advice: str = ""
     check_locks: Callable[[], None] = lambda: None
 
     def open(
@@ -166,7 +173,8 @@ class ForeignLog:
         if not self.takes_over:
             self.check_has_no_more(end)
         if end != self.committed_end and not ends_open:
-            _check_no_open_transaction(self.folder, self.key, end)
+            advice = self.open_advice or _END_TRANSACTIONS
+            _check_no_open_transaction(self.folder, self.key, end, advice)
 
     @property
     def _said(self) -> Said:
@@ -271,14 +279,19 @@ class ForeignLog:
             )
 
 
-def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int) -> None:
+def _check_no_open_transaction(folder: Path, key: TopicPartition, end: int, advice: str) -> None:
     with PartitionLog(folder, key) as log:
         stable = log.last_stable_offset(end)
     if stable < end:
-        raise CommitError(
-            f"{folder}: a transaction that began at offset {stable} of {key} is still open at the "
-            f"end of the log, offset {end}: what is appended after it, readers of committed "
-            "records would never come to. Let the broker end it first (it aborts it when "
-            "transaction.timeout.ms is over). If none will start again, run `kafkalog takeover "
-            "--abort-open-transactions`"
-        )
+        raise open_transaction_error(folder, key, stable, end, advice)
+
+
+def open_transaction_error(
+    folder: Path, key: TopicPartition, stable: int, end: int, advice: str
+) -> CommitError:
+    """Return the error for a log at whose end a transaction is open, from ``stable`` on."""
+    return CommitError(
+        f"{folder}: a transaction that began at offset {stable} of {key} is still open at the "
+        f"end of the log, offset {end}: what is appended after it, readers of committed "
+        f"records would never come to. {advice}"
+    )

@@ -14,6 +14,7 @@ Source: Kafka ``LogManager``, ``LogLoader``, ``MetaPropertiesEnsemble``, ``Parti
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import (
@@ -40,7 +41,7 @@ from kafkalog.streaming.operate.groups import empty_groups
 from kafkalog.streaming.operate.lent_nodes import is_replicated, named_metadata
 from kafkalog.streaming.operate.node_handover import hand_over_nodes
 from kafkalog.streaming.operate.node_takeover import take_over_nodes
-from kafkalog.streaming.operate.open_transactions import abort_open_transactions
+from kafkalog.streaming.operate.open_transactions import TransactionEnds, end_transactions
 from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, look_again, put_in_order, report_lost
 from kafkalog.streaming.operate.state_of_logs import (
@@ -60,7 +61,7 @@ from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -191,6 +192,8 @@ def take_over(
     paths: Sequence[str],
     *,
     aborts_open: bool = False,
+    transaction_state: Sequence[str] = (),
+    abort_producers: Collection[int] = (),
     cluster_metadata: Sequence[str] = (),
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
@@ -204,23 +207,49 @@ def take_over(
     transaction that is still open, the state of that partition is left as it was. Partitions that
     are gone are forgotten, with a warning. Consumer groups have no members after that.
 
-    With ``aborts_open`` transactions that are open at the ends of logs are aborted: for a broker
-    that will not start again, and end them. With ``dry_run`` nothing is changed, nor locked.
-    ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
+    High watermarks of a broker's ``__consumer_offsets`` move to the ends of its logs as well.
+
+    With ``aborts_open`` open transactions are ended, for a broker that will not start again: as
+    their coordinators decided, and what nobody decided as aborted. ``transaction_state`` are
+    directories with more of ``__transaction_state`` than lies in the set. A transaction of which
+    that does not tell is a problem, unless its producer id is among ``abort_producers``. With
+    ``dry_run`` nothing is changed, nor locked. ``cluster_metadata`` is of a replicated set: see
+    :func:`hand_over`.
 
     Raises:
-        LogDirectoryError: the broker is still running.
+        LogDirectoryError: the broker is still running; or ``transaction_state`` is no directory.
+        OptionError: ``transaction_state`` or ``abort_producers`` without ``aborts_open``.
         KafkaLogError: the directories are no whole set, or their state cannot be trusted.
     """
     given = {"abort_open_transactions": aborts_open or None}
     if is_replicated(directories := existing(paths), given, cluster_metadata):
         metadata = named_metadata(cluster_metadata)
         return take_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
-    return _take_over_one(directories, aborts_open=aborts_open, dry_run=dry_run, wait_ms=wait_ms)
+    copies = existing(transaction_state) if transaction_state else ()
+    ends = partial(_ends_of, copies=copies, producers=abort_producers, aborts_open=aborts_open)
+    return _take_over_one(directories, ends, dry_run=dry_run, wait_ms=wait_ms)
+
+
+def _ends_of(
+    log_set: LogSet, *, copies: Sequence[Path], producers: Collection[int], aborts_open: bool
+) -> TransactionEnds | None:
+    """Find out how open transactions are to be ended; None if they are not."""
+    if aborts_open:
+        return TransactionEnds(log_set, copies, producers)
+    if copies or producers:
+        raise OptionError(
+            "--transaction-state and --abort-producer say how --abort-open-transactions ends "
+            "transactions: give that as well"
+        )
+    return None
 
 
 def _take_over_one(
-    directories: Sequence[Path], *, aborts_open: bool, dry_run: bool, wait_ms: int
+    directories: Sequence[Path],
+    ends: Callable[[LogSet], TransactionEnds | None],
+    *,
+    dry_run: bool,
+    wait_ms: int,
 ) -> Upkeep:
     """Do so with a set that is not replicated, or that is none yet."""
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
@@ -230,11 +259,13 @@ def _take_over_one(
         directories, policy, look, holder="kafkalog takeover", dry_run=dry_run
     ) as log_set:
         if dry_run:
-            return _previewed(log_set, begun, aborts_open=aborts_open)
-        done = put_in_order(log_set, begun, takes_over=True)
-        if aborts_open and (aborted := abort_open_transactions(log_set)):
-            done = put_in_order(log_set, begun, takes_over=True)
-            done.aborted = aborted
+            return _previewed(log_set, begun, ends(log_set))
+        order = partial(put_in_order, log_set, begun, takes_over=True, takes_positions=True)
+        done = order()
+        if (known := ends(log_set)) is not None:
+            ended = end_transactions(log_set, known)
+            done = order(open_advice=ended.undecided)
+            done.aborted, done.committed = ended.aborted, ended.committed
         _take(log_set, done)
     done.set_id = log_set.state.set_id
     return done
@@ -243,7 +274,7 @@ def _take_over_one(
 def _take(log_set: LogSet, done: Upkeep) -> None:
     """Make durable what the logs hold, and publish the state that says so."""
     log_set.check_current()
-    sync_up_to(_reach(log_set, each) for each in done.partitions)
+    sync_up_to(_reach(log_set, each) for each in (*done.partitions, *done.positions))
     whole = all_durable(advanced(log_set.state, done.partitions), done.partitions)
     state = with_broker_settings(without_lost(whole, log_set), log_set.directories)
     done.written = _changes(log_set.state, state)
@@ -252,15 +283,17 @@ def _take(log_set: LogSet, done: Upkeep) -> None:
     for folder in log_set.directories:
         remove_clean_shutdown_marker(folder)  # what it marks is not what is there from now on
         _lower_high_watermarks(folder, done.partitions)
+        _write_high_watermarks(folder, done.positions)
         drop_lines_of_gone(folder)
     if not done.problems:
         done.written += empty_groups(log_set)
 
 
-def _previewed(log_set: LogSet, begun: Upkeep, *, aborts_open: bool) -> Upkeep:
+def _previewed(log_set: LogSet, begun: Upkeep, ends: TransactionEnds | None) -> Upkeep:
     """Say what a takeover would do."""
-    preview = Preview(log_set, takes_over=True, aborts_open=aborts_open)
-    done = put_in_order(log_set, begun, takes_over=True, preview=preview)
+    preview = Preview(log_set, takes_over=True, ends=ends)
+    done = put_in_order(log_set, begun, takes_over=True, takes_positions=True, preview=preview)
+    done.aborted, done.committed = preview.ended.aborted, preview.ended.committed
     state = without_lost(advanced(log_set.state, done.partitions), log_set)
     state = with_broker_settings(state, log_set.directories)
     done.written = _changes(log_set.state, state)
@@ -370,6 +403,13 @@ def _lower_high_watermarks(folder: Path, partitions: Sequence[PartitionEnd]) -> 
     }
     if lowered:
         write_offset_checkpoint(folder, HIGH_WATERMARK, lowered)
+
+
+def _write_high_watermarks(folder: Path, logs: Sequence[PartitionEnd]) -> None:
+    """Let all be committed that logs hold of which our state says nothing."""
+    ends = {each.topic_partition: each.end for each in logs if each.where.log_dir == folder}
+    if ends and not ends.items() <= read_offset_checkpoint(folder, HIGH_WATERMARK).items():
+        write_offset_checkpoint(folder, HIGH_WATERMARK, ends)
 
 
 def _make_durable(log_set: LogSet, partitions: Sequence[PartitionEnd]) -> None:

@@ -12,7 +12,7 @@ from kafkalog.streaming.commit.foreign_log import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import cut_segment, wrong_indexes
 from kafkalog.streaming.log.files import LOG, OFFSET_INDEX, TIME_INDEX, file_name
 from kafkalog.streaming.log.segment_files import list_base_offsets
-from kafkalog.streaming.operate.open_transactions import aborted_by
+from kafkalog.streaming.operate.open_transactions import EndedTransactions
 from kafkalog.streaming.store.file_systems import is_shared
 from kafkalog.streaming.store.take_back import look_at_unfinished
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.config import LogConfig
     from kafkalog.streaming.log.log_dir import PartitionDirectory
+    from kafkalog.streaming.operate.open_transactions import TransactionEnds
     from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
     from kafkalog.streaming.store.log_set import LogSet
 
@@ -34,27 +35,30 @@ _COPIED_BYTES: Final = 1 << 20
 
 
 class Expected(NamedTuple):
-    """Where a log would end, which of its indexes would be replaced, what would be aborted."""
+    """Where a log would end, and which of its indexes would be replaced."""
 
     end: int
     corrected: tuple[str, ...]
-    aborted: tuple[str, ...] = ()
 
 
 class Preview:
-    """Looks at the logs of a set; what would be said while acting is said as well."""
+    """Looks at the logs of a set; what would be said while acting is said as well.
+
+    ``ended`` says which open transactions would be ended.
+    """
 
     def __init__(
-        self, log_set: LogSet, *, takes_over: bool = False, aborts_open: bool = False
+        self, log_set: LogSet, *, takes_over: bool = False, ends: TransactionEnds | None = None
     ) -> None:
-        """Prove that unfinished commits can be taken back.
+        """Prove that unfinished commits can be taken back; with ``ends``, end open transactions.
 
         Raises:
             LogDirectoryError, CheckpointError: they cannot.
         """
         self._log_set = log_set
         self._takes_over = takes_over
-        self._aborts_open = aborts_open
+        self._ends = ends
+        self.ended = EndedTransactions()
         touched = look_at_unfinished(log_set)
         self._touched: Mapping[TopicPartition, IntendedPartition] = {
             each.topic_partition: each for each in touched
@@ -84,17 +88,18 @@ class Preview:
             marks=marks,
             takes_over=self._takes_over,
         )
-        end, cut = log.look(ends_open=self._aborts_open)
+        end, cut = log.look(ends_open=self._ends is not None)
         if cut is not None:
             _LOGGER.warning("%s", cut)
-        aborted = tuple(aborted_by(key, found.path, end)) if self._aborts_open else ()
+        if self._ends is not None:
+            end = self._ends.preview(key, found.path, end, self.ended)
         bases = list_base_offsets(found.path)
         if not bases or cut is not None:
-            return Expected(end + len(aborted), (), aborted)
+            return Expected(end, ())
         interval = config.index_interval_bytes
         with telling_a_way_out():
             wrong = wrong_indexes(found.path, bases[-1], index_interval_bytes=interval)
-        return Expected(end + len(aborted), tuple(path.name for path in wrong), aborted)
+        return Expected(end, tuple(path.name for path in wrong))
 
 
 def _corrected_after(

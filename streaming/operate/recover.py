@@ -18,7 +18,7 @@ from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
-from kafkalog.model import INTERNAL_TOPICS
+from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC
 from kafkalog.streaming.commit.foreign_log import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.config import LogConfig
@@ -42,7 +42,7 @@ from kafkalog.streaming.store.topics import differing_ids
 from kafkalog.streaming.store.unsynced import advice
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import TopicState
@@ -64,7 +64,8 @@ class Upkeep:
     ``taken_back`` names the unfinished commits that were undone; ``problems`` are what a person has
     to decide on: the logs they name were left alone. ``skipped`` are a broker's own topics, which
     it recovers itself. ``reset`` says which log starts were taken out of their checkpoint,
-    ``aborted`` which open transactions were ended, ``written`` what was noted beside the logs;
+    ``aborted`` and ``committed`` how open transactions were ended, ``written`` what was noted
+    beside the logs; ``positions`` are the logs of a broker's own ``__consumer_offsets``;
     ``lost`` which committed offsets a loss of power took, and ``writers`` whose batches count all
     the same. After a dry run it is what would be found and done.
     """
@@ -72,10 +73,12 @@ class Upkeep:
     set_id: str = ""
     taken_back: list[str] = field(default_factory=list)
     partitions: list[PartitionEnd] = field(default_factory=list)
+    positions: list[PartitionEnd] = field(default_factory=list)
     skipped: list[PartitionDirectory] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     reset: list[str] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
+    committed: list[str] = field(default_factory=list)
     written: list[str] = field(default_factory=list)
     lost: list[LostOffsets] = field(default_factory=list)
     writers: list[str] = field(default_factory=list)
@@ -147,8 +150,10 @@ def put_in_order(
     begun: Upkeep,
     *,
     takes_over: bool = False,
+    takes_positions: bool = False,
     resets_log_start: bool = False,
     preview: Preview | None = None,
+    open_advice: Mapping[TopicPartition, str] | None = None,
 ) -> Upkeep:
     """Look at the end of each log, and mend it; ``begun`` is what was done before.
 
@@ -156,11 +161,18 @@ def put_in_order(
     which nothing is changed.
 
     ``takes_over``: the logs are the truth as they are, see
-    :class:`~kafkalog.streaming.commit.foreign_log.ForeignLog`.
+    :class:`~kafkalog.streaming.commit.foreign_log.ForeignLog`. With ``takes_positions`` so are
+    those of a broker's ``__consumer_offsets``. ``open_advice`` is what to do about transactions
+    that stay open, by partition.
     """
     done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
-    order = _Order(log_set, done, preview, takes_over=takes_over, resets=resets_log_start)
+    order = _Order(
+        *(log_set, done, preview, open_advice or {}),
+        takes_over=takes_over,
+        takes_positions=takes_positions,
+        resets=resets_log_start,
+    )
     for key, found in log_set.partitions().items():
         check_interrupt()
         if order.concerns(key, found):
@@ -207,22 +219,26 @@ class _Order:
         log_set: LogSet,
         done: Upkeep,
         preview: Preview | None,
+        open_advice: Mapping[TopicPartition, str],
         *,
         takes_over: bool,
+        takes_positions: bool,
         resets: bool,
     ) -> None:
         self._log_set = log_set
         self._done = done
         self._preview = preview
+        self._open_advice = open_advice
         self._takes_over = takes_over
+        self._takes_positions = takes_positions
         self._resets = resets
         self._marks = BrokerMarks()
         self._owners = TopicOwners(log_set.state)
 
     def concerns(self, key: TopicPartition, found: PartitionDirectory) -> bool:
         """Return whether a folder is a partition that is ours to look at."""
-        known = self._log_set.state.topic(key.topic, read_topic_id(found.path))
-        if key.topic in INTERNAL_TOPICS and known is None:
+        are_positions = self._takes_positions and key.topic == OFFSETS_TOPIC
+        if self._is_a_brokers_own(found) and not are_positions:
             self._done.skipped.append(found)
             return False
         if self._preview is not None and self._preview.goes_away(key):
@@ -231,6 +247,11 @@ class _Order:
             _LOGGER.warning("%s has no .log file: it is not taken for a partition", found.path)
             return False
         return True
+
+    def _is_a_brokers_own(self, found: PartitionDirectory) -> bool:
+        topic = found.topic_partition.topic
+        known = self._log_set.state.topic(topic, read_topic_id(found.path))
+        return topic in INTERNAL_TOPICS and known is None
 
     def put(self, key: TopicPartition, found: PartitionDirectory) -> None:
         """Bring the end of a log into order, and see that its log start is not above it.
@@ -253,7 +274,8 @@ class _Order:
                 forget_log_start(found)
         else:
             check_log_start(found, start, end.end)
-        self._done.partitions.append(end)
+        brokers_own = self._is_a_brokers_own(found)
+        (self._done.positions if brokers_own else self._done.partitions).append(end)
 
     def _previewed(
         self, key: TopicPartition, found: PartitionDirectory, preview: Preview
@@ -262,7 +284,6 @@ class _Order:
         known = self._log_set.state.topic(key.topic, topic_id)
         config = LogConfig.of_topic(known.settings if known else {})
         expected = preview.expect(key, found, config, self._marks)
-        self._done.aborted += expected.aborted
         with PartitionLog(found.path, key) as log:
             start = self._start(found, log, known)
         name = topic_key(key.topic, topic_id)
@@ -284,6 +305,7 @@ class _Order:
             marks=self._marks,
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
+            open_advice=self._open_advice.get(key, ""),
             check_locks=self._log_set.check_current,
         )
         appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)

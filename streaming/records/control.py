@@ -46,9 +46,9 @@ __all__ = [
     "NO_MARKER",
     "MarkerReader",
     "MarkerType",
-    "abort_marker",
     "as_data_batches",
     "coordinator_epoch",
+    "end_transaction_marker",
     "marker_type",
 ]
 
@@ -87,7 +87,8 @@ def coordinator_epoch(value: bytes | None) -> int:
     return int.from_bytes(value[2:_VALUE_BYTES], "big", signed=True)
 
 
-def abort_marker(
+def end_transaction_marker(
+    kind: MarkerType,
     offset: int,
     *,
     leader_epoch: int,
@@ -96,8 +97,8 @@ def abort_marker(
     producer_epoch: int,
     coordinator_epoch: int,
 ) -> bytes:
-    """Encode the control batch that ends a producer's transaction as aborted."""
-    record = bytearray(_MARKER.pack(0, MarkerType.ABORT, 0, coordinator_epoch))
+    """Encode the control batch that ends a producer's transaction."""
+    record = bytearray(_MARKER.pack(0, kind, 0, coordinator_epoch))
     record[0] = 2 * (len(record) - 1)
     record[4], record[9] = 2 * _KEY_BYTES, 2 * _VALUE_BYTES
     return seal_batch(

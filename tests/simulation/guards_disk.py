@@ -276,7 +276,7 @@ GUARDS: Final = {
         "a loss of power takes what was taken over as durable",
         {
             "operate.handover._take": Instead(
-                "sync_up_to(_reach(log_set, each) for each in done.partitions)"
+                "sync_up_to(_reach(log_set, each) for each in (*done.partitions, *done.positions))"
             ),
         },
         test="unit/operate/test_what_survives.py::test_what_a_broker_left_to_the_system_is_durable_once_it_was_taken_over",

@@ -180,7 +180,7 @@ GUARDS: Final = {
     ),
     "a takeover aborts without the locks": Mutation(
         "markers of aborts are written over what another writer has appended",
-        {"operate.open_transactions.abort_open_transactions": Instead("log_set.check_current()")},
+        {"operate.open_transactions.end_transactions": Instead("log_set.check_current()")},
         test="unit/operate/test_locks_lost_to_others.py::test_no_transaction_is_aborted_once_the_locks_are_lost",
     ),
     "a salvage acts without the locks": Mutation(

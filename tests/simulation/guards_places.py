@@ -197,8 +197,40 @@ GUARDS: Final = {
     ),
     "open transactions are aborted unasked": Mutation(
         "a takeover ends what a broker's producer still writes",
-        {"operate.handover._take_over_one": Instead("if aborts_open and (", "if (")},
+        {"operate.handover._ends_of": Instead("if aborts_open:", "if True:")},
         test="unit/operate/test_open_transactions.py::test_without_being_asked_nothing_is_aborted",
+    ),
+    "what was prepared to commit counts as undecided": Mutation(
+        "half of a committed transaction is aborted",
+        {
+            "coordinator.transaction_states.TransactionStates._as_prepared": Instead(
+                "_PREPARED[state.status]", "MarkerType.ABORT"
+            )
+        },
+        test="unit/operate/test_open_transactions.py::test_what_was_prepared_to_commit_is_committed_and_what_is_undecided_aborted",
+    ),
+    "a producer that no coordinator here knows is aborted": Mutation(
+        "half of a transaction is aborted whose coordinator was another broker",
+        {
+            "coordinator.transaction_states.TransactionStates.decide": Instead(
+                "if lacking is not None:", "if False:"
+            )
+        },
+        test="unit/operate/test_open_transactions.py::test_where_the_coordinators_records_are_not_here_nothing_is_guessed",
+    ),
+    "any marker counts as that of a producer": Mutation(
+        "a transaction that was committed is aborted, as its marker was lost with the log's end",
+        {
+            "operate.open_transactions._newest_marker_ms": Instead(
+                " & (table.producer_id == producer_id)", ""
+            )
+        },
+        test="unit/operate/test_open_transactions.py::test_a_marker_of_another_producer_is_not_that_which_the_end_of_a_log_has_lost",
+    ),
+    "high watermarks of a broker's positions stay behind": Mutation(
+        "groups stand where they stood before their transaction was committed",
+        {"operate.handover._take": Instead("_write_high_watermarks(folder, done.positions)")},
+        test="unit/operate/test_open_transactions.py::test_positions_of_a_group_end_as_decided_also_where_only_a_broker_knows_them",
     ),
     "a dry run takes over": Mutation(
         "what was to be looked at is changed, without locks",

@@ -74,12 +74,12 @@ GUARDS: Final = {
     ),
     "indexes of aborts are not synced": Mutation(
         "a loss of power takes what readers go by",
-        {"operate.open_transactions._abort": Instead("fsync_file(path, missing_ok=True)")},
+        {"operate.open_transactions._write": Instead("fsync_file(path, missing_ok=True)")},
         test=f"{_UPKEEP}test_aborts_are_on_the_disk_also_where_a_problem_is_left",
     ),
     "the folder of a log with aborts is not synced": Mutation(
         "a loss of power takes segments with them",
-        {"operate.open_transactions._abort": Instead("fsync_directory(found.path)")},
+        {"operate.open_transactions._write": Instead("fsync_directory(found.path)")},
         test=f"{_UPKEEP}test_aborts_are_on_the_disk_also_where_a_problem_is_left",
     ),
     "logs that lie before a durable batch are not synced": Mutation(

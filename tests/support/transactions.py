@@ -17,7 +17,7 @@ from tests.support.corpus import CORPUS
 from tests.support.logs import Row, batch_bytes, write_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "marker",
     "producer_batch",
     "snapshot_bytes",
+    "state_record",
 ]
 
 ABORT: Final = 0
@@ -48,9 +49,10 @@ def producer_batch(
     transactional: bool = True,
     attributes: int = 0,
     key: bytes | None = None,
+    row: Row | None = None,
 ) -> bytes:
-    """Encode a batch of a producer whose values are its offsets."""
-    rows = [Row(str(offset + n).encode(), key) for n in range(count)]
+    """Encode a batch of a producer whose values are its offsets, or whose rows are one row."""
+    rows = [row or Row(str(offset + n).encode(), key) for n in range(count)]
     attributes |= _TRANSACTIONAL if transactional else 0
     return _of_producer(batch_bytes(offset, rows, attributes=attributes), producer)
 
@@ -60,6 +62,43 @@ def marker(offset: int, producer: int, kind: int, *, key: bytes | None = None) -
     row = Row(struct.pack(">hi", 0, 5), struct.pack(">hh", 0, kind) if key is None else key)
     attributes = _TRANSACTIONAL | _CONTROL
     return _of_producer(batch_bytes(offset, [row], attributes=attributes), producer)
+
+
+def state_record(
+    transactional_id: str,
+    status: int,
+    producer: int,
+    epoch: int,
+    partitions: Mapping[str, Sequence[int]],
+    *,
+    updated_ms: int = 1_700_000_000_000,
+    version: int = 1,
+) -> tuple[bytes, bytes]:
+    """Encode key and value of a record in ``__transaction_state``.
+
+    ``status`` is Kafka's code: 1 Ongoing, 2 and 3 prepared to commit and to abort, 4 and 5 done.
+    ``version`` 2 is that of a client whose epoch is raised with each transaction.
+    """
+    name = transactional_id.encode()
+    key = struct.pack(">hh", 0, len(name)) + name
+    if version < 2:
+        topics = b"".join(
+            struct.pack(">h", len(topic)) + topic.encode() + struct.pack(f">i{len(n)}i", len(n), *n)
+            for topic, n in partitions.items()
+        )
+        head = struct.pack(">hqhib", 0, producer, epoch, 60_000, status)
+        return key, head + struct.pack(">i", len(partitions)) + topics + _times(updated_ms)
+    topics = b"".join(
+        bytes([len(topic) + 1]) + topic.encode() + struct.pack(f">b{len(n)}ib", len(n) + 1, *n, 0)
+        for topic, n in partitions.items()
+    )
+    head = struct.pack(">hqhib", 1, producer, epoch, 60_000, status)
+    tags = bytes([1, 2, 2]) + struct.pack(">h", version)
+    return key, head + bytes([len(partitions) + 1]) + topics + _times(updated_ms) + tags
+
+
+def _times(updated_ms: int) -> bytes:
+    return struct.pack(">qq", updated_ms, updated_ms)
 
 
 def emptied(batch: bytes) -> bytes:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TOPIC_ID = "kafkalogTopicIdNumberA"
 
 give = partial(hand_over, topic_ids={"t": TOPIC_ID}, cluster_id="c", node_id=1)
-abort = partial(take_over, aborts_open=True)
+abort = partial(take_over, aborts_open=True, abort_producers=[7])
 reset = partial(recover, reset_log_start=True)
 
 

@@ -127,5 +127,5 @@ def test_no_transaction_is_aborted_once_the_locks_are_lost(
     before = {path: path.read_bytes() for path in (log / "t-0").iterdir()}
     losing_locks(monkeypatch, open_transactions, "_opened", log)
     with pytest.raises(LogDirectoryError, match="deleted or replaced"):
-        take_over([str(log)], aborts_open=True)
+        take_over([str(log)], aborts_open=True, abort_producers=[1])
     assert {path: path.read_bytes() for path in (log / "t-0").iterdir()} == before

@@ -189,7 +189,7 @@ def test_aborts_are_on_the_disk_also_where_a_problem_is_left(
     """Logs with a problem are not among those that a takeover makes durable at its end."""
     monkeypatch.setattr(handover, "sync_up_to", lambda _: None)
     before, active = opened(segment_bytes), f"t-0/{base:020d}"
-    machine = acted(before, partial(take_over, PATHS, aborts_open=True))
+    machine = acted(before, partial(take_over, PATHS, aborts_open=True, abort_producers=[1]))
     there, left = logs(machine.disk.tree(), ""), least(before, machine)
     assert f"{active}.txnindex" in there
     for path, data in there.items():
