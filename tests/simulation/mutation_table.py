@@ -1,7 +1,6 @@
 """``make mutations``: take each guard out, and write down how soon that is found.
 
-A history finds it, or the test that is named for it, which has to pass with the guard. The table
-goes into docs/guarantees.md, between its two marks. One that is not found is an error.
+The table goes into docs/guarantees.md, between its two marks. One that is not found is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.mutations import MUTATIONS, find
-from tests.simulation.taken_out import PASSED, outcomes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,13 +55,8 @@ def _write(rows: list[str]) -> None:
 
 def _finds(only: str, seconds: float) -> Iterator[tuple[str, str | None]]:
     """Take guards out; yields what finds each, if anything does."""
-    chosen = [name for name in MUTATIONS if only in name]
-    for name, whole, without in outcomes([name for name in chosen if MUTATIONS[name].test]):
-        test = MUTATIONS[name].test.replace(".py::", "` `")
-        yield name, f"`{test}`" if whole == PASSED != without else None
-    for name in chosen:
-        if not MUTATIONS[name].test:
-            yield name, _by_history(name, seconds)
+    for name in (name for name in MUTATIONS if only in name):
+        yield name, _by_history(name, seconds)
 
 
 def _by_history(name: str, seconds: float) -> str | None:

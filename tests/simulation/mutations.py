@@ -7,29 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tests.simulation import (
-    guards_batches,
-    guards_checks,
-    guards_commits,
-    guards_copies,
-    guards_disk,
-    guards_ends,
-    guards_groups,
-    guards_late_looks,
-    guards_lent,
-    guards_locks,
-    guards_nodes,
-    guards_places,
-    guards_plans,
-    guards_readers,
-    guards_replicas,
-    guards_sets,
-    guards_steps,
-    guards_syncs,
-    guards_topics,
-    guards_upkeep,
-    guards_upkeep_ends,
-)
+from tests.simulation.guards import GUARDS
 from tests.simulation.patches import Mutation, applied
 from tests.simulation.scheduler import Rates
 from tests.simulation.simulation import Plan, Result, draw, run
@@ -39,29 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["MUTATIONS", "Found", "find", "mutated"]
 
-MUTATIONS: Final[Mapping[str, Mutation]] = {
-    **guards_steps.GUARDS,
-    **guards_locks.GUARDS,
-    **guards_checks.GUARDS,
-    **guards_disk.GUARDS,
-    **guards_syncs.GUARDS,
-    **guards_batches.GUARDS,
-    **guards_readers.GUARDS,
-    **guards_topics.GUARDS,
-    **guards_upkeep.GUARDS,
-    **guards_copies.GUARDS,
-    **guards_places.GUARDS,
-    **guards_groups.GUARDS,
-    **guards_replicas.GUARDS,
-    **guards_lent.GUARDS,
-    **guards_nodes.GUARDS,
-    **guards_sets.GUARDS,
-    **guards_ends.GUARDS,
-    **guards_commits.GUARDS,
-    **guards_upkeep_ends.GUARDS,
-    **guards_plans.GUARDS,
-    **guards_late_looks.GUARDS,
-}
+MUTATIONS: Final[Mapping[str, Mutation]] = GUARDS
 
 
 @contextlib.contextmanager

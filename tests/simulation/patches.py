@@ -37,8 +37,7 @@ class Mutation:
 
     ``breaks`` says what comes of it. ``patches`` replace attributes, or pieces of code, by name.
     ``actors`` and ``faults`` are those of the histories that look for it, ``options`` the topic's;
-    ``drawn`` are fields of the plan that are not drawn. ``test`` is in place of all of these where
-    no history shows what is missing: a test below ``tests`` that fails then.
+    ``drawn`` are fields of the plan that are not drawn.
     """
 
     breaks: str
@@ -47,7 +46,6 @@ class Mutation:
     faults: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     drawn: Mapping[str, Any] = field(default_factory=dict)
-    test: str = ""
 
 
 @contextlib.contextmanager

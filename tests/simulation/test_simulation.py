@@ -24,7 +24,6 @@ from tests.simulation.power import Node
 from tests.simulation.scene import OTHER, TOPIC, Scene
 from tests.simulation.scheduler import Rates, Scheduler
 from tests.simulation.simulation import _COPYING, Plan, _expected, draw, run, shrink
-from tests.simulation.taken_out import is_missed
 
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
@@ -109,17 +108,6 @@ def test_a_guard_that_is_taken_out_is_missed(name: str) -> None:
 def test_every_guard_that_is_to_be_taken_out_is_there(name: str) -> None:
     with mutated(name):
         pass
-
-
-@pytest.mark.parametrize("name", [name for name, each in MUTATIONS.items() if each.test])
-def test_every_test_that_is_named_for_a_guard_is_there(name: str) -> None:
-    path, _, test = MUTATIONS[name].test.partition("::")
-    assert f"def {test}(" in (ROOT / "tests" / path).read_text()
-
-
-@pytest.mark.crash
-def test_a_test_that_is_named_for_a_guard_fails_without_it() -> None:
-    assert is_missed("a run that is fenced may write")
 
 
 def test_a_history_at_fault_is_made_smaller() -> None:
