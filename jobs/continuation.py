@@ -222,13 +222,16 @@ def first_offsets(
     _refuse_another_topic(held, batch, ways, is_changed_id)
     _refuse_shorter_logs(held, batch, ways)
     _refuse_changed_history(held, batch, ways)
-    above = {}
-    found = {}
-    for key, (start, _) in batch.ranges.items():
-        end = held.end_of(key)
-        if start is not None and start > (end or 0):
-            above[key] = (start, end)
-        found[key] = end or 0
+    _refuse_starts_above(held, batch, ways)
+    return {key: held.end_of(key) or 0 for key in batch.ranges}
+
+
+def _refuse_starts_above(held: TargetState, batch: PlannedBatch, ways: WaysOn) -> None:
+    above = {
+        key: (start, held.end_of(key))
+        for key, (start, _) in batch.ranges.items()
+        if start is not None and start > (held.end_of(key) or 0)
+    }
     if above:
         shown = listed(
             f"{key} from {start}, and {'nothing of it' if end is None else f'up to {end}'} is there"
@@ -240,7 +243,6 @@ def first_offsets(
             f"removed, or the reader belongs to another one. Nothing was written. "
             f"{_ways(ways.from_target, ways.rebuild, ways.other_target)}"
         )
-    return found
 
 
 def _refuse_another_topic(
