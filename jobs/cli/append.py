@@ -6,11 +6,12 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kafkalog.errors import OptionError
+from kafkalog.errors import BatchIdentityError, OptionError
 from kafkalog.jobs.arguments import SETTINGS, check_text, named_values, pairs
 from kafkalog.jobs.cli.arguments import Json, Paths, Topic  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.cli.output import (
@@ -23,6 +24,10 @@ from kafkalog.jobs.cli.output import (
 from kafkalog.jobs.running import print_line
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
     from kafkalog.jobs.records.line_input import RecordLines
 
 __all__ = ["append"]
@@ -93,7 +98,7 @@ def append(  # noqa: PLR0917 - what the command line offers
             headers=[_header(name, value) for name, value in named_values(header)],
             partition=partition,
         )
-        # what is told apart by a number must be cut the same when it comes again
+        # two runs at once under one name have to cut the same commits
         seconds = commit_seconds if transactional_id is None else None
         done = _Done(",".join(paths), topic, transactional_id, pairs(settings))
         done.check()
@@ -104,6 +109,13 @@ def append(  # noqa: PLR0917 - what the command line offers
             raise
         done.tell(as_json=as_json)
         tell_if_nothing(done.lines, "nothing is appended: standard input had no line")
+
+
+def _cut(lines: int, most: int) -> Iterator[int]:
+    """Cut a number of lines into pieces of ``most``."""
+    while lines > 0:
+        yield min(lines, most)
+        lines -= most
 
 
 def _header(name: str, value: str) -> tuple[str, bytes]:
@@ -142,27 +154,71 @@ class _Done:
         WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
 
     def append_all(self, lines: RecordLines, most: int, seconds: float | None) -> None:
-        """Append standard input to its end."""
+        """Append standard input to its end; a commit's version is the number of its last line.
+
+        Raises:
+            BatchIdentityError: what is there under this name are not the first lines of this input.
+        """
         from kafkalog.jobs.records.line_input import line_batches, pieces_of  # noqa: PLC0415
+
+        known, first = self._known_lines()
+        sizes = chain(_cut(first, most), _cut(known - first, known), repeat(most))
+        for batch in line_batches(pieces_of(standard_input().buffer), sizes, seconds):
+            if first < self.lines + len(batch) < known:
+                break
+            if self.lines >= first:
+                self._append(lines.table(batch, self.lines + 1), self.lines + len(batch))
+            self.lines += len(batch)
+        if self.lines < known:
+            raise BatchIdentityError(
+                f"{known} lines are in topic {self.topic} under the name "
+                f"{self.transactional_id!r}, and the input has fewer: it is not the one that was "
+                "appended. Nothing was written. Give another --transactional-id to append this one"
+            )
+
+    def _append(self, table: pa.Table, last: int) -> None:
         from kafkalog.streaming.library import append as append_rows  # noqa: PLC0415
 
-        given = line_batches(pieces_of(standard_input().buffer), most, seconds)
-        for version, batch in enumerate(given):
-            table = lines.table(batch, self.lines + 1)
-            self.committing = len(batch)
-            outcome = append_rows(
-                self.path,
-                self.topic,
-                table,
-                transactional_id=self.transactional_id,
-                version=None if self.transactional_id is None else version,
-                options=self.options,
+        self.committing = len(table)
+        outcome = append_rows(
+            self.path,
+            self.topic,
+            table,
+            transactional_id=self.transactional_id,
+            version=None if self.transactional_id is None else last,
+            options=self.options,
+        )
+        self.committing = 0
+        self.records += len(table) if outcome.appended else 0
+        self.commits += outcome.appended
+        self.ends |= {str(key): end for key, end in outcome.end_offsets.items()}
+
+    def _known_lines(self) -> tuple[int, int]:
+        """Return how many lines are there under this name, and how many before the last commit.
+
+        The last commit is cut again as it was, whatever ``--commit-lines`` is now: its rows are
+        compared. Those of the commits before it are not kept.
+        """
+        from kafkalog.checkpoints.committed import load_committed  # noqa: PLC0415
+        from kafkalog.streaming.commit.versions import last_version  # noqa: PLC0415
+        from kafkalog.streaming.sink.write_options import WriteOptions  # noqa: PLC0415
+        from kafkalog.streaming.store.session import look_at, named  # noqa: PLC0415
+
+        if self.transactional_id is None:
+            return 0, 0
+        folders = named([self.path])
+        if load_committed(folders).state is None:
+            return 0, 0
+        options = WriteOptions.parse({**self.options, "path": self.path, "topic": self.topic})
+        log_set = look_at(folders, options.policy)
+        known, rows = last_version(log_set, self.topic, self.transactional_id) or (0, 0)
+        if rows is None or rows > known:
+            raise BatchIdentityError(
+                f"the name {self.transactional_id!r} was given to other appends to topic "
+                f"{self.topic}, whose versions are no numbers of lines. Nothing was written. Give "
+                "another --transactional-id"
             )
-            self.committing = 0
-            self.lines += len(batch)
-            self.records += len(batch) if outcome.appended else 0
-            self.commits += outcome.appended
-            self.ends |= {str(key): end for key, end in outcome.end_offsets.items()}
+        return known, known - rows
 
     def tell_after(self, error: BaseException, *, as_json: bool) -> None:
         """Say what is committed, and after an interrupt which lines may be."""

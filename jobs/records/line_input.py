@@ -48,9 +48,11 @@ def pieces_of(stream: BinaryIO) -> Callable[[float | None], bytes | None]:
 
 
 def line_batches(
-    pieces: Callable[[float | None], bytes | None], most: int, seconds: float | None
+    pieces: Callable[[float | None], bytes | None],
+    sizes: Iterator[int],
+    seconds: float | None,
 ) -> Iterator[list[bytes]]:
-    """Cut bytes into lines, and lines into batches of ``most``.
+    """Cut bytes into lines, and lines into batches of so many; ``sizes`` does not end.
 
     A batch ends earlier when its first line has waited for so many seconds. The last line needs no
     end of line.
@@ -61,6 +63,7 @@ def line_batches(
     waiting: list[bytes] = []
     begun: list[bytes] = []
     first_seen = 0.0
+    most = next(sizes)
     while True:
         due = None if seconds is None else first_seen + seconds - system.monotonic()
         piece = pieces(None if due is None or not waiting else max(0.0, due))
@@ -76,11 +79,13 @@ def line_batches(
                 if len(waiting) == most:
                     yield waiting
                     waiting = []
+                    most = next(sizes)
             begun.append(rest)
             _check_length(begun)
         if waiting and seconds is not None and system.monotonic() - first_seen >= seconds:
             yield waiting
             waiting = []
+            most = next(sizes)
     if last := b"".join(begun):
         waiting.append(last)
     if waiting:

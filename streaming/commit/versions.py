@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import BatchIdentityError
 from kafkalog.model import TopicPartition
-from kafkalog.streaming.commit.row_digest import RowDigest
+from kafkalog.streaming.commit.row_digest import RowDigest, rows_of
 from kafkalog.streaming.store.identity import APP_PREFIX
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.identity import BatchIdentity
     from kafkalog.streaming.store.log_set import LogSet
 
-__all__ = ["new_topics_of", "note_versions", "with_digests"]
+__all__ = ["last_version", "new_topics_of", "note_versions", "with_digests"]
 
 _WAY_OUT: Final = (
     "If the rows that are there are to stay, leave this write out; if both are wanted, write with "
@@ -62,6 +62,18 @@ def with_digests(
             digests[name] = RowDigest.sum([digests.get(name, RowDigest()), digest])
     told = tuple((name, str(digest)) for name, digest in sorted(digests.items()))
     return replace(identity, digests=told)
+
+
+def last_version(log_set: LogSet, topic: str, app_id: str) -> tuple[int, int | None] | None:
+    """Return the last version of a name in a topic, and how many rows it had, if that is known.
+
+    None where there is none.
+    """
+    known = _known_topics(log_set, {topic}).get(topic)
+    last = None if known is None else known.versions.get(app_id)
+    if last is None:
+        return None
+    return last.batch_id, None if last.digest is None else rows_of(last.digest)
 
 
 def new_topics_of(identity: BatchIdentity, log_set: LogSet) -> BatchIdentity:

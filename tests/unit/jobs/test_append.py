@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -127,7 +128,7 @@ def test_a_line_that_waits_is_committed_when_its_time_has_come(
         clock[0] += passed
         return piece
 
-    assert list(line_batches(pieces, 99, 1.0)) == [[b"a", b"bc"], [b"d", b"e"], [b"f"]]
+    assert list(line_batches(pieces, repeat(99), 1.0)) == [[b"a", b"bc"], [b"d", b"e"], [b"f"]]
     assert asked == [None, 1.0, pytest.approx(0.6), None, 1.0, None]
 
 
@@ -172,7 +173,7 @@ def test_an_interrupt_leaves_what_was_committed_and_the_same_again_adds_the_rest
     real = library.append
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
-        if kwargs["version"] == 1:
+        if kwargs["version"] == 4:
             raise KeyboardInterrupt
         return real(*args, **kwargs)
 
@@ -187,6 +188,55 @@ def test_an_interrupt_leaves_what_was_committed_and_the_same_again_adds_the_rest
     summary = json.loads(text)
     assert (code, summary["lines"], summary["records"], summary["commits"]) == (0, 5, 3, 2)
     assert [value for _, value in records(tmp_path)] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+LINES = [f"l{number}" for number in range(12)]
+
+
+def lines_of(count: int) -> str:
+    return "".join(f"{line}\n" for line in LINES[:count])
+
+
+@pytest.mark.parametrize("before", [1, 4, 100])
+@pytest.mark.parametrize("after", [1, 5, 100])
+@pytest.mark.parametrize("there", [6, 7])
+def test_an_append_continues_whatever_its_commits_are_now(
+    tmp_path: Path, before: int, after: int, there: int
+) -> None:
+    once = ("--transactional-id", "load", "--json", "--commit-lines")
+    assert append(tmp_path, lines_of(there), *once, before)[0] == 0
+    for records_now in (12 - there, 0):
+        code, text = append(tmp_path, lines_of(12), *once, after)
+        assert (code, json.loads(text)["records"]) == (0, records_now), text
+        assert json.loads(text)["lines"] == 12
+        assert [value.decode() for _, value in records(tmp_path)] == LINES
+
+
+def test_an_append_of_another_input_under_a_name_is_refused(tmp_path: Path) -> None:
+    once = ("--transactional-id", "load", "--commit-lines", 4)
+    assert append(tmp_path, lines_of(6), *once)[0] == 0
+    for other, said in (
+        (lines_of(5), "6 lines are in topic t under the name 'load', and the input has fewer"),
+        (lines_of(3), "and the input has fewer"),
+        ("", "and the input has fewer"),
+        (lines_of(4) + "other\nlines\nof\nanother\n", "is in topic 't' already, with other rows"),
+    ):
+        code, text = append(tmp_path, other, *once)
+        assert (code, said in text) == (1, True), text
+    assert append(tmp_path, lines_of(5), "--transactional-id", "another")[0] == 0
+    kafkalog.append(tmp_path, "t", [], transactional_id="own", version=1)
+    rows = kafkalog.read(tmp_path, "t").read_all()
+    kafkalog.append(tmp_path, "t", rows, transactional_id="own", version=2)
+    code, text = append(tmp_path, lines_of(12), "--transactional-id", "own")
+    assert (code, "was given to other appends to topic t" in text) == (1, True), text
+
+
+def test_an_append_to_a_topic_that_was_deleted_begins_with_the_first_line(tmp_path: Path) -> None:
+    once = ("--transactional-id", "load")
+    assert append(tmp_path, lines_of(6), *once)[0] == 0
+    assert CliRunner().invoke(app, ["delete", str(tmp_path), "--topic", "t"]).exit_code == 0
+    assert append(tmp_path, lines_of(12), *once)[0] == 0
+    assert [value.decode() for _, value in records(tmp_path)] == LINES
 
 
 def test_no_line_is_said_to_be_none(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -103,9 +104,9 @@ def test_a_line_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     """A device gives zeros for ever, and memory would end before them."""
     monkeypatch.setattr(line_input, "_MOST_BYTES", 1 << 20)
     with pytest.raises(RowError, match="a line has more than 1 MiB, and no end of line"):
-        next(line_input.line_batches(lambda _: bytes(1 << 16), 10, None))
+        next(line_input.line_batches(lambda _: bytes(1 << 16), repeat(10), None))
     lines = [b"x" * 1000 + b"\n"] * 5000 + [b""]
-    batches = line_input.line_batches(lambda _: lines.pop(0), 5000, None)
+    batches = line_input.line_batches(lambda _: lines.pop(0), repeat(5000), None)
     assert [len(batch) for batch in batches] == [5000]
 
 
