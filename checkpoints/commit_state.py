@@ -122,12 +122,18 @@ class SourcePosition(NamedTuple):
 class TopicOrigin:
     """A topic of another set that records were copied from, and how far, by its partitions.
 
-    ``set_id`` and ``topic_id`` are None where the source does not tell them.
+    ``set_id`` and ``topic_id`` are None where the source does not tell them. ``time_ms`` is when it
+    was noted last; None if it is not to be forgotten.
     """
 
     set_id: str | None
     topic_id: str | None
     positions: Mapping[int, SourcePosition] = field(default_factory=lambda: _EMPTY)
+    time_ms: int | None = None
+
+    def is_expired(self, now_ms: int) -> bool:
+        """Whether nobody has continued it for as long as a writer is remembered."""
+        return self.time_ms is not None and now_ms - self.time_ms > DEFAULT_EXPIRATION_MS
 
 
 @dataclass(frozen=True, slots=True)

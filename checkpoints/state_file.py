@@ -27,6 +27,7 @@ disk. A partition that is not named there is durable up to its log end.
 ``app:<txnAppId>``, of an earlier release, counts for all topics. ``query`` is the streaming query
 that wrote to the topic last. ``origins`` are the topics that its records were copied from, by the
 job that copies: the next offset of each partition, base offset and CRC of the last batch below it.
+``time`` is when that was noted last, of what is forgotten as a writer is.
 ``expired`` is when a commit has first found that a writer has expired.
 
 A ``deleted`` topic is one whose folders are being removed. It is in no topic line any more. Those
@@ -109,7 +110,7 @@ _TOPIC: Final = frozenset(
 _REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "lentTo"}
 _REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
-_ORIGIN: Final = frozenset({"set", "id", "positions"})
+_ORIGIN: Final = frozenset({"set", "id", "positions", "time"})
 _BATCH: Final = frozenset({"batch", "digest", "time", "expiration", "expired"})
 _WRITER: Final = _BATCH | {"writer", "run", "fenced"}
 
@@ -204,7 +205,8 @@ def _batch_fields(writer: WriterState) -> JsonObject:
 
 def _origin_fields(origin: TopicOrigin) -> JsonObject:
     positions = {str(number): each for number, each in sorted(origin.positions.items())}
-    return {"set": origin.set_id, "id": origin.topic_id, "positions": positions}
+    fields: JsonObject = {"set": origin.set_id, "id": origin.topic_id, "positions": positions}
+    return fields if origin.time_ms is None else fields | {"time": origin.time_ms}
 
 
 def _check_topic(topic: TopicState) -> None:
@@ -377,6 +379,7 @@ def _parse_origin(fields: JsonObject) -> TopicOrigin:
         set_id=None if fields["set"] is None else text(fields["set"]),
         topic_id=None if fields["id"] is None else text(fields["id"]),
         positions=dict(zip(_partition_numbers(given), positions, strict=True)),
+        time_ms=natural(fields["time"]) if "time" in fields else None,
     )
 
 

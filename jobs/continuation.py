@@ -185,7 +185,8 @@ class WaysOn:
         source: the log directories, as they were given.
         reader: what planned the batch, as in ``the checkpoint /checkpoints/t``.
         from_target: what continues where the target ends, as in ``--from-target``.
-        rebuild: what empties the target and takes the source from its start, ``--rebuild``.
+        rebuild: what empties the target and takes the source from its start, ``--rebuild``; empty
+            where there is no such way.
         other_target: what leaves this target as it is, as in ``another table and --checkpoint``.
     """
 
@@ -305,4 +306,4 @@ def _refuse_changed_history(held: TargetState, batch: PlannedBatch, ways: WaysOn
 
 
 def _ways(*ways: str) -> str:
-    return f"Ways on: {'; '.join(ways)}"
+    return f"Ways on: {'; '.join(filter(None, ways))}"

@@ -145,6 +145,7 @@ def copied_batch(
     *,
     noted: TargetState | None = None,
     begins: Mapping[TopicPartition, int] | None = None,
+    expires: bool = False,
 ) -> CopiedBatch:
     """Return what a batch copies, for the sink.
 
@@ -156,24 +157,21 @@ def copied_batch(
         held: what the target holds, as far as the batch continues it.
         noted: what its commit state says of that, if it is not the same.
         begins: where the logs of a copy that keeps offsets end now.
+        expires: whether the job is forgotten when it is silent for long.
     """
     after = held.after(batch)
     topics: dict[str, dict[int, CopiedPartition]] = {}
     for key in batch.ranges:
-        topic = after.topics[key.topic]
-        position = _position(topic, key.partition)
+        position = _position(after.topics[key.topic], key.partition)
         copied, begin = (noted or held).end_of(key), (begins or {}).get(key)
         parts = topics.setdefault(key.topic, {})
         parts[key.partition] = CopiedPartition(position, copied, begin)
-    is_local = all("://" not in each for each in path.split(","))
-    return CopiedBatch(
-        reader,
-        tuple(
-            CopiedTopic(topic, into[topic], after.set_id, after.topics[topic].topic_id, parts)
-            for topic, parts in topics.items()
-        ),
-        path if is_local else "",
+    every = tuple(
+        CopiedTopic(topic, into[topic], after.set_id, after.topics[topic].topic_id, parts)
+        for topic, parts in topics.items()
     )
+    is_local = all("://" not in each for each in path.split(","))
+    return CopiedBatch(reader, every, path if is_local else "", expires)
 
 
 def _position(topic: HeldTopic, partition: int) -> SourcePosition:

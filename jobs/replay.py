@@ -19,12 +19,14 @@ runs.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from kafkalog.errors import OptionError
 from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.jobs.arguments import (
+    FROM_TARGET,
     GRACE,
     ISOLATION,
     LOG,
@@ -39,9 +41,10 @@ from kafkalog.jobs.arguments import (
 )
 from kafkalog.jobs.attended import attend_pieces
 from kafkalog.jobs.commands import Command
-from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
-from kafkalog.jobs.replay_targets import target_of
-from kafkalog.jobs.replaying import Replay, parse_speed
+from kafkalog.jobs.copied_logs import copied_batch
+from kafkalog.jobs.replay_checkpoint import Piece, ReplayCheckpoint
+from kafkalog.jobs.replay_targets import WAYS, reader_of, target_of
+from kafkalog.jobs.replaying import NO_OFFSETS, Replay, parse_speed
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.jobs.running import run
 from kafkalog.jobs.session import session
@@ -52,10 +55,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from kafkalog.jobs.replay_checkpoint import Piece
     from kafkalog.jobs.replay_targets import Target
+    from kafkalog.streaming.commit.copied_ends import CopiedBatch
+    from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["work_of"]
+__all__ = ["PieceLeft", "begin", "piece_left", "work_of"]
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -100,6 +104,7 @@ def main(
     isolation: ISOLATION = Isolation.COMMITTED,
     setting: SETTINGS = None,
     target_setting: TARGET_SETTINGS = None,
+    from_target: FROM_TARGET = False,
     follow: FOLLOW = False,
     grace: GRACE = "60s",
 ) -> None:
@@ -122,23 +127,82 @@ def main(
     reached = ReplayCheckpoint.open(checkpoint, what)
     into.prepare()
     with session(f"kafkalog {replay.name}", kafka=into.needs_kafka) as spark:
-        work = work_of(spark, replay, reached, into)
+        work = work_of(spark, replay, reached, into, from_target=from_target)
         ended = attend_pieces(spark, replay.name, work, grace_ms=grace_ms)
     ended.tell()
 
 
 def work_of(
-    spark: SparkSession, replay: Replay, reached: ReplayCheckpoint, into: Target
+    spark: SparkSession,
+    replay: Replay,
+    reached: ReplayCheckpoint,
+    into: Target,
+    *,
+    from_target: bool = False,
 ) -> Iterator[Callable[[], int] | None]:
-    """Yield what plays each piece that is due; None while none is."""
+    """Yield what plays each piece that is due; None while none is.
+
+    Raises:
+        TargetMismatchError: the checkpoint does not go with what the target holds.
+    """
 
     def play(piece: Piece) -> int:
-        taken = into.take(replay.rows(spark, piece), (reached.id, piece.number))
+        left = piece_left(replay, piece, reached, into)
+        taken = 0 if left is None else into.take(replay.rows(spark, left.piece), left.copied)
         reached.note_end()
         return taken
 
-    for piece in replay.pieces(reached):
+    for piece in replay.pieces(reached, begin(replay, reached, into, from_target=from_target)):
         yield None if piece is None else partial(play, piece)
+
+
+def begin(
+    replay: Replay, reached: ReplayCheckpoint, into: Target, *, from_target: bool = False
+) -> PartitionOffsets:
+    """Return how far a target is, by what it keeps; nothing where it keeps that not.
+
+    Raises:
+        TargetMismatchError: the checkpoint does not go with that.
+    """
+    held = into.held(reached.id) if reached.folder is not None else None
+    if held is None:
+        if from_target:
+            raise OptionError(
+                "--from-target goes with --checkpoint and a log as TARGET: nothing else keeps how "
+                "far a replay is"
+            )
+        return NO_OFFSETS
+    if from_target:
+        reached.continue_at(held.ends)
+    done = Piece(-1, reached.reached, reached.reached) if reached.begun is None else reached.begun
+    replay.plan(done, held, WAYS)
+    return held.ends
+
+
+class PieceLeft(NamedTuple):
+    """What a target is to get of a piece, and what it is to keep of that, if it can."""
+
+    piece: Piece
+    copied: CopiedBatch | None
+
+
+def piece_left(
+    replay: Replay, piece: Piece, reached: ReplayCheckpoint, into: Target
+) -> PieceLeft | None:
+    """Decide what of a piece a target is to get; None where it has all of it.
+
+    Raises:
+        TargetMismatchError: the piece does not continue the target.
+    """
+    held = into.held(reached.id) if reached.folder is not None else None
+    if held is None:
+        return PieceLeft(piece, None)
+    left, planned = replay.plan(piece, held, WAYS)
+    if left.start == left.end:
+        return None
+    reader, names = reader_of(reached.id), into.names
+    copied = copied_batch(reader, replay.log, names, planned, held, expires=True)
+    return PieceLeft(left, copied)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.sealed_file import natural, read_sealed, seal, text
+from kafkalog.checkpoints.sealed_file import JsonObject, natural, read_sealed, seal, text
 from kafkalog.errors import CheckpointError, OptionError
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.folders import make_with_parents
@@ -18,6 +18,7 @@ from kafkalog.streaming.source.offsets import from_json, to_json
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
 __all__ = ["FILE", "Piece", "ReplayCheckpoint"]
@@ -31,11 +32,15 @@ _REMEDY: Final = "Give another folder, and --from the offsets to continue from"
 
 
 class Piece(NamedTuple):
-    """A part of a range: its number, and from which to which offsets (exclusive) it goes."""
+    """A part of a range: its number, and from which to which offsets (exclusive) it goes.
+
+    ``begins`` are the partitions of which nothing was played before.
+    """
 
     number: int
     start: PartitionOffsets
     end: PartitionOffsets
+    begins: frozenset[TopicPartition] = frozenset()
 
 
 @dataclass
@@ -77,8 +82,7 @@ class ReplayCheckpoint:
             return cls(path, what, str(system.random_id()))
         try:
             (line,) = sealed.lines
-            start, end = (from_json(line[name]) for name in ("from", "to"))
-            piece = Piece(natural(line["number"]), start, end)
+            piece = _piece_of(line)
             ids = {name: text(each) for name, each in line.get("ids", {}).items()}
             read = cls(path, line["what"], text(line["id"]), piece, bool(line["ended"]), ids)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -105,9 +109,21 @@ class ReplayCheckpoint:
         """Up to where all was played; empty at the beginning."""
         return {} if self.piece is None else self.piece.end
 
-    def note_begin(self, start: PartitionOffsets, end: PartitionOffsets) -> Piece:
+    def continue_at(self, reached: PartitionOffsets) -> None:
+        """Note that all was played up to these offsets, and nothing beyond; none: nothing was."""
+        number = 0 if self.piece is None else self.piece.number + 1
+        self.piece = Piece(number, reached, reached)
+        self.note_end()
+
+    def note_begin(
+        self,
+        start: PartitionOffsets,
+        end: PartitionOffsets,
+        begins: frozenset[TopicPartition] = frozenset(),
+    ) -> Piece:
         """Note, before it is played, what the next piece is."""
-        self.piece = Piece(0 if self.piece is None else self.piece.number + 1, start, end)
+        number = 0 if self.piece is None else self.piece.number + 1
+        self.piece = Piece(number, start, end, begins)
         self.ended = False
         self._write(self.piece)
         return self.piece
@@ -127,6 +143,7 @@ class ReplayCheckpoint:
             "number": piece.number,
             "from": to_json(piece.start),
             "to": to_json(piece.end),
+            "begins": to_json({key: piece.start[key] for key in piece.begins}),
             "ended": self.ended,
             "ids": dict(self.ids),
         }
@@ -137,6 +154,11 @@ class ReplayCheckpoint:
             write_atomically(path, seal(FILE, _VERSION, [line]))
         except OSError as error:
             raise CheckpointError(f"{path} cannot be written: {error}") from error
+
+
+def _piece_of(line: JsonObject) -> Piece:
+    start, end, begins = (from_json(line.get(name, {})) for name in ("from", "to", "begins"))
+    return Piece(natural(line["number"]), start, end, frozenset(begins))
 
 
 def _whole(name: str, value: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -14,6 +14,8 @@ from pyspark.sql import functions as sf
 
 from kafkalog.errors import KafkaLogError, OptionError
 from kafkalog.files.local_paths import folder_in_both
+from kafkalog.jobs.continuation import WaysOn
+from kafkalog.jobs.copied_logs import state_of_target, topics_of_target
 from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.inputs import read_brokers, require_answer
 from kafkalog.jobs.running import json_line
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
+    from kafkalog.jobs.continuation import TargetState
     from kafkalog.jobs.replaying import Replay
+    from kafkalog.streaming.commit.copied_ends import CopiedBatch
 
-__all__ = ["Target", "target_of"]
+__all__ = ["WAYS", "Target", "reader_of", "target_of"]
 
 _KAFKA: Final = "kafka:"
 _TERMINAL: Final = "-"
@@ -54,9 +58,30 @@ class Target(Protocol):
         """Check what is there, and make what is missing."""
         ...
 
-    def take(self, rows: DataFrame, version: tuple[str, int]) -> int:
-        """Take the records of a piece, by its replay's id and its number; return their number."""
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The topics that records go to, by those that they come from, where it keeps any."""
         ...
+
+    def held(self, replay_id: str) -> TargetState | None:
+        """Return how far a replay is in it; None where it cannot keep that."""
+        ...
+
+    def take(self, rows: DataFrame, copied: CopiedBatch | None) -> int:
+        """Take the records of a piece; return their number. ``copied`` is what it is to keep."""
+        ...
+
+
+WAYS: Final = WaysOn(
+    "TARGET",
+    "LOG",
+    "the checkpoint",
+    from_target="--from-target plays what TARGET lacks, from where this replay is in it",
+    rebuild="",
+    other_target="another TARGET, or another topic by --as, with another --checkpoint gets the "
+    "range anew",
+)
+"""What to do where a checkpoint does not go with what its target holds."""
 
 
 def target_of(
@@ -94,13 +119,17 @@ def target_of(
 class _Terminal:
     needs_kafka: bool = False
     paths: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Do nothing."""
 
-    def take(self, rows: DataFrame, version: tuple[str, int]) -> int:
+    def held(self, replay_id: str) -> None:
+        """Return nothing: what was printed is not known."""
+
+    def take(self, rows: DataFrame, copied: CopiedBatch | None) -> int:
         """Print a JSON object a line."""
-        del version
+        del copied
         count = 0
         for row in rows.withColumn("timestamp", sf.unix_millis("timestamp")).toLocalIterator():
             headers = [[each.key, _text(each.value)] for each in row.headers or ()]
@@ -129,18 +158,22 @@ class _Kafka:
     options: Mapping[str, str]
     needs_kafka: bool = True
     paths: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def prepare(self) -> None:
         """Ask whether somebody answers; the cluster decides whether it makes topics."""
         require_answer(read_brokers(self.servers, "TARGET"))
 
-    def take(self, rows: DataFrame, version: tuple[str, int]) -> int:
+    def held(self, replay_id: str) -> None:
+        """Return nothing: Spark's connector writes no position with the records."""
+
+    def take(self, rows: DataFrame, copied: CopiedBatch | None) -> int:
         """Send records by Spark's connector: at least once, stamped by the producer.
 
         Raises:
             KafkaLogError: a broker did not take them.
         """
-        del version
+        del copied
         count = rows.select("offset").count()  # Spark observes nothing that this sink takes
         # Two tasks that send to one partition would mix its records.
         tasks = rows.sparkSession.sparkContext.defaultParallelism
@@ -188,15 +221,30 @@ class _Log:
                     f"has {count}: add some (`kafkalog alter`)"
                 )
 
-    def take(self, rows: DataFrame, version: tuple[str, int]) -> int:
-        """Append records in one commit, once."""
+    def held(self, replay_id: str) -> TargetState:
+        """Return what the commit state says of how far a replay is."""
+        known = topics_of_target(",".join(self.paths))
+        return state_of_target(known, reader_of(replay_id), self.names)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The topics that records go to, by those that they come from."""
+        return {topic: self.name or topic for topic in self.replay.topics}
+
+    def take(self, rows: DataFrame, copied: CopiedBatch | None) -> int:
+        """Append records in one commit, and how far they bring the replay."""
         seen = Observation()
         named = with_header_lists(_named(rows, self.name)).drop("offset")
         counted = named.observe(seen, sf.count("*").alias("n"))
-        identity = {"txnAppId": f"replay {version[0]}", "txnVersion": str(version[1])}
+        kept = {} if copied is None else {"copiedFrom": copied.to_json()}
         writer = counted.write.format("kafkalog").mode("append")
-        writer.options(**self.options, **identity).save(",".join(self.paths))
+        writer.options(**self.options, **kept).save(",".join(self.paths))
         return int(seen.get["n"])
+
+
+def reader_of(replay_id: str) -> str:
+    """Return the name under which a target keeps how far a replay is."""
+    return f"replay {replay_id}"
 
 
 def _named(rows: DataFrame, name: str | None) -> DataFrame:

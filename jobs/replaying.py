@@ -5,9 +5,10 @@ then. What is due is one batch job of Spark, from offsets to offsets. So nothing
 memory, and partitions keep their order: a record with a later time than those after it holds them
 up.
 
-**Exactly once into a log.** With a checkpoint a piece is written down before it is played, with its
-number. One that comes again has the same offsets and number, and the sink skips it if it was
-committed (``txnAppId``, ``txnVersion``).
+**Exactly once into a log.** With a checkpoint a piece is written down before it is played. The
+commit state of the target keeps, by the rename that makes rows visible, how far this replay is
+(:class:`~kafkalog.checkpoints.commit_state.TopicOrigin`). A piece continues there, whatever the
+checkpoint knows (:mod:`~kafkalog.jobs.continuation`).
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import kafkalog
 from kafkalog.errors import DataLossError, OptionError
 from kafkalog.files.system import system
+from kafkalog.jobs.continuation import first_offsets
+from kafkalog.jobs.copied_logs import SourceLogs
 from kafkalog.jobs.restore_plan import NO_END, Until
 from kafkalog.model import partition_counts
 from kafkalog.streaming.source.followed_logs import FollowedLogs
@@ -34,11 +38,14 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from kafkalog.jobs.continuation import PlannedBatch, TargetState, WaysOn
     from kafkalog.jobs.replay_checkpoint import Piece, ReplayCheckpoint
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["Replay", "parse_speed"]
+__all__ = ["NO_OFFSETS", "Replay", "parse_speed"]
+
+NO_OFFSETS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 _COLUMNS: Final = (
     "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
@@ -126,11 +133,30 @@ class Replay:
         """Return how many partitions each topic has."""
         return partition_counts(self._logs.look())
 
-    def pieces(self, checkpoint: ReplayCheckpoint) -> Iterator[Piece | None]:
+    def plan(self, piece: Piece, held: TargetState, ways: WaysOn) -> tuple[Piece, PlannedBatch]:
+        """Decide what of a piece a target is to get, of which it holds so much.
+
+        Raises:
+            TargetMismatchError: the piece does not continue the target.
+            KafkaLogError: a log is not as it should be.
+        """
+        ranges = {
+            key: (None if key in piece.begins else piece.start[key], end)
+            for key, end in piece.end.items()
+        }
+        source = self._source
+        planned = source.planned(ranges, held)
+        first = first_offsets(held, planned, ways, is_changed_id=source.is_changed_id)
+        start = {key: min(max(at, first[key]), piece.end[key]) for key, at in piece.start.items()}
+        return piece._replace(start=start), planned
+
+    def pieces(
+        self, checkpoint: ReplayCheckpoint, held: PartitionOffsets = NO_OFFSETS
+    ) -> Iterator[Piece | None]:
         """Yield each piece when it is due; None after a look, a moment later, at which none was.
 
         What a checkpoint has begun comes first. A piece is noted as begun before it is yielded. Who
-        plays it notes that it has ended.
+        plays it notes that it has ended. What the target ``held`` at the beginning is not due.
         """
         logs = self._logs
         end = self._ends(logs, checkpoint.reached)
@@ -138,7 +164,9 @@ class Replay:
         if checkpoint.begun is not None:
             yield checkpoint.begun
         pace, policy = _Pace(self), LossPolicy(fail=self._parsed().fail_on_data_loss)
-        reached, said = checkpoint.reached, None
+        reached, said = dict(checkpoint.reached), None
+        for key, offset in held.items():
+            reached[key] = max(offset, reached.get(key, 0))
         while True:
             if (losses := _losses(reached, logs)) != said:
                 policy.partitions_deleted(losses[0])
@@ -151,7 +179,8 @@ class Replay:
             }
             due = self._cut(at, pace.due(logs, at, end))
             if due != at:
-                yield checkpoint.note_begin({**reached, **at}, {**reached, **due})
+                begins = frozenset(at.keys() - reached.keys())
+                yield checkpoint.note_begin({**reached, **at}, {**reached, **due}, begins)
                 reached = {**reached, **due}
             elif not self.follow and at == end:
                 return
@@ -203,6 +232,10 @@ class Replay:
                     found.append(batch.column(0)[0].value // 1000)
                     break
         return min(found, default=None)
+
+    @cached_property
+    def _source(self) -> SourceLogs:
+        return SourceLogs(self._parsed())
 
     @cached_property
     def _logs(self) -> FollowedLogs:

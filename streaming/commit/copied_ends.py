@@ -190,12 +190,14 @@ class CopiedBatch:
     """What a batch copies. ``reader`` names the job: one target may be the copy of several.
 
     ``path`` names the log directories that it reads, if they are mounted here: before the commit
-    they must still hold what was planned.
+    they must still hold what was planned. ``expires``: the job is forgotten when it is silent for
+    as long as a writer may be.
     """
 
     reader: str
     topics: tuple[CopiedTopic, ...]
     path: str = ""
+    expires: bool = False
 
     def to_json(self) -> str:
         """Return the text of the sink's option ``copiedFrom``."""
@@ -215,7 +217,8 @@ class CopiedBatch:
             }
             for each in self.topics
         }
-        return json.dumps({"reader": self.reader, "path": self.path, "topics": topics})
+        whole = {"reader": self.reader, "path": self.path, "expires": self.expires}
+        return json.dumps({**whole, "topics": topics})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -238,7 +241,8 @@ class CopiedBatch:
                 }
                 copied = CopiedTopic(topic, each["into"], each["set"], each["id"], partitions)
                 topics.append(copied)
-            return cls(str(given["reader"]), tuple(topics), str(given["path"]))
+            reader, path = str(given["reader"]), str(given["path"])
+            return cls(reader, tuple(topics), path, bool(given["expires"]))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise OptionError(
                 f"option 'copiedFrom' does not say what is copied: {error!r}"
@@ -296,8 +300,11 @@ class CopiedBatch:
                 if not _has_passed(watch, key, part.position):
                     raise _changed(key, "was cut, or put back from a backup,")
 
-    def note(self, topics: Mapping[str, TopicState]) -> dict[str, TopicState]:
-        """Return topics of a commit state, by their keys, with how far the copy is after it."""
+    def note(self, topics: Mapping[str, TopicState], now_ms: int) -> dict[str, TopicState]:
+        """Return topics of a commit state, by their keys, with how far the copy is after it.
+
+        Jobs that are to be forgotten are.
+        """
         noting = dict(topics)
         for key, state in topics.items():
             for each in self.topics:
@@ -306,8 +313,11 @@ class CopiedBatch:
                 before = _origin_in(noting[key], self.reader, each.topic)
                 positions = {} if before is None else dict(before.positions)
                 positions |= {number: part.position for number, part in each.partitions.items()}
-                origin = TopicOrigin(each.set_id, each.topic_id, positions)
-                origins = {**noting[key].origins, origin_key(self.reader, each.topic): origin}
+                time_ms = max(now_ms, 0) if self.expires else None
+                origin = TopicOrigin(each.set_id, each.topic_id, positions, time_ms)
+                known = noting[key].origins.items()
+                origins = {name: other for name, other in known if not other.is_expired(now_ms)}
+                origins[origin_key(self.reader, each.topic)] = origin
                 noting[key] = replace(noting[key], origins=origins)
         return noting
 

@@ -53,7 +53,7 @@ def next_state(
         else:
             writers[identity.writer] = noted
     if copied is not None:
-        topics = copied.note(topics)
+        topics = copied.note(topics, now_ms)
     return state.following(topics=topics, writers=writers).with_boot(boot_id)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +11,16 @@ from tests.support.micro_batches import CheckpointedQuery
 
 import kafkalog
 from kafkalog.jobs.mirroring import KEEPS, Mirror
+from kafkalog.jobs.replay import PieceLeft, begin, piece_left
+from kafkalog.jobs.replay_checkpoint import ReplayCheckpoint
+from kafkalog.jobs.replay_targets import target_of
+from kafkalog.jobs.replaying import Replay
 from kafkalog.model import partition_directory_name
 from kafkalog.streaming.log.files import LOG, file_name
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.salvage import salvage
+from kafkalog.streaming.source.offsets import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["cut", "run_mirror", "without_rows_below"]
+__all__ = ["cut", "run_mirror", "run_replay", "without_rows_below"]
 
 
 def run_mirror(mirror: Mirror, step: Callable[[str], None] = lambda _: None) -> None:
@@ -46,6 +52,50 @@ def run_mirror(mirror: Mirror, step: Callable[[str], None] = lambda _: None) -> 
     CheckpointedQuery(Path(mirror.checkpoint), mirror.source_options(), take, step).run()
     mirror.finish()
     step("finished")
+
+
+def run_replay(
+    source: str,
+    target: str,
+    checkpoint: str,
+    *,
+    name: str | None = None,
+    from_target: bool = False,
+    most: int = 2_000_000,
+    step: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Play topic ``t`` up to its end as of now; ``step`` as of :func:`run_mirror`."""
+    replay = Replay(log=source, topics=("t",), most=most)
+    into = target_of(target, replay, name)
+    replay.check()
+    what = {"LOG": source, "TARGET": target, "topics": "t", "--as": name or ""}
+    reached = ReplayCheckpoint.open(checkpoint, what)
+    into.prepare()
+    step("prepared")
+    for piece in replay.pieces(reached, begin(replay, reached, into, from_target=from_target)):
+        assert piece is not None
+        step("piece begun")
+        left = piece_left(replay, piece, reached, into)
+        step("piece decided")
+        if left is not None:
+            _play(source, target, left, name)
+        step("piece taken")
+        reached.note_end()
+        step("piece ended")
+
+
+def _play(source: str, target: str, left: PieceLeft, name: str | None) -> None:
+    start = {key: at for key, at in left.piece.start.items() if at < left.piece.end[key]}
+    end = {key: left.piece.end[key] for key in start}
+    options = {
+        "assign": json.dumps({"t": sorted(key.partition for key in start)}),
+        "startingOffsets": json.dumps(to_json(start)),
+        "endingOffsets": json.dumps(to_json(end)),
+        "includeHeaders": "true",
+    }
+    rows = kafkalog.read(source, options=options).read_all().drop_columns(["topic", "offset"])
+    kept = {} if left.copied is None else {"copiedFrom": left.copied.to_json()}
+    kafkalog.append(target, name or "t", rows, options=kept)
 
 
 def without_rows_below(rows: pa.Table, first: Mapping[TopicPartition, int]) -> pa.Table:

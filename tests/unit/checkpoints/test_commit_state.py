@@ -50,7 +50,7 @@ STATE = CommitState(
                 "mirror flights": TopicOrigin(
                     "set-0", "A", {0: SourcePosition(120, 100, 0xDEADBEEF), 1: SourcePosition(98)}
                 ),
-                "replay 1 old": TopicOrigin(None, None),
+                "replay 1 old": TopicOrigin(None, None, time_ms=1),
             },
         ),
         ":old": TopicState(

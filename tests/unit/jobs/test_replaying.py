@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.copying import run_replay
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer, rows
 from tests.support.sleeping import patch_sleep
 
+import kafkalog
 from kafkalog.checkpoints.broker import HIGH_WATERMARK
 from kafkalog.checkpoints.sealed_file import seal
 from kafkalog.errors import (
     CheckpointError,
+    CommitError,
     DataLossError,
     OptionError,
+    TargetMismatchError,
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.system import system
@@ -23,10 +28,11 @@ from kafkalog.jobs.replay_checkpoint import FILE, Piece, ReplayCheckpoint
 from kafkalog.jobs.replaying import Replay, parse_speed
 from kafkalog.jobs.restore_plan import Until
 from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.retain import delete_records
 from kafkalog.streaming.operate.topics import delete
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 START_MS = 1_700_000_000_000
@@ -234,7 +240,7 @@ def test_a_broker_that_has_started_says_less_for_a_while_and_nothing_is_lost(
     write_segment(log / "t-0", 0, b"".join(batches))
     write_checkpoint(log, HIGH_WATERMARK, {"t-0": 6})
     pieces = Replay(log=str(log), topics=("t",), follow=True).pieces(checkpoint := opened(None))
-    assert next(pieces) == Piece(0, {T0: 0}, {T0: 6})
+    assert next(pieces) == Piece(0, {T0: 0}, {T0: 6}, frozenset({T0}))
     checkpoint.note_end()
     assert next(pieces) is None
     write_checkpoint(log, HIGH_WATERMARK, {"t-0": 3})
@@ -292,3 +298,155 @@ def test_a_checkpoint_of_an_earlier_release_has_its_paths_as_they_were_given(
     (tmp_path / "c" / FILE).write_bytes(seal(FILE, 1, [line]))
     what = {"LOG": f"{tmp_path}/a/", "TARGET": "kafka:h:9092"}
     assert ReplayCheckpoint.open("c", what).reached == {T0: 3}
+
+
+# Who was set back
+
+
+class Again:
+    """A topic of two partitions that is played into another log, in pieces of two offsets."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written = 0
+
+    def write(self, count: int = 3) -> None:
+        for _ in range(count):
+            placed = rows([f"v{self.written}"], partitions=[self.written % 2])
+            kafkalog.append(self.folder / "source", "t", placed, options={"numPartitions": 2})
+            self.written += 1
+
+    def play(self, step: Callable[[str], None] = lambda _: None, **given: Any) -> None:
+        places = {name: str(self.folder / name) for name in ("source", "target", "checkpoint")}
+        run_replay(**{**places, "most": 2, "step": step} | given)
+
+    def values(self, name: str, topic: str = "t") -> list[bytes]:
+        found = kafkalog.read(self.folder / name, topic, columns=["value"]).read_all()
+        return sorted(found["value"].to_pylist())
+
+    def saved(self, name: str) -> Callable[[], None]:
+        kept = self.folder / f"{name}.{self.written}"
+        shutil.copytree(self.folder / name, kept)
+
+        def put_back() -> None:
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+            shutil.copytree(kept, self.folder / name)
+
+        return put_back
+
+    def check(self, name: str = "target") -> None:
+        assert self.values(name) == self.values("source")
+
+    def refused(self, says: str, *ways: str, **given: Any) -> None:
+        before = self.values("target") if (self.folder / "target" / "t-0").exists() else None
+        with pytest.raises(TargetMismatchError) as caught:
+            self.play(**given)
+        assert says in (text := str(caught.value))
+        assert [way for way in ("--from-target", "another TARGET") if way in text] == [*ways]
+        assert "; ;" not in text
+        if before is not None:
+            assert self.values("target") == before
+
+
+@pytest.fixture
+def again(tmp_path: Path) -> Again:
+    again = Again(tmp_path)
+    again.write()
+    again.play()
+    again.check()
+    return again
+
+
+def test_an_older_checkpoint_of_a_replay_continues_where_its_target_ends(again: Again) -> None:
+    put_back = again.saved("checkpoint")
+    again.write()
+    again.play()
+    again.write(4)
+    delete_records([str(again.folder / "source")], {T0: 1})
+    put_back()
+    again.play()
+    again.play()
+    assert again.values("target") == sorted(b"v%d" % number for number in range(10))
+
+
+def test_a_piece_that_comes_again_is_there_once(again: Again) -> None:
+    again.write(6)
+
+    def step(name: str) -> None:
+        if name == "piece taken":
+            raise InterruptedError
+
+    for _ in range(4):
+        with pytest.raises(InterruptedError):
+            again.play(step)
+    again.play()
+    again.check()
+
+
+@pytest.mark.parametrize("way", ["--from-target", "another TARGET"])
+@pytest.mark.parametrize("what", ["back", "removed", "deleted"])
+def test_a_target_of_a_replay_that_was_set_back_is_refused(
+    again: Again, what: str, way: str
+) -> None:
+    put_back = again.saved("target")
+    again.write()
+    again.play()
+    again.write()
+    if what == "back":
+        put_back()
+    elif what == "removed":
+        shutil.rmtree(again.folder / "target")
+    else:
+        delete([str(again.folder / "target")], "t")
+    again.refused("continues above the end of TARGET", "--from-target", "another TARGET")
+    if way == "--from-target":
+        again.play(from_target=True)
+        again.check()
+        again.write()
+        again.play()
+        again.check()
+    else:
+        folder = again.folder
+        again.play(target=str(folder / "other"), checkpoint=str(folder / "c2"))
+        again.check("other")
+
+
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_recreated_topic_is_not_played_after_the_one_before(again: Again, count: int) -> None:
+    delete([str(again.folder / "source")], "t")
+    again.write(count)
+    again.refused("another topic of the same name", "another TARGET")
+    again.refused("another topic of the same name", "another TARGET", from_target=True)
+
+
+@pytest.mark.parametrize("grown", [0, 6])
+def test_a_topic_that_was_put_back_is_not_played_after_what_it_had(
+    again: Again, grown: int
+) -> None:
+    put_back = again.saved("source")
+    again.write(2)
+    again.play()
+    put_back()
+    again.write(grown)
+    again.refused("cut, or restored", "another TARGET")
+
+
+def test_of_two_replays_of_one_checkpoint_at_once_one_plays(again: Again) -> None:
+    again.write()
+    twin = again.saved("checkpoint")
+
+    def step(name: str) -> None:
+        if name == "piece decided":
+            again.play()
+
+    with pytest.raises(CommitError, match="another job copies the same"):
+        again.play(step)
+    again.check()
+    twin()
+    again.play()
+    again.check()
+
+
+def test_only_a_log_keeps_how_far_a_replay_is(again: Again) -> None:
+    with pytest.raises(OptionError, match="nothing else keeps how far a replay is"):
+        again.play(target="-", from_target=True, checkpoint=str(again.folder / "c2"))
