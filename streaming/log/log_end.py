@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.errors import CorruptRecordError
 from kafkalog.streaming.log.segment import CHUNK_BYTES, Chunk
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = [
+    "MAX_SEGMENT_BYTES",
     "ValidBatches",
     "ValidEnd",
     "ends_in_zeros",
@@ -23,6 +24,10 @@ __all__ = [
     "pass_damage",
     "valid_chunks",
 ]
+
+
+MAX_SEGMENT_BYTES: Final = 2**31 - 1
+"""What a broker's segments and indexes can have: it refuses to open larger ones."""
 
 
 class ValidEnd(NamedTuple):
@@ -106,11 +111,17 @@ def is_followed(segment: LogSegment, position: int) -> bool:
 def ends_in_zeros(segment: LogSegment, position: int) -> bool:
     """Return whether nothing but zeros follows from a position on, as a preallocated segment has.
 
-    A copy that was made before such a segment was full may have later segments after it.
+    A copy that was made before such a segment was full may have later segments after it. Holes are
+    passed over, however large they are. More zeros than fit into a segment are none that a broker
+    has set aside (Kafka ``FileRecords``: its size is an int32).
     """
-    for start in range(position, segment.size, CHUNK_BYTES):
-        if segment.opened.read(start, CHUNK_BYTES).any():
+    opened, looked_at = segment.opened, 0
+    start = opened.next_data(position)
+    while start is not None and start < segment.size:
+        if looked_at > MAX_SEGMENT_BYTES or opened.read(start, CHUNK_BYTES).any():
             return False
+        looked_at += CHUNK_BYTES
+        start = opened.next_data(start + CHUNK_BYTES)
     return True
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kafkalog.files.local_file import read_at
+from kafkalog.files.local_file import next_data_at, read_at
 from kafkalog.files.regular import open_regular
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.log.log_end import ends_in_zeros
@@ -45,14 +45,24 @@ def find_valid_batch(path: Path, position: int, next_offset: int) -> int | None:
     descriptor = open_regular(path)
     try:
         size = os.fstat(descriptor).st_size
-        for start in range(position, size, _PIECE_BYTES):
+        start = _next_piece(descriptor, position, position)
+        while start is not None and start < size:
             data = read_at(descriptor, start, _PIECE_BYTES + PREFIX_SIZE)
             for candidate in _candidates(data, next_offset):
                 if is_valid_batch(descriptor, start + candidate):
                     return start + candidate
+            start = _next_piece(descriptor, start + _PIECE_BYTES, position)
     finally:
         os.close(descriptor)
     return None
+
+
+def _next_piece(descriptor: int, start: int, least: int) -> int | None:
+    """Pass over a hole: of what it reads as, zeros, a batch begins with its offset at most."""
+    found = next_data_at(descriptor, start)
+    if found is None or found == start:
+        return found
+    return max(start, found - SIZE_POSITION, least)
 
 
 def reach_of(segment: LogSegment, end: ValidEnd) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from kafkalog.files.open_file import Bytes
 
-__all__ = ["LocalFile", "fill_from", "peek_at", "read_at"]
+__all__ = ["LocalFile", "fill_from", "next_data_at", "peek_at", "read_at"]
 
 
 def read_at(descriptor: int, position: int, length: int) -> npt.NDArray[np.uint8]:
@@ -31,6 +32,19 @@ def peek_at(descriptor: int, position: int, length: int) -> bytes:
         part = os.pread(descriptor, length - len(data), position + len(data))
         data += part
     return data
+
+
+def next_data_at(descriptor: int, position: int) -> int | None:
+    """Return where the next bytes lie that may not be zeros (``SEEK_DATA``); None if none follow.
+
+    A file system that does not know its holes stores all.
+    """
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        return position
 
 
 def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> int:
@@ -71,6 +85,10 @@ class LocalFile:
     def peek(self, position: int, length: int) -> bytes:
         """Read a few bytes; fewer only where the file ends."""
         return peek_at(self._descriptor, position, length)
+
+    def next_data(self, position: int) -> int | None:
+        """Return where the next bytes lie that may not be zeros; None if none follow."""
+        return next_data_at(self._descriptor, position)
 
     def will_read(self, position: int, end: int) -> None:
         """Leave reading ahead to the kernel."""

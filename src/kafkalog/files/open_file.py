@@ -41,6 +41,13 @@ class OpenFile(Protocol):
         """Read a few bytes."""
         ...
 
+    def next_data(self, position: int) -> int | None:
+        """Return where the next bytes lie that may not be zeros; None if none follow.
+
+        What a file system has never stored, a hole, reads as zeros and takes no room.
+        """
+        ...
+
     def will_read(self, position: int, end: int) -> None:
         """Say that the bytes ``[position, end)`` are about to be read in order."""
         ...

@@ -124,6 +124,10 @@ class RemoteFile:
             filled += len(part)
         return data
 
+    def next_data(self, position: int) -> int | None:
+        """Return the position itself, if it lies in the file: stores know no holes."""
+        return position if position < self.size else None
+
     def peek(self, position: int, length: int) -> bytes:
         """Read a few bytes."""
         return self.read(position, length).tobytes()

@@ -36,6 +36,8 @@ __all__ = ["PAGE_BYTES", "WARM_BYTES", "SparseIndex"]
 
 PAGE_BYTES: Final = 4096
 WARM_BYTES: Final = 8192
+_MAX_BYTES: Final = 2**31 - 1
+"""``segment.index.bytes`` is an int32."""
 
 
 class SparseIndex(Closing):
@@ -64,6 +66,7 @@ class SparseIndex(Closing):
         self.base_offset = base_offset
         self._file = open_file(path)
         try:
+            self._check_size(self._file.size)
             # Until the written ones are counted, so that a file that shrinks meanwhile is told.
             self._entries = self._file.size // self.ENTRY.itemsize
             self._entries = self._count_written(self._entries)
@@ -78,6 +81,14 @@ class SparseIndex(Closing):
     def close(self) -> None:
         """Close the file; closing twice does no harm."""
         self._file.close()
+
+    def _check_size(self, size: int) -> None:
+        """Refuse a file with a hole behind its entries that no broker would open."""
+        if size > _MAX_BYTES:
+            raise CorruptIndexError(
+                f"{self.path}: has {size} bytes, and an index has at most {_MAX_BYTES}; delete the "
+                "file to have it rebuilt"
+            )
 
     def _is_written(self, slot: int) -> bool:
         raise NotImplementedError

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import struct
@@ -10,6 +11,7 @@ import pytest
 from crc32c import crc32c
 from tests.support.logs import Row, batch_bytes
 from tests.support.message_sets import message
+from tests.support.read_bytes import ReadBytes
 from tests.support.sinking import Writer, rows, values_of
 from tests.support.states import ends_of
 
@@ -104,6 +106,33 @@ def test_the_zeros_of_a_preallocated_segment_are_cut_off(
     assert go_on(log) == {0: ["a", "b", "c"]}
     assert "3000000 zero bytes go that a broker has set aside (preallocate=true)" in caplog.text
     assert "torn" not in caplog.text
+
+
+def with_hole(log: Path, tail: bytes) -> None:
+    """Let a file have a GiB behind its batches that was never stored, and bytes behind that."""
+    os.truncate(log, log.stat().st_size + (1 << 30))
+    append(log, tail)
+
+
+def test_a_hole_behind_the_log_is_not_read(log: Path) -> None:
+    with_hole(log, b"")
+    with ReadBytes() as read:
+        assert values_of([log.parent.parent], "t") == {0: ["a", "b"]}
+        assert go_on(log) == {0: ["a", "b", "c"]}
+    assert read.count < 1 << 27
+
+
+def test_a_hole_and_bytes_behind_it_that_are_no_batch_are_cut_off_unread(log: Path) -> None:
+    with_hole(log, b"\1")
+    with ReadBytes() as read:
+        assert go_on(log) == {0: ["a", "b", "c"]}
+    assert read.count < 1 << 27
+
+
+def test_a_batch_behind_a_hole_is_found_though_its_offset_begins_in_it(log: Path) -> None:
+    with_hole(log, batch_bytes(2, [Row(b"valid")])[7:])
+    with pytest.raises(LogDirectoryError, match="damaged in its middle"):
+        go_on(log)
 
 
 def test_what_a_broker_appended_whole_is_kept_and_appended_after(log: Path) -> None:

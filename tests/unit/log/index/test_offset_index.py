@@ -229,3 +229,13 @@ def test_any_bytes_are_answered_or_refused(
                 index.between(0, target % 2**31)
         with contextlib.suppress(CorruptIndexError):
             index.limit(100)
+
+
+def test_an_index_that_no_broker_would_open_is_not_read(path: Path) -> None:
+    """Kafka's sizes are int32: what is larger has a hole, and a last entry at its end may lie."""
+    _write(path, (1, 100))
+    with path.open("r+b") as file:
+        file.seek(1 << 40)
+        file.write(b"\1" * 8)
+    with pytest.raises(CorruptIndexError, match="an index has at most 2147483647; delete"):
+        OffsetIndex(path, 50)
