@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 from tests.support.spark import stderr_to
 
-from kafkalog.jobs.jars import KAFKA, fetch
+from kafkalog.jobs.jars import fetch, kafka_jars
 from kafkalog.jobs.python_launcher import launcher
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def spark_session(cores: int, work: Path, *, as_recommended: bool = True) -> Ite
     settings: dict[str, bool | float | int | str | None] = {
         **_SETTINGS,
         **(_RECOMMENDED if as_recommended else {}),
-        "spark.jars": ",".join(map(str, fetch(KAFKA))),
+        "spark.jars": ",".join(map(str, fetch(kafka_jars()))),
         "spark.local.dir": str(work / "spark"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
     }

@@ -91,7 +91,11 @@ def main(
     )
     _check(archive)
     with session(f"kafkalog {archive.name}", delta=archive.is_delta) as spark:
-        ended = attend(archive.start(spark, follow=follow), grace_ms=grace_ms)
+        ended = attend(
+            archive.start(spark, follow=follow),
+            grace_ms=grace_ms,
+            start_again=None if follow else lambda: archive.start(spark),
+        )
         if ended.code == 0:
             archive.finish(spark)
     ended.tell()

@@ -45,12 +45,20 @@ class Ended(NamedTuple):
         raise typer.Exit(self.code)
 
 
-def attend(query: StreamingQuery, *, grace_ms: int) -> Ended:
+def attend(
+    query: StreamingQuery,
+    *,
+    grace_ms: int,
+    start_again: Callable[[], StreamingQuery] | None = None,
+) -> Ended:
     """Wait until a query ends, and show meanwhile how many rows it took.
 
     Args:
         query: a query that was started.
         grace_ms: how long a micro-batch may take once a signal has come.
+        start_again: starts it again. A query over a log is to read all that is available, and a
+            Spark without admission control ends it after each micro-batch: it is started again
+            until one run finds nothing new.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -58,13 +66,18 @@ def attend(query: StreamingQuery, *, grace_ms: int) -> Ended:
     console = Console(stderr=True)  # a file is not told
     count = _Count(query)
     with noting_signals() as asked, console.status(f"{query.name}: starting") as status:
-        while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # takes ms too
-            so_far = count.look()
-            if asked:
-                status.update(f"{so_far}; ending with this micro-batch")
-                _end(query, grace_ms)
+        while True:
+            while not query.awaitTermination(_LOOK_SECONDS):  # type: ignore[arg-type] # takes ms too
+                so_far = count.look()
+                if asked:
+                    status.update(f"{so_far}; ending with this micro-batch")
+                    _end(query, grace_ms)
+                    break
+                status.update(so_far)
+            if asked or start_again is None or not _may_have_ended_early(query):
                 break
-            status.update(so_far)
+            count.look()
+            query = count.continues_in(start_again())
     return Ended(128 + asked[0] if asked else 0, count.look())
 
 
@@ -149,6 +162,17 @@ def _cancelling(spark: SparkSession, asked: list[int], grace_ms: int) -> Iterato
             over.set_result(None)
 
 
+def _may_have_ended_early(query: StreamingQuery) -> bool:
+    """Whether a query that has read something may have left what came after its micro-batch."""
+    from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL  # noqa: PLC0415
+
+    return not HAS_ADMISSION_CONTROL and any(
+        source["startOffset"] != source["endOffset"]
+        for progress in query.recentProgress
+        for source in progress["sources"]
+    )
+
+
 def _end(query: StreamingQuery, grace_ms: int) -> None:
     """Stop a query once no micro-batch runs, or when its time is over."""
     deadline = system.monotonic() + grace_ms / 1000
@@ -166,6 +190,11 @@ class _Count:
         self._rows = 0
         self._batches = 0
         self._began = system.monotonic()
+
+    def continues_in(self, query: StreamingQuery) -> StreamingQuery:
+        """Count on in the next run of the query."""
+        self._query, self._last = query, -1
+        return query
 
     def look(self) -> str:
         """Look at what has ended since, and say it in one line."""

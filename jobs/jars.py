@@ -24,7 +24,16 @@ from xml.sax.saxutils import quoteattr
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["DELTA", "KAFKA", "Coordinate", "JarError", "JarSet", "cache_directory", "fetch", "java"]
+__all__ = [
+    "Coordinate",
+    "JarError",
+    "JarSet",
+    "cache_directory",
+    "delta_jars",
+    "fetch",
+    "java",
+    "kafka_jars",
+]
 
 
 class JarError(RuntimeError):
@@ -53,28 +62,63 @@ class JarSet(NamedTuple):
         return f"{self.name}-{digest[:12]}"
 
 
-DELTA: Final = JarSet(
-    "delta-4.4.0",
-    (
-        Coordinate("io.delta", "delta-spark_4.2_2.13", "4.4.0", transitive=False),
-        Coordinate("io.delta", "delta-storage", "4.4.0", transitive=False),
-    ),
-)
-"""Delta Lake for Spark 4.2. What else its pom asks for is in Spark, or serves catalogs alone."""
+_DELTA_VERSION: Final = "4.4.0"
+_WITH_DELTA: Final = ("4.0", "4.1", "4.2")
+"""The lines of Spark that this version of Delta Lake has a library for."""
 
-KAFKA: Final = JarSet(
-    "spark-kafka-4.2.0",
-    (
-        Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", transitive=False),
-        # Connector 4.2.0 asks for a token provider 4.2.0, which is not to be had; 4.0.0 works.
-        Coordinate(
-            "org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", transitive=False
+_CONNECTORS: Final = {"4.0": "4.0.4", "4.1": "4.1.3", "4.2": "4.2.0"}
+"""The newest connector that there is for each line of Spark."""
+
+
+def delta_jars() -> JarSet:
+    """Return Delta Lake for the Spark that runs.
+
+    What else its pom asks for is in Spark, or serves catalogs alone.
+
+    Raises:
+        JarError: there is none for this Spark.
+    """
+    from kafkalog.streaming.spark.versions import spark_line  # noqa: PLC0415 - needs Spark
+
+    line = spark_line()
+    if line not in _WITH_DELTA:
+        raise JarError(
+            f"Delta Lake {_DELTA_VERSION} has no library for Spark {line}: run this on Spark "
+            f"{_WITH_DELTA[-1]}, or choose a format other than delta"
+        )
+    return JarSet(
+        f"delta-{_DELTA_VERSION}",
+        (
+            Coordinate("io.delta", f"delta-spark_{line}_2.13", _DELTA_VERSION, transitive=False),
+            Coordinate("io.delta", "delta-storage", _DELTA_VERSION, transitive=False),
         ),
-        Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
-        Coordinate("org.apache.commons", "commons-pool2", "2.12.0", transitive=False),
-    ),
-)
-"""Spark's own Kafka source and sink."""
+    )
+
+
+def kafka_jars() -> JarSet:
+    """Return Spark's own Kafka source and sink for the Spark that runs.
+
+    A line of Spark that has none yet gets that of the line before.
+    """
+    from kafkalog.streaming.spark.versions import spark_line  # noqa: PLC0415 - needs Spark
+
+    version = _CONNECTORS.get(spark_line(), [*_CONNECTORS.values()][-1])
+    return JarSet(
+        f"spark-kafka-{version}",
+        (
+            Coordinate("org.apache.spark", "spark-sql-kafka-0-10_2.13", version, transitive=False),
+            # Connector 4.2.0 asks for a token provider 4.2.0, which is not to be had; 4.0.0 works.
+            Coordinate(
+                "org.apache.spark",
+                "spark-token-provider-kafka-0-10_2.13",
+                "4.0.0",
+                transitive=False,
+            ),
+            Coordinate("org.apache.kafka", "kafka-clients", "3.9.1", transitive=False),
+            Coordinate("org.apache.commons", "commons-pool2", "2.12.0", transitive=False),
+        ),
+    )
+
 
 _SETTINGS: Final = """\
 <ivysettings>

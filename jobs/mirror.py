@@ -107,7 +107,11 @@ def _run(mirror: Mirror, spark: SparkSession, *, follow: bool, grace_ms: int) ->
         for line in mirror.prepare():
             print_line(line, err=True)
         try:
-            return attend(mirror.start(spark, follow=follow), grace_ms=grace_ms)
+            return attend(
+                mirror.start(spark, follow=follow),
+                grace_ms=grace_ms,
+                start_again=None if follow else lambda: mirror.start(spark),
+            )
         except StreamingQueryException:
             if not mirror.lacks_partitions():
                 raise

@@ -141,7 +141,7 @@ def _missing(error: Exception, text: str) -> str | None:
     if isinstance(error, JarError):
         return text.rpartition("\n")[2]
     if isinstance(error, ModuleNotFoundError) and error.name == "pyspark":
-        return "this needs Spark: pip install pyspark==4.2.0"
+        return 'this needs Spark: pip install "pyspark>=4.0,<5"'
     if "[JAVA_GATEWAY_EXITED]" in text:
         return "Spark needs Java 17 or 21: install it, and let JAVA_HOME or PATH lead to it"
     return None

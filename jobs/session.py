@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import kafkalog
 from kafkalog.jobs.interrupts import cancel_jobs_on_interrupt, uninterrupted
-from kafkalog.jobs.jars import DELTA, KAFKA, fetch
+from kafkalog.jobs.jars import delta_jars, fetch, kafka_jars
 from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource
 
@@ -148,7 +148,7 @@ def _settings(*, delta: bool, kafka: bool) -> dict[str, str]:
     if not _submitted():
         chosen |= _LOCAL
         os.environ.setdefault("PYSPARK_PYTHON", launcher())
-        wanted = [*([DELTA] if delta else []), *([KAFKA] if kafka else [])]
+        wanted = [*([delta_jars()] if delta else []), *([kafka_jars()] if kafka else [])]
         if wanted:
             chosen["spark.jars"] = ",".join(str(jar) for each in wanted for jar in fetch(each))
     return chosen

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSource
 
 from kafkalog.errors import KafkaLogError
 from kafkalog.streaming.border import crosses_border, without_history
+from kafkalog.streaming.spark.versions import HAS_FILTER_PUSHDOWN, warn_of_no_pushdown
 from kafkalog.streaming.worker import settle_planner, show_warnings, uncollected
 
 if TYPE_CHECKING:
@@ -75,12 +76,18 @@ class KafkaLogDataSource(DataSource):
         show_warnings()
         options = ReadOptions.parse(self.options)
         rows = _wanted_rows(options, schema)
-        if options.shows_latest and rows is not None:
-            return _latest_reader(options, rows)
-        if options.filter_pushdown and rows is not None:
-            from kafkalog.streaming.source.pushdown_reader import PushdownReader  # noqa: PLC0415
+        if options.shows_latest:
+            options.refuse_for_latest()
+        if rows is None:
+            return LogBatchReader(options, rows)
+        if options.filter_pushdown:
+            if HAS_FILTER_PUSHDOWN:
+                return _pushdown_reader(options, rows)
+            warn_of_no_pushdown()
+        if options.shows_latest:
+            from kafkalog.streaming.source.latest_reader import LatestReader  # noqa: PLC0415
 
-            return PushdownReader(options, rows)
+            return LatestReader(options, rows)
         return LogBatchReader(options, rows)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
@@ -122,17 +129,13 @@ class KafkaLogDataSource(DataSource):
         return make_stream_writer(self.options, schema, overwrite)
 
 
-def _latest_reader(options: ReadOptions, rows: RowSchema) -> DataSourceReader:
-    """Make the reader of the newest rows of keys."""
-    from kafkalog.streaming.source import latest_reader  # noqa: PLC0415
+def _pushdown_reader(options: ReadOptions, rows: RowSchema) -> DataSourceReader:
+    """Make the reader that lets filters decide what is read."""
+    from kafkalog.streaming.source import pushdown_reader  # noqa: PLC0415
 
-    options.refuse_for_latest()
-    kind = (
-        latest_reader.LatestPushdownReader
-        if options.filter_pushdown
-        else latest_reader.LatestReader
-    )
-    return kind(options, rows)
+    if options.shows_latest:
+        return pushdown_reader.LatestPushdownReader(options, rows)
+    return pushdown_reader.PushdownReader(options, rows)
 
 
 def _joining_reader(

@@ -15,11 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kafkalog.errors import CommitError, OptionError
 from kafkalog.files.local_paths import refuse_among_logs
@@ -31,6 +27,7 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.sink.row_types import check_columns
 from kafkalog.streaming.sink.write_options import WriteOptions
 from kafkalog.streaming.sink.write_plan import WritePlan
+from kafkalog.streaming.spark.versions import StreamArrowWriter
 from kafkalog.streaming.store.identity import APP_PREFIX, BatchIdentity
 from kafkalog.streaming.store.session import existing
 from kafkalog.streaming.worker import settle_planner, show_warnings, task_of_spark
@@ -73,7 +70,7 @@ class StagedMessage(WriterCommitMessage):
 
 def make_stream_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
-) -> DataSourceStreamArrowWriter:
+) -> StreamArrowWriter:
     """Make the writer of one micro-batch.
 
     In complete mode (``overwrite``) rows are appended all the same, as Spark's Kafka sink does: a
@@ -158,7 +155,7 @@ def _refuse_state(options: WriteOptions, checkpoint: QueryCheckpoint | None) -> 
         )
 
 
-class LogStreamWriter(DataSourceStreamArrowWriter):
+class LogStreamWriter(StreamArrowWriter):
     """Writes one micro-batch of a streaming query."""
 
     def __init__(self, plan: WritePlan) -> None:

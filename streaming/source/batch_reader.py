@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -11,7 +11,7 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.worker import settle_planner, task_of_spark
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
 
@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from kafkalog.streaming.source.plan.selection import Selection
     from kafkalog.streaming.source.read_options import ReadOptions
 
-__all__ = ["LogBatchReader"]
+__all__ = ["LogBatchReader", "splits_of"]
+
+
+def splits_of(partition: InputPartition | None) -> Iterable[Any]:
+    """Return what one task is to read.
+
+    Spark has a stand-in for an empty list of partitions: None (4.0), or one that holds None.
+    """
+    return (partition and partition.value) or ()
 
 
 class LogBatchReader(DataSourceReader):
@@ -53,5 +61,5 @@ class LogBatchReader(DataSourceReader):
         from kafkalog.streaming.source.reading import read_split  # noqa: PLC0415
 
         with task_of_spark():
-            for split in partition.value or ():  # None is Spark's stand-in for an empty list
+            for split in splits_of(partition):
                 yield from read_split(split, self._options, self._rows)

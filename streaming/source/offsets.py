@@ -8,6 +8,7 @@ partition by number.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
@@ -86,6 +87,8 @@ def from_json(found: object) -> PartitionOffsets:
 def from_json_text(text: object) -> PartitionOffsets:
     """Read offsets as Spark's progress and checkpoint have them; none from None or ``null``.
 
+    PySpark 4.0 and 4.1 show those of a progress as Python shows a dict, or None.
+
     Raises:
         CheckpointError: it is something else.
     """
@@ -94,8 +97,15 @@ def from_json_text(text: object) -> PartitionOffsets:
     except RepeatedNameError as error:
         raise CheckpointError(f"offsets name {error.name!r} twice") from None
     except (ValueError, RecursionError):
-        raise _no_offsets(text) from None
+        found = _as_python_shows(text)
     return {} if found is None else from_json(found)
+
+
+def _as_python_shows(text: object) -> object:
+    try:
+        return ast.literal_eval(str(text))
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        raise _no_offsets(text) from None
 
 
 def parse_partition_longs(option: str, text: str, minimum: int) -> PartitionOffsets:

@@ -306,6 +306,16 @@ class ReadOptions(GroupOptions):
         paths = (p.with_options(given) if isinstance(p, RemoteRoot) else p for p in self.paths)
         object.__setattr__(self, "paths", tuple(paths))
 
+    def names_held_back(self) -> tuple[str, ...]:
+        """Return the options given by which a micro-batch may leave out what is there to read."""
+        given = {
+            "joinGroup": self.join_group or None,
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            "maxBytesPerTrigger": self.max_bytes_per_trigger,
+            "minOffsetsPerTrigger": self.min_offsets_per_trigger,
+        }
+        return tuple(name for name, value in given.items() if value is not None)
+
     @property
     def cuts_by_offsets(self) -> bool:
         """Whether tasks are cut by Spark's rules for offsets, not by bytes."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from kafkalog.streaming.spark.versions import SupportsTriggerAvailableNow
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import InputPartition
-    from pyspark.sql.streaming.datasource import ReadLimit
 
     from kafkalog.streaming.source.offsets import OffsetJson
 
@@ -38,7 +38,7 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise the reason."""
         raise self._reason
 
-    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> NoReturn:  # noqa: ARG002, N802
+    def latestOffset(self, *asked: object) -> NoReturn:  # noqa: ARG002, N802
         """Raise the reason."""
         raise self._reason
 

@@ -54,14 +54,17 @@ _LOGGER = logging.getLogger("kafkalog.source")
 class StreamControl:
     """Answers what Spark asks of a streaming source, in the order in which Spark asks it."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, *, reads_at_once: bool = False) -> None:
         """Check the options of a streaming query.
+
+        ``reads_at_once``: the first batch may be the only one, and nothing tells. So it reads.
 
         Raises:
             OptionError: one that cannot be used in a stream, or that names nothing.
         """
         options.refuse_for_streaming()
         self._options = options
+        self._reads_at_once = reads_at_once
         self._start = starting_bound(options, default=LATEST)
         self._subscription = Subscription.of(options)
         self._end = StreamEnd.of(options, self._subscription)
@@ -72,6 +75,8 @@ class StreamControl:
         self._pacer = IdlePacer()
         self._limits = BatchLimits.of(options)
         self._initial: PartitionOffsets | None = None
+        self._initial_ends: PartitionOffsets = {}
+        """The ends of the look by which the start was found."""
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._held: PartitionOffsets = {}
@@ -109,6 +114,7 @@ class StreamControl:
         return self._initial
 
     def _resolved(self, ends: PartitionOffsets) -> PartitionOffsets:
+        self._initial_ends = ends
         return resolve_start(
             self._start,
             ends,
@@ -167,8 +173,11 @@ class StreamControl:
         ends = self._ends_after(start, is_fresh=is_fresh)
         recreated = {} if is_fresh else self._restarts(start, ends)
         self._ids.adopt(start, self._logs.topic_ids(), but=recreated)
-        if is_fresh and self._start.moves and not take_all:
+        reads_at_once = take_all or self._reads_at_once
+        if is_fresh and self._start.moves and not reads_at_once:
             return start  # an empty batch keeps a start that may mean other offsets later
+        if is_fresh and self._start.moves:
+            ends = self._without_open(start, ends)
         if not ends:
             return start
         ends = {**ends, **recreated}
@@ -179,7 +188,7 @@ class StreamControl:
             for key in ends
         }
         if take_all:
-            return self._without_latest(start, ends) if is_fresh else ends
+            return ends
         may_wait = self.phase is Phase.RUNNING
         cut = self._limits.cut(begin, ends, self._logs, may_hold_back=may_wait)
         return start if cut is None else cut
@@ -235,16 +244,16 @@ class StreamControl:
         if self.phase is Phase.INITIAL:
             _LOGGER.info("continues as its checkpoint says at %s", json.dumps(to_json(start)))
 
-    def _without_latest(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
-        """Let partitions that start at ``latest`` end where they start, which keeps their start.
+    def _without_open(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Let partitions that start at the end of their logs end there, too: that keeps the start.
 
-        For ``Trigger.Once``, which has no batch but its first: there is next to nothing to read of
-        them. Partitions that have come since are left to the next run, to which they are new.
+        For a first batch that may be the only one, as with ``Trigger.Once``: there is next to
+        nothing to read of them. Partitions that have come since are left to the next batch, to
+        which they are new.
         """
-        if not self._start.names(LATEST):
-            return ends
+        found = self._initial_ends
         return {
-            key: start[key] if self._start.of(key) == LATEST else end
+            key: start[key] if self._start.is_open(key, start[key], found[key]) else end
             for key, end in ends.items()
             if key in start
         }

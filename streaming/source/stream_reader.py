@@ -5,14 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    ReadMinRows,
-    SupportsTriggerAvailableNow,
-)
 
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.border import crosses_border
@@ -20,6 +12,16 @@ from kafkalog.streaming.options import warn_ignored
 from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.offsets import from_json, to_json
 from kafkalog.streaming.source.plan.packing import pack_micro_batch
+from kafkalog.streaming.spark.versions import (
+    HAS_ADMISSION_CONTROL,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+    warn_of_single_batch,
+)
 from kafkalog.streaming.worker import (
     end_if_spark_has_gone,
     show_log_lines,
@@ -96,6 +98,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._make_position_writer = make_position_writer
         self._positions: PositionWriter | None = None
         self._last: tuple[OffsetJson, PartitionOffsets] = ({}, {})
+        self._position: OffsetJson | None = None
+        """Where the next micro-batch starts, for a Spark that does not say it."""
 
     @property
     def control(self) -> Control:
@@ -103,6 +107,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._control is None:
             show_log_lines()
             warn_ignored(self._options.ignored)
+            if not HAS_ADMISSION_CONTROL:
+                warn_of_single_batch(self._options.names_held_back())
             self._control = (self._make_control or _alone)(self._options)
             if self._make_position_writer is not None:
                 self._positions = self._make_position_writer(self._options)
@@ -133,11 +139,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.control.freeze_targets()
 
     @crosses_border
-    def latestOffset(self, start: OffsetJson, limit: ReadLimit) -> OffsetJson:  # noqa: N802
-        """Return the end of the next batch."""
+    def latestOffset(  # noqa: N802
+        self, start: OffsetJson | None = None, limit: ReadLimit | None = None
+    ) -> OffsetJson:
+        """Return the end of the next batch.
+
+        A Spark without admission control says neither where it starts nor how much it may take: it
+        starts where the last one ended, or where a query without a checkpoint does.
+        """
         take_all = isinstance(limit, ReadAllAvailable)
         with naming_way_out(self._options):
-            begin = self._from_json(start)
+            start = self._position if start is None else start
+            begin = self.control.initial() if start is None else self._from_json(start)
             end = self.control.next_end(begin, take_all=take_all)
         if self._positions is not None and end == begin:  # no batch follows, which would write them
             self._positions.try_to_keep(begin)
@@ -150,7 +163,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @crosses_border
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
-        """Cut a batch into splits; a task gets one, or several of few bytes."""
+        """Cut a batch into splits; a task gets one, or several of few bytes.
+
+        A Spark without admission control begins a restart by asking for an empty range, which lies
+        where the last batch that it planned ends.
+        """
+        is_restart, self._position = self._position is None and start == end, end
+        if is_restart and not HAS_ADMISSION_CONTROL:
+            return []
         with naming_way_out(self._options):
             splits = self.control.plan(self._from_json(start), self._from_json(end))
         if self._options.cuts_by_offsets:
@@ -197,4 +217,4 @@ def _alone(options: ReadOptions) -> Control:
     with uncollected():
         from kafkalog.streaming.source.stream_control import StreamControl  # noqa: PLC0415
 
-    return StreamControl(options)
+    return StreamControl(options, reads_at_once=not HAS_ADMISSION_CONTROL)

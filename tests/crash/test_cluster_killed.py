@@ -26,7 +26,7 @@ from tests.support.spark_cluster import Cluster, Submitted, kill
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
 from kafkalog.checkpoints.state_file import load_state
-from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.jars import delta_jars, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -187,7 +187,7 @@ class Archive:
         self._topic, self._table = Topic(home / "log"), home / "table"
         self.expected = self._topic.values
         self.checkpoint = home / "checkpoint"
-        self.jars = tuple(map(str, fetch(DELTA)))
+        self.jars = tuple(map(str, fetch(delta_jars())))
         self.words = (
             *("archive.py", str(home / "log"), str(self._table), "--topic=t", "--follow", "--text"),
             f"--set=maxOffsetsPerTrigger={2 * ROWS}",

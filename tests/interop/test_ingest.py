@@ -16,7 +16,7 @@ from tests.support.spark import end_jvm, small_session
 
 from kafkalog.jobs.ingest import start_ingest, to_records
 from kafkalog.jobs.inputs import Input
-from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.jars import delta_jars, fetch
 from kafkalog.jobs.running import sentence_in
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ DELTA_SETTINGS: Final = {
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
     end_jvm()  # of an earlier session: jars reach the driver's class path when a JVM starts
-    jars = ",".join(map(str, fetch(DELTA)))
+    jars = ",".join(map(str, fetch(delta_jars())))
     with small_session(**{"spark.jars": jars, **DELTA_SETTINGS}) as session:
         yield session
 

@@ -15,7 +15,7 @@ from tests.support.distributions import ROOT
 from tests.support.sinking import values_of
 
 import kafkalog
-from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.jars import delta_jars, fetch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def write_project(folder: Path, log: Path) -> None:
 def settings(folder: Path) -> str:
     chosen = {
         "spark.driver.memory": "768m",
-        "spark.jars": ",".join(map(str, fetch(DELTA))),
+        "spark.jars": ",".join(map(str, fetch(delta_jars()))),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -14,7 +14,7 @@ from tests.support.compacting import latest, read, updates, writer
 from tests.support.distributions import ROOT, build, environment_without_kafkalog
 from tests.support.foreign import read_partition
 
-from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.jars import delta_jars, fetch
 from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def test_files_become_a_topic_and_the_topic_a_table(
         for record, value in zip(records, values, strict=True)
     )
 
-    jars = ",".join(map(str, fetch(DELTA)))  # as --packages would bring them
+    jars = ",".join(map(str, fetch(delta_jars())))  # as --packages would bring them
     submit(
         *("archive.py", log, table, "--topic=people", f"--checkpoint={tmp_path / 'c2'}"),
         options=(f"--jars={jars}",),

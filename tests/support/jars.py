@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kafkalog.jobs.jars import DELTA, KAFKA, Coordinate, JarSet, fetch
+from kafkalog.jobs.jars import Coordinate, JarSet, delta_jars, fetch, kafka_jars
 
 KAFKA_4_1: Final = JarSet(
     "kafka-4.1.0",
@@ -31,8 +31,6 @@ KAFKA_2_8: Final = JarSet(
 )
 """Broker with ZooKeeper, the judge of message sets (magic 0 and 1)."""
 
-ALL: Final = (DELTA, KAFKA_4_1, KAFKA_2_8, KAFKA)
-
 if __name__ == "__main__":
-    for jar_set in ALL:
+    for jar_set in (delta_jars(), KAFKA_4_1, KAFKA_2_8, kafka_jars()):
         print(f"{jar_set.name}: {len(fetch(jar_set))} jars")  # noqa: T201

@@ -5,19 +5,35 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from kafkalog.jobs.jars import DELTA, fetch
+from kafkalog.jobs.jars import delta_jars, fetch
 from kafkalog.jobs.session import DELTA_SETTINGS
+from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL, HAS_FILTER_PUSHDOWN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["delta_session", "end_jvm", "small_session", "stderr_to"]
+__all__ = [
+    "NEEDS_ADMISSION_CONTROL",
+    "NEEDS_FILTER_PUSHDOWN",
+    "delta_session",
+    "end_jvm",
+    "small_session",
+    "stderr_to",
+]
+
+NEEDS_ADMISSION_CONTROL: Final = pytest.mark.skipif(
+    not HAS_ADMISSION_CONTROL, reason="this Spark ends availableNow after one micro-batch"
+)
+NEEDS_FILTER_PUSHDOWN: Final = pytest.mark.skipif(
+    not HAS_FILTER_PUSHDOWN, reason="this Spark tells a source no filters"
+)
 
 _with_delta: dict[str, Any] = {}
 
@@ -50,7 +66,7 @@ def delta_session() -> Iterator[SparkSession]:
     """Start a session that knows Delta, in a JVM that has its jars."""
     if SparkContext._gateway is None or SparkContext._gateway is not _with_delta.get("gateway"):
         end_jvm()  # jars reach the driver's class path when a JVM starts
-    jars = ",".join(map(str, fetch(DELTA)))
+    jars = ",".join(map(str, fetch(delta_jars())))
     few = {"spark.databricks.delta.snapshotPartitions": "1"}
     with small_session(**{"spark.jars": jars}, **DELTA_SETTINGS, **few) as session:
         _with_delta["gateway"] = SparkContext._gateway

@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from tests.support.spark import end_jvm, small_session
 
-from kafkalog.jobs.jars import KAFKA, fetch
+from kafkalog.jobs.jars import fetch, kafka_jars
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -88,7 +88,7 @@ class StreamResult:
 def session_with_both() -> Iterator[SparkSession]:
     """Run a session that has Spark's Kafka connector on its class path, in a JVM of its own."""
     end_jvm()  # of an earlier session: jars reach the driver's class path when a JVM starts
-    jars = ",".join(map(str, fetch(KAFKA)))
+    jars = ",".join(map(str, fetch(kafka_jars())))
     with small_session(**{"spark.jars": jars}) as session:
         yield session
 

@@ -129,7 +129,7 @@ def test_why_a_query_ended_within_spark_is_one_sentence() -> None:
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [
-        (ModuleNotFoundError("no pyspark", name="pyspark"), "pip install pyspark"),
+        (ModuleNotFoundError("no pyspark", name="pyspark"), 'pip install "pyspark'),
         (ModuleNotFoundError("no other", name="other"), None),
         (RuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited"), "Spark needs Java"),
         (JarError("Ivy says:\n  no\nthey could not be fetched"), "they could not be fetched"),

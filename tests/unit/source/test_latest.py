@@ -40,7 +40,7 @@ from kafkalog.streaming.datasource import KafkaLogDataSource
 from kafkalog.streaming.schema import RowSchema, source_schema
 from kafkalog.streaming.source import latest
 from kafkalog.streaming.source.latest import plan_latest, read_latest
-from kafkalog.streaming.source.latest_reader import LatestPushdownReader
+from kafkalog.streaming.source.pushdown_reader import LatestPushdownReader
 from kafkalog.streaming.source.read_options import ReadOptions
 from kafkalog.streaming.source.stream_control import StreamControl
 from kafkalog.streaming.table import newest_rows

@@ -1,0 +1,1 @@
+"""What depends on the Spark that runs: :mod:`.versions`."""
