@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import logging
-import os
 import re
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 import typer
 
 from kafkalog.errors import InvalidTopicError, KafkaLogError, OptionError
+from kafkalog.files.failures import said_of_file
 from kafkalog.files.local_paths import refuse_among_logs
 from kafkalog.jobs.jars import JarError
 from kafkalog.texts import printable
@@ -152,7 +152,7 @@ def said_by_system(error: OSError) -> str:
     if error.strerror is None:
         return str(error)
     if error.filename is not None:
-        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+        return said_of_file(error)
     if error.errno == errno.ENOSPC:
         return f"what this prints cannot be written: {error.strerror}"
     return error.strerror

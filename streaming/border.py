@@ -16,6 +16,7 @@ import os
 from typing import TYPE_CHECKING, Final, Literal, ParamSpec, TypeVar, cast
 
 from kafkalog.errors import KafkaLogError, LogDirectoryError, OptionError
+from kafkalog.files.failures import FULL
 from kafkalog.streaming.client_options import instead_of
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["crosses_border", "what_to_do", "without_history"]
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL: Final = (*FULL, errno.EFBIG)
 
 _LOGGER = logging.getLogger("kafkalog.border")
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.files.failures import said_of_file
 from kafkalog.files.parallel import available_cores
 from kafkalog.files.shield import Interrupted, shielded
 from kafkalog.files.system import system
@@ -173,7 +174,7 @@ def plan_compaction(
         try:
             cleanable = look_at(log, settings, now_ms)
         except (KafkaLogError, OSError) as error:
-            plan.problems.append(str(error))
+            plan.problems.append(said_of_file(error))
             continue
         found = CleanedPartition.of(log, cleanable)
         config = LogConfig.of_topic(settings)
@@ -220,7 +221,7 @@ def _logs(
             try:
                 log.check_end()
             except (KafkaLogError, OSError) as error:
-                plan.problems.append(str(error))
+                plan.problems.append(said_of_file(error))
                 continue
             if "delete" in LogConfig.of_topic(settings).cleanup_policy:
                 plan.shortens.add(key)
@@ -310,7 +311,7 @@ def _note(each: Due, future: Future[CleanedPartition], done: Compacted) -> None:
     except CleanerBusyError as error:
         done.left_alone[str(each.task.topic_partition)] = str(error)
     except (KafkaLogError, OSError) as error:
-        done.problems.append(str(error))
+        done.problems.append(said_of_file(error))
 
 
 @shielded

@@ -7,11 +7,11 @@ its active segment until the next time.
 
 from __future__ import annotations
 
-import errno
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import KafkaLogError
+from kafkalog.files.failures import FULL, said_of_file
 from kafkalog.streaming.commit.left_to_system import make_shortened_durable
 from kafkalog.streaming.log.log_dir import partitions_by_node
 from kafkalog.streaming.operate.old_segments import KnownLog
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from kafkalog.streaming.store.retention import Expired
 
 __all__ = ["Gone", "Shortened", "shorten", "shortened"]
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Gone(NamedTuple):
@@ -133,7 +131,7 @@ def _ready(gone: Sequence[Gone], problems: list[str]) -> list[Gone]:
             _with_room(partial(rolled.log.keep_producers, rolled.what), gone)
             left.append(rolled)
         except (KafkaLogError, OSError) as error:
-            problems.append(str(error))
+            problems.append(said_of_file(error))
     return left
 
 
@@ -142,7 +140,7 @@ def _rolled(each: Gone, gone: Sequence[Gone]) -> Gone:
         try:
             _with_room(each.log.roll, gone)
         except OSError as error:
-            if error.errno not in _FULL or each.what.segments == 1:
+            if error.errno not in FULL or each.what.segments == 1:
                 raise
             return Gone(each.log, each.log.without_active(each.what))
     return each
@@ -177,7 +175,7 @@ def _with_room(act: Callable[[], None], gone: Sequence[Gone]) -> None:
     try:
         act()
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in FULL:
             raise
     else:
         return

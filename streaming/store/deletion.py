@@ -11,6 +11,8 @@ An intent that names no partition keeps brokers out until all folders are retire
 set next does what is still to be done: as long as there is that intent it retires, and after that
 it removes. A folder that cannot be removed, as where a file server keeps files that are open, is
 tried again each time, and is in nobody's way.
+
+On a full disk the indexes of what is deleted go first, as retention does it.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.checkpoints.broker import PARTITION_METADATA, read_topic_id
 from kafkalog.checkpoints.commit_state import DeletedTopic, topic_key
 from kafkalog.errors import CheckpointError
+from kafkalog.files.failures import FULL
 from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import check_interrupt
 from kafkalog.files.stalling import at
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import (
+    OFFSET_INDEX,
+    TIME_INDEX,
     deleted_directory_name,
     parse_deleted_directory,
     parse_future_directory,
@@ -37,7 +42,7 @@ from kafkalog.streaming.store.guarded import publish_guarded
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from kafkalog.checkpoints.commit_state import CommitState
@@ -65,10 +70,41 @@ def delete_topics(log_set: LogSet, keys: Collection[str]) -> None:
     gone = {key: DeletedTopic(state.topics[key].name) for key in keys}
     topics = {key: topic for key, topic in state.topics.items() if key not in gone}
     marked = replace(state.following(topics=topics), deleted={**state.deleted, **gone})
-    publish_guarded(log_set, marked, _WRITER)
-    retire_deleted(log_set)
+    _with_room(lambda: publish_guarded(log_set, marked, _WRITER), log_set, keys)
+    _with_room(lambda: retire_deleted(log_set), log_set, keys)
     log_set.node.withdraw(durable=False)
     remove_deleted(log_set)
+
+
+def _with_room(act: Callable[[], None], log_set: LogSet, keys: Collection[str]) -> None:
+    """Act; where the disk is full, let the indexes of what goes make room, and try again.
+
+    Readers do without indexes, and writers and ``kafkalog recover`` build them again, if the topics
+    stay after all.
+
+    Raises:
+        OSError: there is not enough room, or it failed for another reason.
+        KafkaLogError: it failed.
+    """
+    try:
+        act()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+    else:
+        return
+    going = [
+        where.path
+        for listed in log_set.replicas()
+        for where in listed.values()
+        if topic_key(where.topic_partition.topic, read_topic_id(where.path)) in keys
+    ]
+    for folder in log_set.directories:
+        going += _retired(folder, log_set.state)
+    for path in going:
+        for index in (*path.glob("*" + OFFSET_INDEX), *path.glob("*" + TIME_INDEX)):
+            index.unlink(missing_ok=True)
+    act()
 
 
 def retire_deleted(log_set: LogSet) -> None:

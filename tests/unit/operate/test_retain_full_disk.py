@@ -1,4 +1,4 @@
-"""Retention frees a disk on which not one new block can be written."""
+"""Retention and deletion free a disk on which not one new block can be written."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ from tests.support.sinking import Writer, rows
 from kafkalog.checkpoints.broker import LOG_START_OFFSET, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import UNFINISHED_FOLDER
 from kafkalog.checkpoints.state_file import load_state
+from kafkalog.files.failures import said_of_file
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.retain import delete_records, retain
+from kafkalog.streaming.operate.topics import delete
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 from kafkalog.streaming.store import log_starts
 from kafkalog.streaming.store.ends.watch import EndsWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from tests.support.disk import Change
 
@@ -191,3 +194,48 @@ def test_what_is_published_is_ended_once_and_at_once_if_there_is_room(
             assert problems == []
             assert read_offset_checkpoint(MOUNT, LOG_START_OFFSET)[T0] == 16
             assert not (MOUNT / UNFINISHED_FOLDER).exists()
+
+
+def gone() -> bool:
+    return not [path for path in MOUNT.iterdir() if path.name.startswith("t-0")]
+
+
+def test_a_topic_is_deleted_though_the_disk_is_full() -> None:
+    machine = FullDisk(filled())
+    with simulated(machine):
+        delete([str(MOUNT)], "t")
+        assert gone()
+        assert not (MOUNT / UNFINISHED_FOLDER).exists()
+        assert machine.free >= 24
+        Writer(MOUNT, topic="t").write(12, rows(["m"]))
+        assert seen() == ["m"]
+
+
+def test_with_any_number_of_free_blocks_a_topic_is_deleted_or_stays_whole() -> None:
+    """Also where its indexes have no room to give."""
+    for free in range(9):
+        for with_indexes in (True, False):
+            machine = FullDisk(filled(), free)
+            with simulated(machine):
+                for path in () if with_indexes else list((MOUNT / "t-0").glob("*index")):
+                    path.unlink()
+                machine.capacity = blocks(machine.disk) + free
+                try:
+                    delete([str(MOUNT)], "t")
+                except OSError:
+                    assert not with_indexes
+                    machine.capacity += 20
+                    an_hour_later()
+                    if load_state(MOUNT).deleted:
+                        recover([str(MOUNT)])
+                    else:
+                        assert len(seen()) == 24
+                        delete([str(MOUNT)], "t")
+                assert gone()
+
+
+def test_what_makes_room_is_said_of_files_of_a_log_only(tmp_path: Path) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "kafkalog.intent.tmp"))
+    assert said_of_file(error) == f"{tmp_path}/kafkalog.intent.tmp: No space left on device"
+    (tmp_path / "kafkalog.commit").touch()
+    assert "`kafkalog delete` of a topic" in said_of_file(error)
