@@ -62,8 +62,7 @@ def line_batches(
     """
     waiting: list[bytes] = []
     begun: list[bytes] = []
-    first_seen = 0.0
-    most = next(sizes)
+    first_seen, most = 0.0, next(sizes)
     while True:
         due = None if seconds is None else first_seen + seconds - system.monotonic()
         piece = pieces(None if due is None or not waiting else max(0.0, due))
@@ -78,14 +77,12 @@ def line_batches(
                 begun.clear()
                 if len(waiting) == most:
                     yield waiting
-                    waiting = []
-                    most = next(sizes)
+                    waiting, most = [], next(sizes)
             begun.append(rest)
             _check_length(begun)
         if waiting and seconds is not None and system.monotonic() - first_seen >= seconds:
             yield waiting
-            waiting = []
-            most = next(sizes)
+            waiting, most = [], next(sizes)
     if last := b"".join(begun):
         waiting.append(last)
     if waiting:
