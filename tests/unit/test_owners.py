@@ -16,7 +16,7 @@ READING: Final = {"read_offset_checkpoint", "find_offset_checkpoint", "LogDirs.c
 
 READERS: Final = {
     "checkpoints/broker.py": "has the format",
-    "streaming/commit/copied_ends.py": "how far an original has come while it is copied",
+    "streaming/commit/copied_ends.py": "how far an original is compacted",
     "streaming/log/log_dir.py": "takes out what lives beside a file",
     "streaming/store/ends/broker_marks.py": "for writers",
     "streaming/store/ends/watched_marks.py": "for readers",
@@ -26,7 +26,7 @@ READERS: Final = {
     "streaming/store/recovery_points.py": "makes durable what lies below a new recovery point",
     "streaming/store/replicas/catching_up.py": "what of a replica was made durable",
     "streaming/store/replicas/copying.py": "how far a log is compacted",
-    "streaming/store/replicas/lost_state.py": "how far a node that lost its state had come",
+    "streaming/store/replicas/lost_state.py": "distrusts what a node says that lost its state",
     "streaming/store/stale_lines.py": "takes lines away",
     "streaming/store/unsynced.py": "asks what was compacted, and for no ends",
     "streaming/operate/cleaning.py": "how far a log is compacted",
@@ -43,6 +43,7 @@ NAMING: Final = {
     "streaming/operate/backup.py": "copies them",
     "streaming/operate/replica_backup.py": "copies what they say of a partition",
     "streaming/operate/replica_upkeep.py": "whether a replica comes any further",
+    "streaming/store/replicas/lost_state.py": "distrusts what a node says that lost its state",
     "streaming/store/replicas/rewriting.py": "takes back how far a replica is trusted",
     "streaming/operate/handover.py": "writes all of them",
     "streaming/operate/salvage.py": "lowers them to where it cuts",
