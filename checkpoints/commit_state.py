@@ -146,6 +146,8 @@ class TopicState:
     ``replicas`` says where the partitions of a replicated set lie.
     ``origins`` are the topics that a mirror or replay has copied into it, by their keys: what is
     copied is published with how far it is, so a run continues where the copy ends.
+    ``cluster_epochs`` are the leader epochs of partitions before a cut of ours raised them: a
+    handover sets them down to these.
     """
 
     name: str
@@ -156,6 +158,7 @@ class TopicState:
     durable_ends: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
     replicas: Mapping[int, ReplicaState] = field(default_factory=lambda: _EMPTY)
     origins: Mapping[str, TopicOrigin] = field(default_factory=lambda: _EMPTY)
+    cluster_epochs: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
 
     def is_in_sync(self, partition: int, node: int | None) -> bool:
         """Whether a partition on a node has all of its records; one without replicas has."""
@@ -206,7 +209,8 @@ class CommitState:
     ``boot`` is the run of the machine to which records were left that are not durable, None where
     all are or it is not known. ``nodes`` are the voters of a replicated set, ``former``
     those before in a state that changes them; without any ``controller_epoch`` is 0.
-    ``controller`` names the process that has published it.
+    ``controller`` names the process that has published it. ``previous`` is the ``commit_id``
+    before, kept of a replicated set: it tells nodes that have made another commit in its place.
     ``metadata_end`` is where a cluster's metadata ended when the settings of topics were taken from
     it. ``lent_to`` is the cluster that a replicated set was handed over to, "" of one that is ours.
     ``version`` is that of the format it was read in: format 1 knew neither log starts nor leader
@@ -227,6 +231,7 @@ class CommitState:
     nodes: tuple[NodeState, ...] = ()
     former: tuple[NodeState, ...] = ()
     controller: str = ""
+    previous: str = ""
     lent_to: str = ""
     version: int = field(default=FORMAT_VERSION, compare=False)
 
@@ -275,6 +280,7 @@ class CommitState:
             self,
             sequence=self.sequence + 1,
             commit_id=system.random_id().hex,
+            previous=self.commit_id if self.is_replicated else "",
             topics=self.topics if topics is None else topics,
             writers=self.writers if writers is None else writers,
             former=(),

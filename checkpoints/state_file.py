@@ -7,6 +7,7 @@
                   "controllerEpoch":0,"boot":"…","metadataEnd":57}
     a topic      {"topic":"flights","id":"<topic id>","settings":{"compression.type":"lz4"},
                   "partitions":{"0":[0,120,120,3],"1":[40,98,98,0]},"durableEnds":{"1":60},
+                  "clusterEpochs":{"0":2},
                   "versions":{"<txnAppId>":{"batch":3,"digest":"rows …","time":…,"expiration":…}},
                   "query":"query:<transactional id>",
                   "origins":{"mirror flights":{"set":"…","id":"<topic id>",
@@ -21,6 +22,7 @@
 epoch is -1 where it could not be told.
 ``durableEnds`` are those of the partitions that ``flush=os`` wrote last: what lies below is on the
 disk. A partition that is not named there is durable up to its log end.
+``clusterEpochs`` are those of the partitions whose epoch a cut has raised: what it was before.
 ``boot`` is the run of the machine that the rest was left to, where there is any.
 ``metadataEnd`` is up to where a cluster's metadata was read for the settings of topics, if it was.
 ``versions`` are the last ones of batch writes, which count for each topic by itself; a writer
@@ -105,9 +107,10 @@ _HEAD: Final = frozenset(
     {"sequence", "commit", "set", "member", "members", "controllerEpoch", "boot", "metadataEnd"}
 )
 _TOPIC: Final = frozenset(
-    {"topic", "id", "settings", "partitions", "durableEnds", "versions", "query", "origins"}
+    {"topic", "id", "settings", "partitions", "durableEnds", "clusterEpochs", "versions", "query"}
+    | {"origins"}
 )
-_REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "lentTo"}
+_REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "previous", "lentTo"}
 _REPLICATED_TOPIC: Final = _TOPIC | {"replicas"}
 _DELETED: Final = frozenset({"deleted", "id", "retired"})
 _ORIGIN: Final = frozenset({"set", "id", "positions", "time"})
@@ -144,6 +147,7 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         **({"nodes": [*map(node_line, state.nodes)]} if state.nodes else {}),
         **({"former": [*map(node_line, state.former)]} if state.former else {}),
         **({"controller": state.controller} if state.controller else {}),
+        **({"previous": state.previous} if state.previous else {}),
         **({"lentTo": state.lent_to} if state.lent_to else {}),
     }
     for key, topic in sorted(state.topics.items()):
@@ -176,6 +180,9 @@ def _topic_line(key: str, topic: TopicState) -> JsonObject:
     if topic.durable_ends:
         ends = sorted(topic.durable_ends.items())
         line["durableEnds"] = {str(number): end for number, end in ends}
+    if topic.cluster_epochs:
+        epochs = sorted(topic.cluster_epochs.items())
+        line["clusterEpochs"] = {str(number): epoch for number, epoch in epochs}
     if topic.versions:
         versions = sorted(topic.versions.items())
         line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
@@ -221,8 +228,9 @@ def _check_topic(topic: TopicState) -> None:
             )
         if not UNKNOWN_EPOCH <= epoch < 2**31:
             raise ValueError(f"partition {number} has the leader epoch {epoch}")
-    if (topic.durable_ends.keys() | topic.replicas.keys()) - topic.partitions.keys():
-        raise ValueError("a durable end, or replicas, of a partition that is not there")
+    named = topic.durable_ends.keys() | topic.replicas.keys() | topic.cluster_epochs.keys()
+    if named - topic.partitions.keys():
+        raise ValueError("a durable end, replicas, or an epoch of a partition that is not there")
 
 
 # Reading
@@ -295,6 +303,7 @@ def _parse(path: Path, sealed: Sealed) -> CommitState:
         nodes=parse_nodes(head.get("nodes", [])),
         former=parse_nodes(head.get("former", [])),
         controller=text(head.get("controller", "")),
+        previous=text(head.get("previous", "")),
         lent_to=text(head.get("lentTo", "")),
         version=sealed.version,
     )
@@ -348,6 +357,7 @@ def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
         origins={
             text(key): _parse_origin(fields) for key, fields in line.get("origins", {}).items()
         },
+        cluster_epochs=_parse_ends(line.get("clusterEpochs", {})),
     )
     _check_topic(topic)
     return _parse_key(name, line["id"]), topic

@@ -15,7 +15,7 @@ from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed
 from kafkalog.streaming.coordinator.all_groups import read_groups
 from kafkalog.streaming.groups.group_record import GroupRecord
 from kafkalog.streaming.groups.member_files import MemberFolder
-from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -121,7 +121,8 @@ def _rows(
         offset, end = _offset(watch, key, position), ends.get(key)
         found, problem = _NO_LAG, None
         if position is not None:
-            found, problem = lag_of(watch, key, offset, end)
+            batch = None if offset is None else last_batch_of(position)
+            found, problem = lag_of(watch, key, offset, end, batch)
         place = {**key._asdict(), "offset": offset, "end": end, **found}
         reader = members[readers[key]] if key in readers else _NOBODY
         yield {**first, **place, **reader, "problem": problem}

@@ -9,7 +9,7 @@ from kafkalog.jobs.lag.reader import Reader
 from kafkalog.model import OFFSETS_TOPIC
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay
 from kafkalog.streaming.coordinator.group_replay import replay_records
-from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
 from kafkalog.streaming.log.identity import identity_of
 
 if TYPE_CHECKING:
@@ -91,4 +91,5 @@ def _reader(
         if is_of_earlier_topic(key, place.metadata, ids, is_changed)
     }
     positions = {key: place.offset for key, place in committed.items() if key not in earlier}
-    return Reader(name, positions, frozenset(key.topic for key in earlier))
+    batches = {key: batch for key in positions if (batch := last_batch_of(committed[key]))}
+    return Reader(name, positions, frozenset(key.topic for key in earlier), batches)

@@ -7,11 +7,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from kafkalog.errors import CorruptRecordError, DataLossError, UnknownTopicOrPartitionError
+from kafkalog.errors import (
+    CorruptRecordError,
+    DataLossError,
+    KafkaLogError,
+    UnknownTopicOrPartitionError,
+)
 from kafkalog.files.system import system
 from kafkalog.files.watch import is_settled
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
 from kafkalog.jobs.cli.missing import say_missing
+from kafkalog.streaming.log.history import find_divergence
 from kafkalog.streaming.log.read.slices import open_planned
 from kafkalog.streaming.records.columns import Columns, RecordDecoder
 
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
 
     from kafkalog.jobs.lag.readers import Reader, ReadersNamed
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import Divergence, LastBatch
     from kafkalog.streaming.log.partition_log import PartitionLog
     from kafkalog.streaming.log.read.slices import SegmentSlice
     from kafkalog.streaming.store.ends.watch import EndsWatch
@@ -96,9 +103,9 @@ class LagMeter:
         """Return a row for each reader and partition as of now, sorted by their names.
 
         ``lag`` counts offsets, and is None for a partition that is not there, and for a position
-        above the end of a log. ``bytes`` are of
-        whole batches; where the end is below the log's, an index interval more at most.
-        ``nextTimestamp`` is the next unread record's, in ms, and ``behindMs`` how old that is.
+        above the end of a log, or in another history of it. ``bytes`` are of whole batches; where
+        the end is below the log's, an index interval more at most. ``nextTimestamp`` is the next
+        unread record's, in ms, and ``behindMs`` how old that is.
 
         Raises:
             KafkaLogError: directories, logs or checkpoints that cannot be read.
@@ -130,7 +137,7 @@ class LagMeter:
         standing = None if end_there is None else self._standing(key, end_there)
         said, found = before.get(place, (None, None))
         if found is None or standing is None or said != standing:
-            found = _found(self._watch, key, offset, end_there)
+            found = _found(self._watch, key, offset, end_there, reader.batches.get(key))
             if found.problem is not None and key not in self._lost:
                 _LOGGER.warning("%s in %s: %s", reader.name, key, found.problem)
         self._found[place] = standing, found
@@ -143,7 +150,11 @@ class LagMeter:
 
 
 def lag_of(
-    watch: EndsWatch, key: TopicPartition, offset: int | None, end: int | None
+    watch: EndsWatch,
+    key: TopicPartition,
+    offset: int | None,
+    end: int | None,
+    batch: LastBatch | None = None,
 ) -> tuple[Row, str | None]:
     """Return ``lag``, ``bytes``, ``nextTimestamp`` and ``behindMs``, and why there is no lag.
 
@@ -152,17 +163,32 @@ def lag_of(
         key: a partition.
         offset: where a reader is in it; None for its log start.
         end: how far it is committed; None for one that is not there.
+        batch: the last one below the offset, where the reader has kept it.
 
     Raises:
         KafkaLogError: the log cannot be read.
     """
-    found = _found(watch, key, offset, end)
+    found = _found(watch, key, offset, end, batch)
     return found.row(), found.problem
 
 
-def _found(watch: EndsWatch, key: TopicPartition, offset: int | None, end: int | None) -> _Found:
+def _found(
+    watch: EndsWatch,
+    key: TopicPartition,
+    offset: int | None,
+    end: int | None,
+    batch: LastBatch | None,
+) -> _Found:
     if end is None:
         return _Found(None, None, "the partition is not there")
+    diverged = _divergence(watch, key, offset, batch)
+    if diverged is not None:
+        return _Found(
+            None,
+            None,
+            f"the log has another history than the one that was read up to offset {diverged}. It "
+            "was cut and written again, or an older copy was put back",
+        )
     if offset == end:
         return _Found(0, _Waiting(0, None))
     if offset is not None and offset > end and not watch.reaches(key, offset):
@@ -178,6 +204,16 @@ def _found(watch: EndsWatch, key: TopicPartition, offset: int | None, end: int |
             return _Found(max(0, end - start), _waiting(log, start, end))
     except UnknownTopicOrPartitionError:  # deleted since
         return _Found(None, None, "the partition is not there")
+
+
+def _divergence(
+    watch: EndsWatch, key: TopicPartition, offset: int | None, batch: LastBatch | None
+) -> Divergence | None:
+    if offset is None or batch is None or not watch.reaches(key, offset):
+        return None
+    with suppress(KafkaLogError, OSError), watch.open(key) as log:
+        return find_divergence(log, offset, batch)
+    return None
 
 
 def _waiting(log: PartitionLog, start: int, end: int) -> _Waiting:

@@ -353,7 +353,7 @@ class _Planner:
                 log_start = self._marks.log_start(found)
                 check_log_start(found, log_start, appender.log_end_offset)
         known = self._log_set.state.partition(key.topic, topic.topic_id, key.partition)
-        if known is not None and self._log_set.state.is_replicated:
+        if known is not None:
             appender.lead(known.leader_epoch)
         if kept:
             runs = in_offset_order(key, runs, appender.log_end_offset)

@@ -158,6 +158,7 @@ class Consumer(Closing):
             FencedMemberError: the group went on without the member; nothing is published.
             CommitError: an append failed since; or nothing is published, for other reasons.
             KafkaLogError: nothing is published, for other reasons.
+            DataLossError: the log was cut or replaced while it was read; nothing is published.
             DurabilityError: it is, and a loss of power may take it away.
         """
         self._check_usable()
@@ -171,7 +172,7 @@ class Consumer(Closing):
             moves = self._cursors.moves()
             done = {key: move for key, move in moves.items() if stands.get(key) == move.end}
             self._cursors.committed(done)
-        moves = self._cursors.moves()
+        moves = self._moves()
         if self._joined is not None and moves:
             self._is_unsure = True
             self._joined.member.commit(moves)
@@ -268,12 +269,18 @@ class Consumer(Closing):
 
         def ride() -> tuple[Condition, Sequence[Rider]]:
             nonlocal moves
-            moves = self._cursors.moves()
+            moves = self._moves()
             return self._ride(moves)
 
         yield ride
         self._has_failed = False
         self._cursors.committed(moves)
+
+    def _moves(self) -> dict[TopicPartition, Move]:
+        """Return what a commit publishes, with the last batches below."""
+        moves = self._cursors.moves()
+        batches = self._fetcher.last_batches({key: move.end for key, move in moves.items()})
+        return {key: move._replace(batch=batches.get(key)) for key, move in moves.items()}
 
     def note_failure(self) -> None:
         """Let the next :meth:`poll` go back to where the group stands: an append has failed.
@@ -295,9 +302,8 @@ class Consumer(Closing):
             )
             return refusing(text), ()
         fence = self._commits.fence(self._joined.member_id, moves)
-        ends = {key: move.end for key, move in moves.items()}
         now_ms = system.time_ns() // 1_000_000
-        return fence, [self._commits.rider(ends, now_ms)] if moves else ()
+        return fence, [self._commits.rider(moves, now_ms)] if moves else ()
 
     def _take_part(self) -> None:
         """Do what the group asks for, ten times a second at most."""
@@ -320,6 +326,7 @@ class Consumer(Closing):
         stands = state.positions
         if self._has_failed:
             self._cursors.go_back(stands)
+            self._fetcher.begin(self._cursors.positions, state.batches)
             self._has_failed = False
         now = {key: joined.member.since(key) for key in joined.member.assigned}
         lost = sorted(key for key, since in self._cursors.since.items() if now.get(key) != since)
@@ -334,6 +341,7 @@ class Consumer(Closing):
         new = sorted(key for key in now if key not in self._cursors and key in stands)
         for key in new:
             self._cursors.add(key, now[key], stands[key])
+        self._fetcher.begin({key: stands[key] for key in new}, state.batches)
         if new:
             self._call_back(self._on_assign, new)
         self._state = state

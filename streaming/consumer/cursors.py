@@ -50,6 +50,11 @@ class Cursors:
         return {key: cursor.since for key, cursor in self._cursors.items()}
 
     @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset that comes next in each."""
+        return {key: cursor.position for key, cursor in self._cursors.items()}
+
+    @property
     def wanted(self) -> dict[TopicPartition, int]:
         """Where to read on, in those that are not paused."""
         return {key: each.position for key, each in self._cursors.items() if not each.is_paused}

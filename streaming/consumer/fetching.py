@@ -12,6 +12,7 @@ from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.plan.planner import plan_splits, readable_ranges
+from kafkalog.streaming.source.position_validation import PositionValidator
 from kafkalog.streaming.source.reading import read_split
 from kafkalog.streaming.source.subscription import Subscription
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import Divergence, LastBatch
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
 
@@ -30,7 +32,7 @@ __all__ = ["Fetched", "Fetcher"]
 class Fetched(NamedTuple):
     """Rows of one partition, and the offset after them; without rows, what is passed over.
 
-    An offset before the one that was asked for is where a log ends that was cut.
+    An offset before the one that was asked for is where a log was cut.
     """
 
     partition: TopicPartition
@@ -61,6 +63,7 @@ class Fetcher:
         self._options = options
         self._logs = FollowedLogs.of(options, Subscription.of(options).selects)
         self._schema = RowSchema.named((), include_headers=options.include_headers)
+        self._validator = PositionValidator(self._logs)
         self._policy = LossPolicy(fail=options.fail_on_data_loss)
         self._ahead: dict[TopicPartition, _Ahead] = {}
         self._ids: dict[TopicPartition, str | None] = {}
@@ -79,6 +82,8 @@ class Fetcher:
         key = self._choose(positions)
         if key is None:
             return None
+        if isinstance(key, Fetched):
+            return key
         try:
             found = self._read(key, self._ahead[key])
         except BaseException:
@@ -90,8 +95,35 @@ class Fetcher:
             self._ahead[key].position = found.position
         return found
 
+    def begin(
+        self,
+        positions: Mapping[TopicPartition, int],
+        batches: Mapping[TopicPartition, LastBatch],
+    ) -> None:
+        """Take where a group stands, and the last batches below that, as it has committed them."""
+        for key, position in positions.items():
+            self._validator.add(key, position, batches.get(key))
+
+    def last_batches(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, LastBatch]:
+        """Return the last batches below what was read.
+
+        Raises:
+            DataLossError: a log was replaced while it was read, and the reader wants to fail then.
+            KafkaLogError: the logs cannot be looked at.
+        """
+        planned = {key: each.end for key, each in self._ahead.items() if key in positions}
+        if any(self._validator.batch(key, positions[key]) is None for key in planned):
+            self._logs.look(planned)
+            self._loss(planned)
+            self._validator.note(positions)
+        found = {key: self._validator.batch(key, at) for key, at in positions.items()}
+        return {key: batch for key, batch in found.items() if batch is not None}
+
     def forget(self, key: TopicPartition) -> None:
         """Take a partition for another one when it comes again."""
+        self._validator.forget([key])
         self._ahead.pop(key, None)
         self._ids.pop(key, None)
 
@@ -105,12 +137,24 @@ class Fetcher:
         self._turn = key  # the others come first now
         return Fetched(key, None, ahead.position if ahead.splits else ahead.end)
 
-    def _choose(self, positions: Mapping[TopicPartition, int]) -> TopicPartition | None:
-        """Return a partition with something to read: the one at hand, else the next in turn."""
+    def _choose(self, positions: Mapping[TopicPartition, int]) -> TopicPartition | Fetched | None:
+        """Return a partition with something to read: the one at hand, else the next in turn.
+
+        Of one that has another history, where it is read on.
+        """
         at_hand = next((key for key, ahead in self._ahead.items() if ahead.rows is not None), None)
         if at_hand is not None:
             return at_hand
         ends = self._logs.look(dict(positions))
+        planned = {key: each.end for key, each in self._ahead.items()}
+        for key, divergence in self._loss(positions, planned).items():
+            self._ahead.pop(key, None)
+            log_start = self._logs.log_start_if_there(key) or 0
+            there = min(positions[key], max(log_start, divergence.cut_at or positions[key]))
+            if there < positions[key]:
+                return Fetched(key, None, there)
+        self._validator.note(positions)
+        self._validator.keep_only(positions, planned)
         order = sorted(
             k for k, at in positions.items() if k in self._ahead or ends.get(k, at) != at
         )
@@ -121,6 +165,27 @@ class Fetcher:
             if key in self._ahead or self._plan(key, positions[key], ends):
                 return key
         return None
+
+    def _loss(self, *positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, Divergence]:
+        """Fail, or say it once, where logs have another history than the one that was read.
+
+        Raises:
+            DataLossError: one has, and the reader wants to fail then.
+        """
+        found: dict[TopicPartition, Divergence] = {}
+        for turn in range(self._options.fetch_retries):
+            found = {}
+            for each in positions:
+                found = {**self._validator.find_diverged(each), **found}
+            if not found:
+                return found
+            if turn < self._options.fetch_retries - 1:
+                system.sleep(self._options.fetch_retry_interval_ms / 1000)
+                self._logs.look(positions[0])
+        found = {key: each for key, each in found.items() if not self._is_other_topic(key)}
+        self._policy.history_changed(found)
+        self._validator.forget(found)
+        return found
 
     def _plan(self, key: TopicPartition, position: int, ends: Mapping[TopicPartition, int]) -> bool:
         """Plan what there is of a partition; return whether there is anything."""
@@ -139,6 +204,7 @@ class Fetcher:
         ends = {key: end}
         ranges = readable_ranges({key: position}, ends, ends, self._logs, policy)
         splits = plan_splits(ranges, self._options, self._logs, policy)
+        self._validator.note(ends)
         self._ahead[key] = _Ahead(position, end, deque(splits))
         return True
 
@@ -149,11 +215,15 @@ class Fetcher:
     def _check_topic(self, key: TopicPartition) -> None:
         found = self._logs.topic_id(key)
         known = self._ids.setdefault(key, found)
-        if known is None or found is None or known == found:
-            return
-        if not self._logs.is_changed_id(key.topic, known, found):
+        if self._is_other_topic(key):
             raise UnknownTopicOrPartitionError(
                 f"{key} belongs to another topic of that name now (topic id {found}, and it was "
                 f"{known}): where the group stands in it means nothing there"
             )
         self._ids[key] = found
+
+    def _is_other_topic(self, key: TopicPartition) -> bool:
+        known, found = self._ids.get(key), self._logs.topic_id(key)
+        if known is None or found is None or known == found:
+            return False
+        return not self._logs.is_changed_id(key.topic, known, found)

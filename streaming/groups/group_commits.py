@@ -8,11 +8,12 @@ one does. And a member that the group went on without publishes nothing, however
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
-from kafkalog.errors import FencedMemberError
+from kafkalog.errors import FencedMemberError, KafkaLogError
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched
 from kafkalog.model import OFFSETS_TOPIC, partition_counts
@@ -26,7 +27,9 @@ from kafkalog.streaming.coordinator.group_positions import (
 )
 from kafkalog.streaming.coordinator.offset_commits import encode_position, encode_position_key
 from kafkalog.streaming.groups.group_log import GroupLog, GroupState
-from kafkalog.streaming.groups.position_topics import metadata_with_id, present_ids
+from kafkalog.streaming.groups.position_topics import metadata_of, present_ids
+from kafkalog.streaming.log.history import LastBatch, find_last_batch
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.identity import BatchIdentity
 from kafkalog.streaming.store.policy import SetPolicy, TopicPolicy
 from kafkalog.streaming.store.session import look_at
@@ -60,11 +63,15 @@ OFFSETS_POLICY: Final = TopicPolicy(
 
 
 class Move(NamedTuple):
-    """What a member has read of a partition: ``[begin, end)``, having it ``since`` a generation."""
+    """What a member has read of a partition: ``[begin, end)``, having it ``since`` a generation.
+
+    ``batch`` is the last one below the end, as the member has noted it before it read.
+    """
 
     begin: int
     end: int
     since: int
+    batch: LastBatch | None = None
 
 
 class _OvertakenError(FencedMemberError):
@@ -255,13 +262,37 @@ class GroupCommits:
         found = {key: known.get(key, present.get(key.topic)) for key in partitions}
         return {key: topic_id for key, topic_id in found.items() if topic_id is not None}
 
-    def rider(self, ends: Mapping[TopicPartition, int], now_ms: int) -> Rider:
+    def last_batches(
+        self, positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None]
+    ) -> dict[TopicPartition, LastBatch]:
+        """Look up the last batches below positions, as of now; none of a log that cannot be read.
+
+        Raises:
+            KafkaLogError: the set cannot be looked at.
+        """
+        there = self._look_at_set().partitions() if positions else {}
+        found: dict[TopicPartition, LastBatch] = {}
+        for key, position in positions.items():
+            with suppress(KafkaLogError, OSError):
+                if position and key in there:
+                    with PartitionLog(there[key].path, key) as log:
+                        batch = find_last_batch(log, position)
+                    found |= {} if batch is None else {key: batch}
+        return found
+
+    def rider(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> Rider:
         """Return what is committed of how far partitions were read.
 
         Raises:
             KafkaLogError: the group cannot be read.
         """
-        return offsets_rider(self.group, ends, now_ms, topic_ids=self.topic_ids(ends))
+        ends = {key: move.end for key, move in moves.items()}
+        noted = {key: move.batch for key, move in moves.items() if move.batch is not None}
+        unnoted = {key: end for key, end in ends.items() if key not in noted}
+        batches = {**self.last_batches(unnoted), **noted}
+        return offsets_rider(
+            self.group, ends, now_ms, topic_ids=self.topic_ids(ends), batches=batches
+        )
 
     def decide(
         self,
@@ -322,7 +353,10 @@ class GroupCommits:
         topic_ids: Mapping[TopicPartition, str],
     ) -> None:
         now_ms = system.time_ns() // 1_000_000
-        rider = offsets_rider(self.group, positions, now_ms, records, topic_ids=topic_ids)
+        batches = self.last_batches(positions)
+        rider = offsets_rider(
+            self.group, positions, now_ms, records, topic_ids=topic_ids, batches=batches
+        )
         self._commit(rider, condition, now_ms)
 
     def commit(self, member: str, moves: Mapping[TopicPartition, Move]) -> None:
@@ -333,8 +367,7 @@ class GroupCommits:
             KafkaLogError: likewise, for other reasons.
         """
         now_ms = system.time_ns() // 1_000_000
-        ends = {partition: move.end for partition, move in moves.items()}
-        self._commit(self.rider(ends, now_ms), self.fence(member, moves), now_ms)
+        self._commit(self.rider(moves, now_ms), self.fence(member, moves), now_ms)
 
     def fence(self, member: str, moves: Mapping[TopicPartition, Move]) -> Fence:
         """Return the condition under which a member may commit what it has read."""
@@ -366,12 +399,14 @@ def offsets_rider(
     records: Sequence[KeyAndValue] = (),
     *,
     topic_ids: Mapping[TopicPartition, str] | None = None,
+    batches: Mapping[TopicPartition, LastBatch] | None = None,
 ) -> Rider:
     """Let a group's positions, and other records of it, ride along with a commit.
 
-    A position that is None is taken away.
+    A position that is None is taken away. ``topic_ids`` and ``batches``, the last ones below
+    positions, tell later whether they still mean the same records.
     """
-    ids = topic_ids or {}
+    ids, last = topic_ids or {}, batches or {}
     return Rider(
         topic=OFFSETS_TOPIC,
         partition_of=functools.partial(partition_for_group, group),
@@ -383,7 +418,9 @@ def offsets_rider(
                     None
                     if offset is None
                     else encode_position(
-                        offset, timestamp_ms=now_ms, metadata=metadata_with_id(ids.get(key))
+                        offset,
+                        timestamp_ms=now_ms,
+                        metadata=metadata_of(ids.get(key), last.get(key)),
                     ),
                 )
                 for key, offset in positions.items()

@@ -12,7 +12,11 @@ from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata,
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
 from kafkalog.streaming.coordinator.group_replay import replay_records
 from kafkalog.streaming.groups.group_record import GroupRecord
-from kafkalog.streaming.groups.position_topics import id_in_metadata, outdated_positions
+from kafkalog.streaming.groups.position_topics import (
+    id_in_metadata,
+    last_batch_of,
+    outdated_positions,
+)
 from kafkalog.streaming.log.identity import identity_of
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
@@ -21,6 +25,7 @@ from kafkalog.streaming.store.ends.rule import committed_end
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
@@ -31,13 +36,15 @@ __all__ = ["GroupLog", "GroupState"]
 class GroupState:
     """A group as it is committed: its record, and its position in each partition.
 
-    ``topic_ids`` are those that positions were committed with. ``outdated`` are partitions whose
+    ``topic_ids`` are those that positions were committed with, and ``batches`` the last ones below
+    positions, where they are known. ``outdated`` are partitions whose
     position is of an earlier topic of the same name: it counts no more.
     """
 
     record: GroupRecord = field(default_factory=GroupRecord)
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
+    batches: Mapping[TopicPartition, LastBatch] = field(default_factory=dict)
     outdated: frozenset[TopicPartition] = frozenset()
 
     @property
@@ -51,6 +58,7 @@ class GroupState:
             self,
             positions={k: each for k, each in self.positions.items() if k not in outdated},
             topic_ids={k: each for k, each in self.topic_ids.items() if k not in outdated},
+            batches={k: each for k, each in self.batches.items() if k not in outdated},
             outdated=outdated,
         )
 
@@ -155,6 +163,7 @@ class GroupLog:
             record,
             {key: each.offset for key, each in found.items()},
             {key: topic_id for key, topic_id in ids.items() if topic_id is not None},
+            {key: batch for key, each in found.items() if (batch := last_batch_of(each))},
         )
         self._shown = self._state
         self._end = end

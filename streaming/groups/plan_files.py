@@ -30,6 +30,7 @@ from kafkalog.files.atomic import write_atomically
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import Move
+from kafkalog.streaming.log.history import LastBatch
 from kafkalog.streaming.store.group_files import PLAN_PREFIX
 from kafkalog.streaming.store.identity import staging_hash
 
@@ -97,7 +98,10 @@ def save_plan(folder: Path, group: str, instance: str, plan: Plan) -> None:
         "member": plan.member,
         "start": plan.start,
         "end": plan.end,
-        "moves": [[*key, *move] for key, move in sorted(plan.moves.items())],
+        "moves": [
+            [*key, *move[:3], move.batch and move.batch.to_text()]
+            for key, move in sorted(plan.moves.items())
+        ],
     }
     sealed = seal(_FORMAT, _VERSION, [line])
     write_atomically(_path(folder, group, instance), sealed, fsync=not plan.moves)
@@ -136,7 +140,9 @@ def _path(folder: Path, group: str, instance: str) -> Path:
 
 def _parsed(line: Mapping[str, Any]) -> Plan:
     moves = {
-        TopicPartition(topic, partition): Move(begin, end, since)
-        for topic, partition, begin, end, since in line["moves"]
+        TopicPartition(topic, partition): Move(
+            begin, end, since, batch and LastBatch.from_text(batch)
+        )
+        for topic, partition, begin, end, since, batch in line["moves"]
     }
     return Plan(line["member"], line["start"], line["end"], moves, line["nonce"])

@@ -133,8 +133,7 @@ class Planned:
             )
         moves = plan.moves
         now_ms = system.time_ns() // 1_000_000
-        positions = {key: move.end for key, move in moves.items()}
-        riders = [commits.rider(positions, now_ms)] if positions else []
+        riders = [commits.rider(moves, now_ms)] if moves else []
         fence = commits.fence(plan.member, moves)
         return PlanStands(folder, self.instance, plan, fence), riders
 

@@ -1,10 +1,15 @@
-"""Of which topic a group's position is: one that is recreated under its name is another topic.
+"""Of which topic, and of which history of its log, a group's position is.
 
-The topic's id stands in the position's metadata, a text that is each client's own:
+A topic that is recreated under its name is another one, and a log that was cut or replaced has
+other records below the same offset. So the topic's id and the last batch below the position
+(:class:`~kafkalog.streaming.log.history.LastBatch`) stand in the position's metadata, a text that
+is each client's own:
 
-    topic.id=2nKGh3uGQ0a2qXfWc1kKTA
+    topic.id=2nKGh3uGQ0a2qXfWc1kKTA;batch=95:99:3735928559:0:2:0:612:5:1764290000000
 
-A position without one, such as a broker's client commits, counts for whatever topic has the name.
+A position without an id, such as a broker's client commits, counts for whatever topic has the name.
+Of its history the leader epoch tells, which such a client commits as well (KIP-320). Ours is not in
+that field: clients hold it against their cluster's, which may set it down at a handover.
 """
 
 from __future__ import annotations
@@ -14,34 +19,48 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.topic_ids import is_changed_id
+from kafkalog.streaming.log.history import LastBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
     from pathlib import Path
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.coordinator.group_positions import CommittedOffset
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
 __all__ = [
     "id_in_metadata",
     "is_of_earlier_topic",
-    "metadata_with_id",
+    "last_batch_of",
+    "metadata_of",
     "outdated_positions",
     "present_ids",
 ]
 
-_WITH_ID: Final = re.compile(r"topic\.id=([A-Za-z0-9_-]{22})")
+_OURS: Final = re.compile(r"(?:topic\.id=([A-Za-z0-9_-]{22}))?(?:;?batch=([-0-9:]+))?")
 
 
-def metadata_with_id(topic_id: str | None) -> str:
-    """Return the metadata of a position in a topic with that id, or without one."""
-    return "" if topic_id is None else f"topic.id={topic_id}"
+def metadata_of(topic_id: str | None, batch: LastBatch | None) -> str:
+    """Return the metadata of a position: the id of its topic, and the last batch below it."""
+    parts = [] if topic_id is None else [f"topic.id={topic_id}"]
+    parts += [] if batch is None else [f"batch={batch.to_text()}"]
+    return ";".join(parts)
 
 
 def id_in_metadata(metadata: str) -> str | None:
     """Return the topic id that a position was committed with; None for somebody else's text."""
-    found = _WITH_ID.fullmatch(metadata)
+    found = _OURS.fullmatch(metadata)
     return found and found[1]
+
+
+def last_batch_of(position: CommittedOffset) -> LastBatch | None:
+    """Return what a position was committed with that tells the history of its log; or None."""
+    found = _OURS.fullmatch(position.metadata)
+    batch = LastBatch.from_text(found[2]) if found is not None and found[2] is not None else None
+    if batch is None and position.leader_epoch >= 0 and position.offset > 0:
+        return LastBatch.from_epoch(position.offset, position.leader_epoch)
+    return batch
 
 
 def is_of_earlier_topic(

@@ -34,6 +34,7 @@ from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
+from kafkalog.streaming.source.position_validation import PositionValidator
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.whole_look import WholeLook
 from kafkalog.streaming.store.session import ensure_set, existing
@@ -78,6 +79,7 @@ class JoinedControl:
         )
         self._subscription = subscription
         self._logs = FollowedLogs.of(options, subscription.selects)
+        self._validator = PositionValidator(self._logs)
         self._policy = LossPolicy.of(options)
         self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
@@ -151,7 +153,9 @@ class JoinedControl:
             self.member.take_part()
             ranges = self._own_ranges(start, end)
             splits = self._splits(ranges)
-            if self.member.plan(to_json(start), to_json(end), ranges):
+            batches = {key: self._validator.batch(key, stop) for key, (_, stop) in ranges.items()}
+            noted = {key: batch for key, batch in batches.items() if batch is not None}
+            if self.member.plan(to_json(start), to_json(end), ranges, noted):
                 self._planned = (start, end, splits)
                 return splits
         raise FencedMemberError(
@@ -179,12 +183,32 @@ class JoinedControl:
     def _ends(self, owned: Mapping[TopicPartition, int]) -> PartitionOffsets:
         if self._targets is not None:
             return self._targets
-        ends = self._whole.look(self._look, concerns=owned.__contains__)
+        ends = self._whole.look(
+            self._look,
+            is_whole=lambda: not self._validator.find_diverged(owned),
+            concerns=owned.__contains__,
+        )
+        self._go_on(owned)
         self._policy.partitions_deleted({key: at for key, at in owned.items() if key not in ends})
         self.latest = {key: end for key, end in ends.items() if key in owned}
         if self._is_available_now:
             self._targets = ends
         return ends
+
+    def _go_on(self, owned: PartitionOffsets) -> None:
+        """Go on where logs have another history than the group has read, or fail.
+
+        Raises:
+            DataLossError: one has, and the query fails then.
+        """
+        diverged = self._validator.find_diverged(owned)
+        self._policy.history_changed(diverged)
+        self._validator.forget(diverged)
+        self._validator.note(owned)
+        cut = {key: each.cut_at for key, each in diverged.items() if each.cut_at is not None}
+        if cut:
+            starts = {key: self._logs.log_start_if_there(key) or 0 for key in cut}
+            self.member.go_back({key: max(at, starts[key]) for key, at in cut.items()})
 
     def _not_before(self, reading: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Return the ends; where one lies below what was read already, that, or it is a loss.
@@ -232,8 +256,16 @@ class JoinedControl:
         found = self._logs.look(end)
         held = {key: at for key, at in end.items() if found.get(key, at) < at}
         available = {**found, **{k: at for k, at in held.items() if self._logs.reaches(k, at)}}
+        self._validator.note(end)
+        diverged = self._validator.find_diverged(start)
+        policy.history_changed(diverged)
+        self._validator.forget(diverged)
         readable = readable_ranges(start, end, available, self._logs, policy)
         return plan_splits(readable, self._options, self._logs, policy)
 
     def _look(self) -> PartitionOffsets:
-        return self._logs.look(self.member.owned)
+        owned, batches = self.member.owned, self.member.last_batches
+        self._validator.keep_only(owned, {} if self._planned is None else self._planned[1])
+        for key, at in owned.items():
+            self._validator.add(key, at, batches.get(key))
+        return self._logs.look(owned)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from kafkalog.streaming.consumer.consumer_options import ConsumerOptions
     from kafkalog.streaming.groups.group_log import GroupState
+    from kafkalog.streaming.log.history import LastBatch
     from kafkalog.streaming.source.offsets import OffsetJson
     from kafkalog.streaming.source.subscription import Subscription
 
@@ -137,8 +138,18 @@ class QueryMember:
             stands = self._state.positions
             return {key: stands[key] for key in sorted(self._member.assigned) if key in stands}
 
+    @property
+    def last_batches(self) -> Mapping[TopicPartition, LastBatch]:
+        """The last batches below where the group stands, as it has committed them."""
+        with self._mutex:
+            return {} if self._state is None else self._state.batches
+
     def plan(
-        self, start: OffsetJson, end: OffsetJson, ranges: Mapping[TopicPartition, tuple[int, int]]
+        self,
+        start: OffsetJson,
+        end: OffsetJson,
+        ranges: Mapping[TopicPartition, tuple[int, int]],
+        batches: Mapping[TopicPartition, LastBatch],
     ) -> bool:
         """Write down what the next batch reads; return whether all of that is still the member's.
 
@@ -146,6 +157,7 @@ class QueryMember:
             start: the batch's offsets, as Spark has them.
             end: likewise.
             ranges: the offsets ``[begin, end)`` that it reads; none is empty.
+            batches: the last ones below their ends, where they are known.
 
         Raises:
             OSError: it cannot be written.
@@ -154,7 +166,10 @@ class QueryMember:
             member = self._joined()
             if not ranges.keys() <= member.assigned:
                 return False
-            moves = {key: Move(*ranges[key], member.since(key)) for key in sorted(ranges)}
+            moves = {
+                key: Move(*ranges[key], member.since(key), batches.get(key))
+                for key in sorted(ranges)
+            }
             plan = Plan.new(member.member_id, start, end, moves)
             save_plan(self._folder, self._group, self._instance, plan)
             self._running, self._rests_at = plan, None
@@ -196,7 +211,7 @@ class QueryMember:
             self._round(member)
 
     def go_back(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Let the group stand where logs end that end before where it stands.
+        """Let the group stand where logs end, or were cut, that is before where it stands.
 
         Not while a batch is running that was planned from there.
 

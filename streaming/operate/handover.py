@@ -35,6 +35,7 @@ from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
+from kafkalog.streaming.log.epochs_down import set_epochs_down
 from kafkalog.streaming.operate.broker_settings import changed_settings, with_broker_settings
 from kafkalog.streaming.operate.broker_warnings import warn_of_broker
 from kafkalog.streaming.operate.groups import empty_groups
@@ -159,6 +160,7 @@ def _ready(
     if done.problems:
         return done
     emptied = empty_groups(log_set, dry_run=dry_run)
+    emptied += _set_epochs_down(log_set, done.partitions, dry_run=dry_run)
     if not dry_run:
         repeat_log_starts(log_set)  # or the broker serves deleted records, if the file was lost
         done = look_again(log_set, done)
@@ -167,6 +169,30 @@ def _ready(
     done.written += emptied
     done.partitions = _renamed(log_set, done, topic_ids, dry_run=dry_run)
     return done
+
+
+def _set_epochs_down(
+    log_set: LogSet, partitions: Sequence[PartitionEnd], *, dry_run: bool
+) -> list[str]:
+    """Take back what cuts of ours have raised: a broker must know no epoch above its cluster's."""
+    topics = dict(log_set.state.topics)
+    written = []
+    for each in partitions:
+        key, number = each.key, each.topic_partition.partition
+        topic = topics.get(key)
+        most = None if topic is None else topic.cluster_epochs.get(number)
+        if topic is None or most is None:
+            continue
+        written.append(f"{each.topic_partition}: leader epochs above {most} are set down to {most}")
+        if not dry_run:
+            set_epochs_down(each.where.path, most)
+        where = topic.partitions[number]._replace(leader_epoch=most)
+        left = {p: epoch for p, epoch in topic.cluster_epochs.items() if p != number}
+        partitions_now = {**topic.partitions, number: where}
+        topics[key] = replace(topic, partitions=partitions_now, cluster_epochs=left)
+    if written and not dry_run:
+        log_set.publish(log_set.state.following(topics=topics))
+    return written
 
 
 def _give(

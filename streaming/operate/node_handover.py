@@ -201,7 +201,7 @@ def _lent(state: CommitState, cluster: Cluster) -> CommitState:
             )
             for number, where in topic.partitions.items()
         }
-        given = replace(topic, partitions=partitions, durable_ends={})
+        given = replace(topic, partitions=partitions, durable_ends={}, cluster_epochs={})
         topics[cluster.topic_ids[topic.name]] = given
     following = state.following(topics=topics)
     return replace(following, lent_to=cluster.cluster_id).with_boot(state.boot)

@@ -266,7 +266,9 @@ def _taken(state: CommitState, found: _Found) -> CommitState:
     names = {key.topic for key in found.truth}
     for name, known in list(topics.items()):
         if known.name in names:
-            topics[name] = replace(known, partitions={}, replicas={}, durable_ends={})
+            topics[name] = replace(
+                known, partitions={}, replicas={}, durable_ends={}, cluster_epochs={}
+            )
     for key, (node, each) in found.truth.items():
         number = key.partition
         before = state.topics.get(each.key, TopicState(key.topic))

@@ -341,7 +341,9 @@ class _Salvage:
         key = state.key_of(self._key.topic, read_topic_id(self._folder))
         known = topics.get(key)
         if end is not None and known is not None and self._key.partition in known.partitions:
-            known = topics[key] = ended_at(known, self._key.partition, end, self._folder)
+            known = topics[key] = ended_at(
+                known, self._key.partition, end, self._folder, self._log_set.directories
+            )
         if known is not None and self._key.partition in known.durable_ends:
             # What is left counts: a gap is no sign of records that a loss of power took.
             for base in list_base_offsets(self._folder):

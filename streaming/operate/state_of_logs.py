@@ -56,13 +56,18 @@ def advanced(
         before = topics.get(each.key)
         renamed = by_name.get(name) if is_renaming else None
         if before is None:
-            before = replace(renamed, partitions={}) if renamed else TopicState(name)
+            before = (
+                replace(renamed, partitions={}, cluster_epochs={}) if renamed else TopicState(name)
+            )
         committed = each.committed
         for earlier in (before, renamed):
             if earlier is not None and number in earlier.partitions:
                 committed = committed.starting_at(earlier.partitions[number].log_start)
         known = {**before.partitions, number: committed}
-        topics[each.key] = replace(before, partitions=known)
+        epochs = before.cluster_epochs
+        if not is_renaming:  # what a broker has left is its cluster's
+            epochs = {p: epoch for p, epoch in epochs.items() if p != number}
+        topics[each.key] = replace(before, partitions=known, cluster_epochs=epochs)
     keys: dict[str, set[str]] = {}
     for each in partitions:
         keys.setdefault(each.topic_partition.topic, set()).add(each.key)
@@ -86,7 +91,8 @@ def without_lost(state: CommitState, log_set: LogSet) -> CommitState:
             )
         kept = {p: known for p, known in topic.partitions.items() if p not in lost}
         durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
-        topics[key] = replace(topic, partitions=kept, durable_ends=durable)
+        epochs = {p: epoch for p, epoch in topic.cluster_epochs.items() if p not in lost}
+        topics[key] = replace(topic, partitions=kept, durable_ends=durable, cluster_epochs=epochs)
     return replace(state, topics=topics)
 
 

@@ -95,6 +95,10 @@ class FollowedLogs:
         """Whether a log goes up to an offset, be it known to be committed or not."""
         return self.watch.reaches(topic_partition, offset)
 
+    def version(self, topic_partition: TopicPartition) -> object:
+        """Return what is the same as long as a log is; None for one that the last look lacked."""
+        return self.watch.version(topic_partition)
+
     def is_stable(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Whether no transaction is open below an offset that a log reaches, if that matters."""
         return self.watch.is_stable(topic_partition, offset)

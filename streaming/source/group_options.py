@@ -26,7 +26,8 @@ class GroupOptions(RangeOptions):
         Kind("a local folder (a path or file: URI)", _one_folder),
         default=None,
         doc="a folder of this streaming query alone, beside its checkpoint. There it keeps the "
-        "ids of the topics that it reads, so that it notices a topic that was recreated while "
+        "ids of the topics that it reads and the last batches below its offsets, so that it "
+        "notices a topic that was recreated, and a log that was cut and written again, while "
         "the query was stopped; and the instance id of a query with joinGroup that is given none",
     )
     group_id: str | None = option(

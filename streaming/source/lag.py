@@ -7,9 +7,11 @@ log directories as they are now.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+from typing import TYPE_CHECKING, Any, Final
 
 from kafkalog.errors import CheckpointError
+from kafkalog.model import listed
 from kafkalog.streaming.option_kinds import READABLE_PATHS
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.offsets import from_json_text
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
 
 __all__ = ["lag", "offsets_behind_latest", "partition_lags"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.source")
 
 
 def partition_lags(source: Mapping[str, Any]) -> dict[TopicPartition, int]:
@@ -67,7 +71,8 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
 
     Returns:
         of all partitions of the topics that are named; one that is not named counts from its log
-        start, one that is gone is left out.
+        start, one that is gone is left out. One that was read beyond the end of its log, which was
+        cut or replaced, has 0, with a warning: offsets alone do not say whether it has grown since.
 
     Raises:
         CheckpointError: ``offsets`` are none.
@@ -76,7 +81,19 @@ def lag(path: str, offsets: str | Mapping[str, Mapping[str, int]]) -> dict[Topic
     read = from_json_text(offsets)
     topics = {key.topic for key in read}
     logs = FollowedLogs(READABLE_PATHS.read(path), lambda key: key.topic in topics)
+    ends = logs.look(read)
+    lost = [
+        f"{key} from {at} to {ends[key]}"
+        for key, at in sorted(read.items())
+        if ends.get(key, at) < at and not logs.reaches(key, at)
+    ]
+    if lost:
+        _LOGGER.warning(
+            "the end of these partitions went back: %s. The topic was recreated, or its log was "
+            "cut or replaced: records that were read there are gone",
+            listed(lost),
+        )
     return {
         key: max(0, end - (read[key] if key in read else logs.log_start(key)))
-        for key, end in logs.look().items()
+        for key, end in ends.items()
     }

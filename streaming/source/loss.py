@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
     from kafkalog.streaming.store.ends.rule import OffsetGap
@@ -72,6 +73,20 @@ class LossPolicy:
                 "The end of these partitions went back: "
                 f"{listed(f'{key} from {start[key]} to {end[key]}' for key in shorter)}. "
                 "The topic was recreated, its log was truncated, or the start lies beyond its end.",
+            )
+
+    def history_changed(self, diverged: Mapping[TopicPartition, Divergence]) -> None:
+        """Logs reach the next offset to read, and have other records below it than were read."""
+        if diverged:
+            shown = "; ".join(f"{key} at {each}" for key, each in sorted(diverged.items())[:10])
+            more = "" if len(diverged) <= 10 else f"; and {len(diverged) - 10} more"
+            self._lost(
+                "PARTITION_OFFSET_CHANGED",
+                "The logs of these partitions have another history than the one that was read: "
+                f"{shown}{more}. They were cut and written again, or an older copy was put back. "
+                "What was read and is no longer there is lost; of what came in its place below "
+                "these offsets, nothing was read. A reader that continues goes back to the offset "
+                "of the cut where that is said, else it stays where it is.",
             )
 
     def topics_recreated(

@@ -11,14 +11,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalog.checkpoints.topic_ids import load_topic_ids, save_topic_ids
+from kafkalog.checkpoints.topic_ids import (
+    load_positions,
+    load_topic_ids,
+    save_positions,
+    save_topic_ids,
+)
+from kafkalog.streaming.log.history import LastBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     from kafkalog.model import TopicPartition
 
-__all__ = ["Recreated", "TopicIds"]
+__all__ = ["Recreated", "TopicIds", "load_last_batches", "save_last_batches"]
 
 
 class Recreated(NamedTuple):
@@ -131,3 +137,30 @@ class TopicIds:
             if self._folder is not None:
                 save_topic_ids(self._folder, known)
         self._adopted, self._adopted_at = None if but else now, start
+
+
+def load_last_batches(location: str | None) -> dict[TopicPartition, dict[int, LastBatch]]:
+    """Read the last batches below the positions of an earlier run; none without a folder.
+
+    Raises:
+        CheckpointError: the file is damaged.
+    """
+    kept = {} if location is None else load_positions(Path(location))
+    found = {
+        key: {at: batch for at, text in each.items() if (batch := LastBatch.from_text(text))}
+        for key, each in kept.items()
+    }
+    return {key: each for key, each in found.items() if each}
+
+
+def save_last_batches(
+    location: str | None, known: Mapping[TopicPartition, Mapping[int, LastBatch]]
+) -> None:
+    """Keep the last batches below positions, if there is a folder for it.
+
+    Raises:
+        CheckpointError: they cannot be written.
+    """
+    if location is not None:
+        texts = {key: {at: b.to_text() for at, b in each.items()} for key, each in known.items()}
+        save_positions(Path(location), texts)

@@ -34,7 +34,8 @@ from kafkalog.streaming.source.loss import LossPolicy, refuse_lost_targets
 from kafkalog.streaming.source.offsets import LATEST, to_json
 from kafkalog.streaming.source.pacing import IdlePacer
 from kafkalog.streaming.source.plan.planner import LogSplit, plan_splits, readable_ranges
-from kafkalog.streaming.source.recreated import TopicIds
+from kafkalog.streaming.source.position_validation import PositionValidator
+from kafkalog.streaming.source.recreated import TopicIds, load_last_batches, save_last_batches
 from kafkalog.streaming.source.stream_phase import Phase
 from kafkalog.streaming.source.subscription import Subscription
 from kafkalog.streaming.source.whole_look import WholeLook
@@ -42,6 +43,7 @@ from kafkalog.streaming.store.ends.rule import OffsetGap
 
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.source.offsets import PartitionOffsets
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.recreated import Recreated
@@ -70,6 +72,10 @@ class StreamControl:
         self._end = StreamEnd.of(options, self._subscription)
         self._logs = FollowedLogs.of(options, self._subscription.selects)
         self._ids = TopicIds(options.state_location, self._logs.is_changed_id)
+        kept = load_last_batches(options.state_location)
+        self._validator = PositionValidator(self._logs, kept)
+        self._diverged: dict[TopicPartition, Divergence] = {}
+        """What the last look found of them, where the query continues in spite of a loss."""
         self._policy = LossPolicy.of(options)
         self._whole = WholeLook(self._logs, options, self._policy)
         self._pacer = IdlePacer()
@@ -80,6 +86,7 @@ class StreamControl:
         self._recreated: dict[TopicPartition, Recreated] = {}
         self._cut: dict[TopicPartition, OffsetGap] = {}
         self._held: PartitionOffsets = {}
+        self._noted: tuple[PartitionOffsets, PartitionOffsets] | None = None
         self._stuck = StuckEnds()
         self.phase = Phase.INITIAL
         self._phase_of_questions = Phase.RUNNING
@@ -136,6 +143,7 @@ class StreamControl:
 
         Raises:
             DataLossError: partitions are gone or end before ``start``, and the query fails then.
+            CheckpointError: ``stateLocation`` cannot be written.
         """
         if self.phase is Phase.ENDED:
             return start
@@ -145,11 +153,22 @@ class StreamControl:
             self._pacer.before_look()
             if end is None or self._limits.may_hold_back or self._logs.look() is not self.latest:
                 end = self._next_end(start, take_all=take_all)
+            self._note(start, end)
             if self.phase is Phase.AVAILABLE_NOW and end == start == self._targets:
                 self.phase = Phase.ENDED
                 return end
             if not self._pacer.after_look(idle=end == start):
                 return end
+
+    def _note(self, start: PartitionOffsets, end: PartitionOffsets) -> None:
+        """Know the last batches below what Spark is told, and below what its checkpoint has."""
+        if self._noted is not None and (self._noted[0] is start and self._noted[1] is end):
+            return
+        self._validator.note(end)
+        self._validator.keep_only(start, end)
+        self._validator.forget(self._validator.known().keys() - end.keys() - start.keys())
+        save_last_batches(self._options.state_location, self._validator.known())
+        self._noted = start, end
 
     def batch_ran(self) -> None:
         """Take note that the query has run a batch, with something new from any of its sources."""
@@ -170,9 +189,11 @@ class StreamControl:
             self.phase = self._phase_of_questions
         if is_fresh:
             self._ids.start_again()
+            self._validator.start_again()
         ends = self._ends_after(start, is_fresh=is_fresh)
         recreated = {} if is_fresh else self._restarts(start, ends)
         self._ids.adopt(start, self._logs.topic_ids(), but=recreated)
+        recreated = {**self._continued(start, ends), **recreated}
         reads_at_once = take_all or self._reads_at_once
         if is_fresh and self._start.moves and not reads_at_once:
             return start  # an empty batch keeps a start that may mean other offsets later
@@ -235,6 +256,9 @@ class StreamControl:
             refuse_lost_targets(due, available, gone)
         for key, offset in gone.items():
             policy.range_not_readable(key, offset, end[key], "its topic was recreated")
+        diverged = self._find_diverged(start, end)
+        policy.history_changed({key: each for key, each in diverged.items() if key not in gone})
+        self._validator.forget(diverged)
         start = {**start, **{key: end[key] for key in gone}}
         ranges = readable_ranges(start, end, available, self._logs, policy)
         return plan_splits(ranges, self._options, self._logs, policy)
@@ -265,6 +289,7 @@ class StreamControl:
         ends = self._whole.look(lambda: self._look(start))
         for _ in range(self._options.fetch_retries - 1):
             is_whole = all(key in ends and ends[key] >= offset for key, offset in start.items())
+            is_whole &= not self._find_diverged(start)
             if is_whole and (not self._logs.ends.lost or self._logs.ends.lost == self._cut):
                 break
             self._rest()
@@ -276,12 +301,34 @@ class StreamControl:
                 self._restarts(start, ends)
             self._policy.partitions_deleted({key: start[key] for key in start if key not in ends})
             self._policy.ends_before_start(start, ends)
+        self._diverged = self._find_diverged(start)
+        self._policy.history_changed(self._diverged)
         self._say_cut_logs()
         if self._end is not None:
             ends = self._end.clip(start, ends, self._logs)
         if self.phase is Phase.AVAILABLE_NOW:
             self._targets = ends
         return ends
+
+    def _find_diverged(self, *positions: PartitionOffsets) -> dict[TopicPartition, Divergence]:
+        """Find positions whose logs have another history; one of another topic is no position."""
+        found: dict[TopicPartition, Divergence] = {}
+        for each in positions:
+            found = {**self._validator.find_diverged(each), **found}
+        ids = self._logs.topic_ids()
+        others = [key for key in found if self._ids.is_other(key, ids.get(key))]
+        return {key: each for key, each in found.items() if key not in others}
+
+    def _continued(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
+        """Return where partitions continue that have another history, if that is not ``start``.
+
+        A micro-batch that ends there reads nothing of them, as of topics that were recreated.
+        """
+        diverged, self._diverged = self._diverged, {}
+        self._validator.forget(diverged)
+        found = {key: min(each.cut_at or start[key], ends[key]) for key, each in diverged.items()}
+        found = {key: max(at, self._logs.log_start_if_there(key) or 0) for key, at in found.items()}
+        return {key: at for key, at in found.items() if at < start[key]}
 
     def _absent(self, start: PartitionOffsets, ends: PartitionOffsets) -> PartitionOffsets:
         """Return the offsets at which partitions wait that are missing, and were not deleted.

@@ -182,7 +182,7 @@ def _moved_back(log_set: LogSet, lost: Iterable[LostOffsets]) -> CommitState:
     topics = dict(log_set.state.topics)
     for each in lost:
         topic, number = topics[each.key], each.where.topic_partition.partition
-        cut = ended_at(topic, number, each.start, each.where.path)
+        cut = ended_at(topic, number, each.start, each.where.path, log_set.directories)
         durable = {p: end for p, end in topic.durable_ends.items() if p != number}
         topics[each.key] = replace(cut, durable_ends=durable)
     return log_set.state.following(topics=topics).with_boot(boot_of(log_set.directories))

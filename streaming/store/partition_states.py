@@ -11,7 +11,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import read_leader_epochs, read_topic_id
+from kafkalog.checkpoints.broker import META_PROPERTIES, read_leader_epochs, read_topic_id
 from kafkalog.checkpoints.commit_state import FORMAT_VERSION, UNKNOWN_EPOCH
 from kafkalog.errors import CheckpointError
 from kafkalog.model import TopicPartition
@@ -30,14 +30,29 @@ __all__ = ["ended_at", "in_present_format", "last_epoch"]
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 
-def ended_at(topic: TopicState, number: int, end: int, folder: Path) -> TopicState:
+def ended_at(
+    topic: TopicState, number: int, end: int, folder: Path, directories: Collection[Path]
+) -> TopicState:
     """Return a topic after the log of one of its partitions was cut at ``end``.
+
+    What is appended next is of a new leader epoch, so that readers that were further recognise
+    the cut (KIP-320): see :mod:`kafkalog.streaming.log.history`. Not so where a broker lived in
+    one of ``directories``, those of the set: it may start there again as it is, and would hold
+    that epoch against the one that its cluster knows.
 
     Raises:
         CheckpointError: the partition's leader epochs cannot be read.
     """
-    cut = topic.partitions[number].ended_at(end, last_epoch(folder))
-    return replace(topic, partitions={**topic.partitions, number: cut})
+    before = topic.partitions[number]
+    epoch = last_epoch(folder)
+    epochs = dict(topic.cluster_epochs)
+    if not any((each / META_PROPERTIES).exists() for each in directories):
+        known = max(epoch, before.leader_epoch)
+        epochs.setdefault(number, known)
+        epoch = known + 1
+    cut = before.ended_at(end, epoch)
+    partitions = {**topic.partitions, number: cut}
+    return replace(topic, partitions=partitions, cluster_epochs=epochs)
 
 
 def in_present_format(state: CommitState, directories: Collection[Path]) -> CommitState:

@@ -368,7 +368,7 @@ GUARDS: Final = {
         "rows are copied again by whoever comes next",
         {
             "consumer.consumer.Consumer._ride": Instead(
-                "return fence, [self._commits.rider(ends, now_ms)] if moves else ()",
+                "return fence, [self._commits.rider(moves, now_ms)] if moves else ()",
                 "return fence, ()",
             )
         },

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from kafkalog.errors import OptionError
 from kafkalog.model import many
-from kafkalog.streaming.groups.position_topics import is_of_earlier_topic
+from kafkalog.streaming.groups.position_topics import is_of_earlier_topic, last_batch_of
+from kafkalog.streaming.source.loss import LossPolicy
+from kafkalog.streaming.source.position_validation import PositionValidator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,6 +35,7 @@ def starting_positions(
 
     Raises:
         OptionError: the group has committed nothing, or nothing in these partitions.
+        DataLossError: a log has another history than the group has read, and the query fails then.
     """
     if not group:
         return {}
@@ -42,6 +45,12 @@ def starting_positions(
     committed = read_commits(options.paths, group, to_log_end=options.read_up_to == "logEnd")
     read = list(partitions)
     found = {key: _start_of(key, committed[key], logs) for key in read if key in committed}
+    validator = PositionValidator(logs)
+    for key, position in committed.items():
+        validator.add(key, position.offset, last_batch_of(position))
+    diverged = validator.find_diverged(found)
+    LossPolicy.of(options).history_changed(diverged)
+    found |= {key: each.cut_at for key, each in diverged.items() if each.cut_at is not None}
     if read and not found:
         where = ", ".join(map(str, sorted(committed)[:10]))
         raise OptionError(

@@ -46,6 +46,7 @@ class SeenLog:
         "said",
         "seen",
         "topic_id",
+        "version",
         "where",
     )
 
@@ -53,6 +54,8 @@ class SeenLog:
         self.where = where
         self._as_recovered = as_recovered
         self.topic_id: str | None = None
+        self.version = object()
+        """Another one each time that the log was read, which is when its files have changed."""
         self.seen = _EMPTY
         self.said = _NOTHING
         self.end: End | None = None
@@ -151,6 +154,7 @@ class SeenLog:
         folder = self.where.path
         self._is_read = False
         self.end = None
+        self.version = object()
         self._take_id(read_topic_id(folder))
         self._read_log(folder, verify_from)
         if read_topic_id(folder) != self.topic_id:

@@ -335,6 +335,11 @@ class EndsWatch:
         log = self._logs.by_partition[topic_partition]
         return log.is_stable(offset, around_damage=self._around_damage)
 
+    def version(self, topic_partition: TopicPartition) -> object:
+        """Return what is the same as long as a log is: None for one that the last look lacked."""
+        log = self._logs.by_partition.get(topic_partition)
+        return None if log is None else log.version
+
     def existing(self) -> Iterable[TopicPartition]:
         """List all partitions that exist, chosen or not, as of the last look."""
         return self._live.value.keys()

@@ -39,6 +39,7 @@ from kafkalog.streaming.operate.backup import back_up
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.operate.salvage import KEPT_PREFIX, salvage
+from kafkalog.streaming.store.broker_identity import write_meta_properties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -363,3 +364,52 @@ def _fail_from(base_offset: int) -> Callable[..., None]:
 
 def _fail(*_: object, **__: object) -> None:
     raise OSError(28, "the disk is full")
+
+
+def epochs_in(log: Path) -> list[int]:
+    """Return the leader epochs in the batches, each once."""
+    with LogSegment(log / "t-0", 0) as segment:
+        tables = [chunk.table for chunk in segment.chunks(0)]
+    return sorted({int(each) for table in tables for each in table.leader_epoch})
+
+
+def test_a_cut_raises_the_leader_epoch_and_a_handover_sets_it_down(log: Path) -> None:
+    damage(log, 3)
+    salvage([str(log)], cut=["t-0@6"])
+    writer = Writer(log, topic="t", name="after")
+    writer.write(0, rows(["new"]))
+    writer.write(1, rows(["newer"]))
+    assert read_leader_epochs(log / "t-0") == [LeaderEpoch(0, 0), LeaderEpoch(1, 6)]
+    assert epochs_in(log) == [0, 1]
+    said = "t-0: leader epochs above 0 are set down to 0"
+    assert said in hand_over([str(log)], dry_run=True).written
+    assert epochs_in(log) == [0, 1]
+    assert said in hand_over([str(log)]).written
+    assert read_leader_epochs(log / "t-0") == [LeaderEpoch(0, 0)]
+    assert epochs_in(log) == [0]
+    assert said not in hand_over([str(log)]).written
+    assert values(log) == [*of(0, 1, 2), "new", "newer"]
+    writer.write(2, rows(["newest"]))
+    assert epochs_in(log) == [0]
+
+
+def test_each_cut_raises_the_leader_epoch_though_nothing_was_written_in_between(log: Path) -> None:
+    for number, epoch in ((3, 1), (2, 2)):
+        damage(log, number)
+        salvage([str(log)], cut=[f"t-0@{2 * number}"])
+        state = load_state(log)
+        assert state is not None
+        (topic,) = state.topics.values()
+        assert topic.partitions[0].leader_epoch == epoch
+        assert topic.cluster_epochs == {0: 0}
+
+
+def test_where_a_broker_lived_a_cut_leaves_the_leader_epoch_as_its_cluster_knows_it(
+    log: Path,
+) -> None:
+    write_meta_properties(log, "cluster", 1)
+    damage(log, 3)
+    salvage([str(log)], cut=["t-0@6"])
+    Writer(log, topic="t", name="after", allowBrokerDirectory="true").write(0, rows(["new"]))
+    assert read_leader_epochs(log / "t-0") == [LeaderEpoch(0, 0)]
+    assert epochs_in(log) == [0]

@@ -1,0 +1,423 @@
+"""Readers that continue above a change of history have a loss, each time, and none otherwise.
+
+The tables here are those of docs/source.md: every reader, every way in which a log comes to end
+lower, and how far it has grown since.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pytest
+from tests.support.consuming import keep_groups_small
+from tests.support.joining import Query
+from tests.support.log_files import flip
+from tests.support.replicated import away, path_of
+
+from kafkalog import Consumer
+from kafkalog.checkpoints.broker import HIGH_WATERMARK, write_offset_checkpoint
+from kafkalog.checkpoints.commit_stamp import STATE_FILE
+from kafkalog.errors import DataLossError, FencedMemberError
+from kafkalog.files.system import system
+from kafkalog.jobs.lag.meter import LagMeter
+from kafkalog.jobs.lag.readers import ReadersNamed
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.library import append, read, tail
+from kafkalog.streaming.log.segment import LogSegment
+from kafkalog.streaming.operate.elect import elect_unclean
+from kafkalog.streaming.operate.handover import take_over
+from kafkalog.streaming.operate.recover import recover
+from kafkalog.streaming.operate.salvage import salvage
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.stream_control import StreamControl
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kafkalog.streaming.source.offsets import OffsetJson, PartitionOffsets
+
+T0: Final = TopicPartition("t", 0)
+EARLIEST: Final = {"startingOffsets": "earliest", "fetchOffset.retryIntervalMs": 1}
+GROUP: Final = {**EARLIEST, "kafka.session.timeout.ms": 60_000, "kafka.heartbeat.interval.ms": 50}
+
+CUT_AT: Final = 4
+READ_TO: Final = 10
+GROWN: Final = {"below": 6, "to": 10, "past": 14}
+
+
+def write(path: str, values: list[str], **options: Any) -> None:
+    """Append two rows at a time: a batch each."""
+    for start in range(0, len(values), 2):
+        rows = pa.table({"key": values[start : start + 2], "value": values[start : start + 2]})
+        append(path, "t", rows, options={"numPartitions": 1, **options})
+
+
+def values(prefix: str, start: int, end: int) -> list[str]:
+    return [f"{prefix}{number}" for number in range(start, end)]
+
+
+class Scene:
+    """A log of 10 rows in 5 batches, which comes to end at 4, and grows again."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.path = str(folder / "log")
+        write(self.path, values("old", 0, CUT_AT))
+
+    @property
+    def log(self) -> Path:
+        """The folder of the partition."""
+        return Path(self.path, "t-0")
+
+    def go_on(self) -> None:
+        """Write the rest of what is read."""
+        write(self.path, values("old", CUT_AT, READ_TO))
+
+    def shorten(self) -> None:
+        """Let the log end at 4."""
+        raise NotImplementedError
+
+    def grow(self, end: int) -> None:
+        """Write other rows in the place of those that are gone, and further ones."""
+        write(self.path, values("new", CUT_AT, end))
+
+    def position(self) -> int:
+        """Return where in the file the batch with offset 4 begins."""
+        with LogSegment(self.log, 0) as segment:
+            return [header.position for header in segment.headers(0)][CUT_AT // 2]
+
+
+class Salvaged(Scene):
+    """``kafkalog salvage --cut``."""
+
+    def shorten(self) -> None:
+        flip(self.log / f"{0:020d}.log", self.position() + 65)
+        salvage([self.path], cut=[f"t-0@{CUT_AT}"])
+
+
+class PowerLost(Scene):
+    """``kafkalog recover --accept-os-loss``."""
+
+    def go_on(self) -> None:
+        write(self.path, values("old", CUT_AT, READ_TO), flush="os")
+
+    def shorten(self) -> None:
+        position = self.position()
+        with (self.log / f"{0:020d}.log").open("r+b") as file:
+            file.truncate(position)
+        self.patch.setattr(system, "boot_id", lambda: "another run of the machine")
+        recover([self.path], accept_os_loss=True)
+
+
+class PutBack(Scene):
+    """An older copy of all log directories is put in their place."""
+
+    def go_on(self) -> None:
+        shutil.copytree(self.path, self.folder / "copy")
+        super().go_on()
+
+    def shorten(self) -> None:
+        shutil.rmtree(self.path)
+        shutil.copytree(self.folder / "copy", self.path)
+
+
+class TakenOver(Scene):
+    """A broker's log ends below its high watermark, and ``kafkalog takeover`` lowers that."""
+
+    def go_on(self) -> None:
+        state = Path(self.path, STATE_FILE)
+        before = state.read_bytes()
+        super().go_on()
+        state.write_bytes(before)  # a broker writes none of ours
+        write_offset_checkpoint(Path(self.path), HIGH_WATERMARK, {T0: READ_TO})
+
+    def shorten(self) -> None:
+        position = self.position()
+        with (self.log / f"{0:020d}.log").open("r+b") as file:
+            file.truncate(position)
+        take_over([self.path])
+
+
+class Elected(Scene):
+    """``kafkalog elect --unclean``: the replica that has the rest is away."""
+
+    options: Final = {"replication.factor": 2, "min.insync.replicas": 1}
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.patch = folder, patch
+        self.path = path_of([folder / name for name in "abc"])
+        write(self.path, values("old", 0, CUT_AT), **self.options)
+        self.replicas = sorted(each.parent for each in folder.glob("*/t-0"))
+
+    def go_on(self) -> None:
+        self.behind = away(self.replicas[1])
+        write(self.path, values("old", CUT_AT, READ_TO))
+
+    def shorten(self) -> None:
+        self.behind.rename(self.replicas[1])
+        away(self.replicas[0])
+        elect_unclean([self.path], "t")
+
+
+WAYS: Final = {each.__name__: each for each in (Salvaged, PowerLost, PutBack, TakenOver)}
+
+
+class Reader:
+    """Reads up to 10; whoever commits does so at 4, too."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.begin()
+        assert self.rows() == values("old", 0, CUT_AT)
+        self.pause()
+        scene.go_on()
+        assert self.rows() == values("old", CUT_AT, READ_TO)
+        self.pause()
+
+    def begin(self) -> None:
+        """Make what reads."""
+        raise NotImplementedError
+
+    def rows(self) -> list[str]:
+        """Return the rows that come."""
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        """Do what is done between two reads."""
+
+    def end(self) -> None:
+        """Stop."""
+
+
+class Tail(Reader):
+    """``kafkalog.tail``."""
+
+    def begin(self) -> None:
+        self.found = tail(self.scene.path, "t", idle_timeout=60, options=self.options)
+
+    options: Mapping[str, Any] = EARLIEST
+
+    def rows(self) -> list[str]:
+        rows: list[str] = []
+        while (len(rows) + self.came) % READ_TO not in {0, CUT_AT} or not rows:
+            rows += texts(next(self.found).column("value"))
+        self.came += len(rows)
+        return rows
+
+    came = 0
+
+
+class Stream(Reader):
+    """A streaming query, driven as Spark drives it."""
+
+    options: Mapping[str, Any] = EARLIEST
+
+    def begin(self) -> None:
+        given = {"path": self.scene.path, "subscribe": "t", **self.options}
+        self.control = StreamControl(ReadOptions.parse({name: str(given[name]) for name in given}))
+        if not self.offsets:
+            self.offsets = self.control.initial()
+
+    offsets: PartitionOffsets = MappingProxyType({})
+
+    def rows(self) -> list[str]:
+        found: list[str] = []
+        for _ in range(3):
+            end = self.control.next_end(self.offsets, take_all=False)
+            if end != self.offsets and self.control.plan(self.offsets, end):
+                found += read_values(self.scene.path, self.offsets[T0], end[T0])
+            self.offsets = end
+        return found
+
+
+class StreamStartedAgain(Stream):
+    """The same with ``stateLocation``, stopped and started again between reads."""
+
+    def begin(self) -> None:
+        self.options = {**type(self).options, "stateLocation": str(self.scene.folder / "state")}
+        super().begin()
+
+    pause = begin
+
+
+class Member(Reader):
+    """``kafkalog.Consumer``."""
+
+    options: Mapping[str, Any] = GROUP
+
+    def begin(self) -> None:
+        self.consumer = Consumer(self.scene.path, "g", "t", options=self.options)
+
+    def rows(self) -> list[str]:
+        found: list[str] = []
+        while (rows := self.consumer.poll(0.0 if found else 5.0)) is not None:
+            found += texts(rows.column("value"))
+        return found
+
+    def pause(self) -> None:
+        self.consumer.commit()
+
+    def end(self) -> None:
+        self.consumer.close()
+
+
+class MemberStartedAgain(Member):
+    """The same; it leaves the group and joins it again between reads."""
+
+    def pause(self) -> None:
+        super().pause()
+        self.consumer.close()
+        self.begin()
+
+
+class Left(Member):
+    """A member that has committed 10 and left; :meth:`rows` is what others see of its group."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.consumer.close()
+        self.has_left = True
+
+    has_left = False
+
+    def rows(self) -> list[str]:
+        return self.seen() if self.has_left else super().rows()
+
+    def seen(self) -> list[str]:
+        """Look at where the group stands."""
+        raise NotImplementedError
+
+
+class GroupStart(Left):
+    """``startingOffsets=group:g``."""
+
+    def seen(self) -> list[str]:
+        options = {**EARLIEST, "startingOffsets": "group:g"}
+        found = tail(self.scene.path, "t", idle_timeout=0, options=options)
+        return [each for rows in found for each in texts(rows.column("value"))]
+
+
+class Joined(Reader):
+    """A streaming query with ``joinGroup``, driven as Spark drives it."""
+
+    options: Mapping[str, Any] = MappingProxyType({})
+
+    def begin(self) -> None:
+        query = Query(Path(self.scene.path), "q", self.scene.folder / "checkpoint")
+        query.source = {"subscribe": "t", **self.options}
+        self.reader = query.start()
+        self.start: OffsetJson = {}
+
+    def rows(self) -> list[str]:
+        found: list[str] = []
+        for _ in range(4):
+            end = self.reader.latestOffset(self.start, self.reader.getDefaultReadLimit())
+            if end != self.start:
+                for task in self.reader.partitions(self.start, end):
+                    found += [v for each in self.reader.read(task) for v in texts(each.column(0))]
+                self.reader.commit(end)
+            self.start = end
+        return found
+
+    def end(self) -> None:
+        self.reader.control.stop()
+
+
+class GroupLag(Left):
+    """``kafkalog lag --group``."""
+
+    def seen(self) -> list[str]:
+        (row,) = LagMeter([self.scene.path], ReadersNamed(groups=["g"])).look()
+        if row["lag"] is None:
+            raise DataLossError("the position is of another log")
+        return values("new", row["offset"], row["end"])
+
+
+ALONE: Final = (Tail, Stream, StreamStartedAgain)
+OF_GROUP: Final = (Member, MemberStartedAgain, Joined, GroupStart, GroupLag)
+
+
+def texts(column: pa.Array) -> list[str]:
+    return [each.decode() if isinstance(each, bytes) else each for each in column.to_pylist()]
+
+
+def read_values(path: str, start: int, end: int) -> list[str]:
+    options = {"startingOffsets": {"t": {"0": start}}, "endingOffsets": {"t": {"0": end}}}
+    return texts(read(path, "t", options=options).read_all().combine_chunks().column("value"))
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_groups_small(monkeypatch)
+
+
+@pytest.mark.parametrize("grown", GROWN)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ALONE + OF_GROUP)
+def test_a_reader_that_continues_above_a_change_of_history_has_a_loss(
+    kind: type[Reader], way: str, grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = WAYS[way](tmp_path, monkeypatch)
+    reader = kind(scene)
+    scene.shorten()
+    scene.grow(GROWN[grown])
+    try:
+        if way == "PutBack" and kind in {*OF_GROUP} - {Member}:  # the group stands at 4 again
+            assert reader.rows() == values("new", CUT_AT, GROWN[grown])
+        elif way in {"PutBack", "TakenOver"} and kind in {Member, Joined}:
+            with pytest.raises((DataLossError, FencedMemberError)):
+                reader.rows()
+        else:
+            with pytest.raises(DataLossError):
+                reader.rows()
+    finally:
+        reader.end()
+
+
+@pytest.mark.parametrize("grown", ["to", "past"])
+@pytest.mark.parametrize("kind", ALONE)
+def test_so_it_has_after_an_unclean_election(
+    kind: type[Reader], grown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = Elected(tmp_path, monkeypatch)
+    reader = kind(scene)
+    scene.shorten()
+    scene.grow(GROWN[grown])
+    with pytest.raises(DataLossError, match="another history"):
+        reader.rows()
+
+
+@pytest.mark.parametrize("way", ["Salvaged", "PowerLost", "PutBack"])
+@pytest.mark.parametrize("kind", [Stream, StreamStartedAgain, Member, MemberStartedAgain, Joined])
+def test_a_reader_that_may_lose_data_is_told_once_and_goes_on(
+    kind: type[Reader],
+    way: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Where the leader epochs tell the cut, it reads all that came after it."""
+    monkeypatch.setattr(kind, "options", {**kind.options, "failOnDataLoss": "false"})
+    scene = WAYS[way](tmp_path, monkeypatch)
+    reader = kind(scene)
+    scene.shorten()
+    scene.grow(GROWN["past"])
+    is_set_back = way == "PutBack" and kind in {MemberStartedAgain, Joined}  # its group is at 4
+    first = CUT_AT if way != "PutBack" or is_set_back else READ_TO
+    try:
+        assert reader.rows() == values("new", first, GROWN["past"])
+        if way == "PutBack" and kind is Member:  # the group stands elsewhere than it began
+            with pytest.raises(FencedMemberError, match="stands at 4"):
+                reader.pause()
+        else:
+            reader.pause()
+            write(scene.path, ["further", "on"])
+            assert reader.rows() == ["further", "on"]
+    finally:
+        reader.end()
+    told = [each for each in caplog.messages if "another history" in each]
+    assert len(told) == (not is_set_back)
