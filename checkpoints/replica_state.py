@@ -6,10 +6,11 @@ A set whose state names no nodes is not replicated.
 ::
 
     in line 2     "nodes":[{"id":0,"members":["…"]},{"id":1,"members":["…"],"witness":true}],
-                  "former":[…],"controller":"…","lentTo":"<cluster id>"
+                  "former":[…],"controller":"…","previous":"…","lentTo":"<cluster id>"
     in a topic    "replicas":{"0":[1,[1,2,0],[1,2]],"1":[2,[2,0,1],[2,0],[8,100,140]],
                   "2":[0,[3,0,1],[0,1],[0,0,0],[[3],[1],1048576]]}
 
+``previous`` is the ``commit`` of the state before.
 ``former`` are the voters before, in the one state that changes them.
 
 ``replicas`` of a partition are its leader, the nodes that hold it in Kafka's order of preference,

@@ -102,8 +102,9 @@ class Voters:
 
         Raises:
             LogDirectoryError: fewer than a majority can have had the state that the newest one
-                follows.
+                follows; or nodes have made different commits with one number.
         """
+        self._refuse_fork()
         count = len(self.newest.nodes)
         old = [node for node in self.live if self.sequence_of(node) < self.newest.sequence - 1]
         if len(old) > count - self.majority:
@@ -113,6 +114,37 @@ class Voters:
                 "restored from old copies. Nothing was changed. Put back what was there, or "
                 "restore all nodes from one backup"
             )
+
+    def _refuse_fork(self) -> None:
+        """Refuse nodes of which some were put back and went on while the others were away."""
+        newest = self.newest
+        ids = {newest.sequence: newest.commit_id, newest.sequence - 1: newest.previous}
+        stamps = {n: [self.states[f].stamp for f in live.values()] for n, live in self.live.items()}
+        other = {
+            node: min(s.sequence for s in own if ids.get(s.sequence) not in {None, "", s.commit_id})
+            for node, own in stamps.items()
+            if any(ids.get(s.sequence) not in {None, "", s.commit_id} for s in own)
+        }
+        if not other:
+            return
+        sequence = min(other.values())
+        same = [n for n, own in stamps.items() if n not in other and max(own).sequence >= sequence]
+        others, most = sorted((sorted(other), same), key=len)
+        folders = [folder for node in others for folder in self.live[node].values()]
+        ways = (
+            f"To go on with nodes {most}, move {', '.join(map(str, folders))} away. Then put an "
+            f"empty node in the place of each: `kafkalog reassign PATH --replace {others[0]}=NEW`. "
+            "What only the folders that were moved away hold is read from them alone, with "
+            "failOnDataLoss=false. Or restore all nodes from one backup"
+            if len(most) >= self.majority
+            else "Restore all nodes from one backup"
+        )
+        raise LogDirectoryError(
+            f"nodes {most} and {others} of set {self.newest.set_id} have each made another commit "
+            f"{sequence}: some of them were put back as older copies, and were written to while "
+            f"the others were away. Either has records that the other lacks. Nothing was changed. "
+            f"{ways}"
+        )
 
     def check_known(self) -> None:
         """Refuse to go by what is in place where a missing node may have more in place.

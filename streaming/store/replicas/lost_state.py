@@ -165,7 +165,8 @@ def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
         OSError, KafkaLogError: the node cannot be written.
     """
     before = max(state.sequence - 1, 0)
-    stamp = state.commit_id if before == state.sequence else system.random_id().hex
+    former = state.previous or system.random_id().hex
+    stamp = state.commit_id if before == state.sequence else former
     old = replace(state, sequence=before, commit_id=stamp, controller="")
     for folder in lost.values():
         _put_strays_aside(folder, state)

@@ -153,7 +153,8 @@ def test_a_deleted_topic_does_not_come_back_with_a_node(nodes: list[Path]) -> No
         state = load_state(node)
         assert state is not None
         topics = {k: t for k, t in state.topics.items() if k != key}
-        left = replace(state, topics=topics, sequence=state.sequence + 1, commit_id="deleted")
+        left = state.following(topics=topics)
+        left = replace(left, commit_id="deleted")
         (node / STATE_FILE).write_bytes(state_bytes(left))
         for folder in node.glob("gone-*"):
             shutil.rmtree(folder)

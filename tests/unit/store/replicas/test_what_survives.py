@@ -41,7 +41,7 @@ def forget_topic() -> None:
     for name in "ab":
         state = load_state(MOUNT / name)
         assert state is not None
-        left = replace(state, topics={}, sequence=state.sequence + 1, commit_id="deleted")
+        left = replace(state.following(topics={}), commit_id="deleted")
         (MOUNT / name / STATE_FILE).unlink()
         write_atomically(MOUNT / name / STATE_FILE, state_bytes(left))
         remove(MOUNT / name / "t-0")
