@@ -14,6 +14,7 @@ from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.source.lag import offsets_behind_latest, partition_lags
 from kafkalog.streaming.source.lag_export import QueryLag, json_lines, prometheus_text
 from kafkalog.streaming.source.offsets import from_json_text
+from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL, warn_of_no_lag
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -85,6 +86,8 @@ class LagListener(_ProgressListener):
         textfile collector of Prometheus' node exporter reads (``….prom``).
         """
         super().__init__(query)
+        if not HAS_ADMISSION_CONTROL:
+            warn_of_no_lag()
         self._textfile = None if textfile is None else Path(textfile)
         self.lags: dict[str, list[dict[TopicPartition, int]]] = {}
         """By the query's id: for each of its sources the lag of each partition, in offsets."""

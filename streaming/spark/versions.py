@@ -75,6 +75,7 @@ __all__ = [
     "StreamArrowWriter",
     "SupportsTriggerAvailableNow",
     "spark_line",
+    "warn_of_no_lag",
     "warn_of_no_pushdown",
     "warn_of_single_batch",
 ]
@@ -107,6 +108,16 @@ def warn_of_single_batch(options: tuple[str, ...]) -> None:
             pyspark.__version__,
             " and ".join(options),
         )
+
+
+@once_per_process
+def warn_of_no_lag() -> None:
+    """Say once per process that a query's progress cannot tell how far it is behind."""
+    _LOGGER.warning(
+        "Spark %s asks no source written in Python for its newest offsets, so a query's progress "
+        "tells no lag: kafkalog.lag tells it from a checkpoint's offsets. Spark 4.2 asks",
+        pyspark.__version__,
+    )
 
 
 @once_per_process

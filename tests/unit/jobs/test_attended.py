@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from kafkalog.jobs.attended import Ended, attend, attend_pieces
 from kafkalog.jobs.cli.app import app
+from kafkalog.streaming.spark import versions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,7 +30,7 @@ class Query:
         self._number = number
         self.stopped_after = -1
         self.looked = 0
-        self.recentProgress = [
+        self.recentProgress: list[dict[str, Any]] = [
             {"batchId": batch, "numInputRows": rows} for batch, rows in enumerate((5, 0, 7))
         ]
 
@@ -54,6 +55,28 @@ class Query:
 
 def end(query: Query, grace_ms: int = 60_000) -> Ended:
     return attend(query, grace_ms=grace_ms)  # type: ignore[arg-type]
+
+
+def test_one_that_spark_ends_after_each_micro_batch_is_started_until_nothing_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def query(batch: int, start: int, end: int) -> Query:
+        made = Query(0, None)
+        offsets = {"startOffset": f'{{"t":{{"0":{start}}}}}', "endOffset": f'{{"t":{{"0":{end}}}}}'}
+        progress = {"batchId": batch, "numInputRows": end - start, "sources": [offsets]}
+        made.recentProgress = [progress]
+        return made
+
+    runs = [query(8, 5, 9), query(9, 9, 9)]
+    for has_control, told in ((True, "5 rows in 1 "), (False, "9 rows in 2 ")):
+        monkeypatch.setattr(versions, "HAS_ADMISSION_CONTROL", has_control)
+        ended = attend(
+            query(7, 0, 5),  # type: ignore[arg-type]
+            grace_ms=0,
+            start_again=lambda: runs.pop(0),  # type: ignore[arg-type, return-value]
+        )
+        assert ended.rows.startswith(f"copy t: {told}")
+    assert not runs
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

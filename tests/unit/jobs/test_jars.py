@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kafkalog.jobs.jars import Coordinate, JarError, JarSet, cache_directory, fetch, java
+from kafkalog.jobs.jars import (
+    Coordinate,
+    JarError,
+    JarSet,
+    cache_directory,
+    delta_jars,
+    fetch,
+    java,
+    kafka_jars,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,3 +94,26 @@ def test_the_cache_is_where_the_user_wants_it(
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert cache_directory() == tmp_path / ".cache" / "kafkalog"
+
+
+@pytest.mark.parametrize(
+    ("version", "delta", "connector"),
+    [
+        ("4.0.5", "delta-spark_4.0_2.13", "4.0.4"),
+        ("4.1.4", "delta-spark_4.1_2.13", "4.1.3"),
+        ("4.2.1.dev3", "delta-spark_4.2_2.13", "4.2.0"),
+    ],
+)
+def test_jars_are_those_of_the_spark_that_runs(
+    version: str, delta: str, connector: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", version)
+    assert delta_jars().coordinates[0].name == delta
+    assert kafka_jars().coordinates[0].version == connector
+
+
+def test_a_spark_without_delta_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.3.0")
+    with pytest.raises(JarError, match=r"no library for Spark 4\.3: run this on Spark 4\.2, or"):
+        delta_jars()
+    assert kafka_jars().coordinates[0].version == "4.2.0"

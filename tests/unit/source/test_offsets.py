@@ -62,6 +62,11 @@ def test_what_another_source_wrote_into_a_checkpoint_is_refused(text: str) -> No
         from_json_text(text)
 
 
+def test_a_progress_of_earlier_sparks_shows_offsets_as_python_shows_a_dict() -> None:
+    assert from_json_text("{'t': {'0': 5}}") == from_json_text('{"t": {"0": 5}}')
+    assert from_json_text("None") == from_json_text("null") == {}
+
+
 def test_symbolic_offsets_are_numbers_in_options() -> None:
     parsed = parse_partition_longs("startingOffsets", '{"t":{"0":-2,"1":-1,"2":7}}', -2)
     assert parsed == {TopicPartition("t", p): o for p, o in ((0, -2), (1, -1), (2, 7))}

@@ -1,0 +1,259 @@
+"""``make matrix``: run the Spark suites with each version of Spark and Python that is supported.
+
+Each environment is built once, in ``build/matrix/<name>``, from the packages that its line names.
+What ran is kept in ``build/matrix/results.json``, and ``docs/compatibility.md`` is made of it: a
+part that was not run stands there as untried.
+
+    python -m tests.support.matrix [--only NAME,…] [--suites NAME,…] [--docs FOLDER]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from tests.support.distributions import ROOT
+
+__all__ = ["ENVIRONMENTS", "Environment", "Outcome", "lowest_requirements"]
+
+_HOME: Final = ROOT / "build" / "matrix"
+
+_TESTING: Final = (
+    *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "hatchling"),
+    *("editables", "confluent-kafka", "pandas<3", "grpcio", "grpcio-status"),
+    "googleapis-common-protos",
+)
+
+SUITES: Final = {
+    "batch and stream": ("tests/spark/test_source.py",),
+    "limits, one batch at a time": ("tests/spark/test_offset_log.py",),
+    "sink, foreachBatch": ("tests/spark/test_sink.py", "tests/spark/test_sink_formats.py"),
+    "views, view=latest": ("tests/spark/test_views.py", "tests/spark/test_latest.py"),
+    "filterPushdown": ("tests/spark/test_pushdown.py",),
+    "joinGroup": ("tests/spark/test_joined_queries.py",),
+    "kills of driver, worker and JVM": ("tests/crash/test_sink_query_killed.py",),
+    "spark-submit --py-files": ("tests/spark/test_submit.py",),
+    "archive and restore with Delta": (
+        "tests/spark/test_archive.py",
+        "tests/spark/test_restore.py",
+    ),
+}
+"""What is run in each environment, by what the table calls it."""
+
+_TOGETHER: Final = "all versions at once, a checkpoint handed round"
+_TOGETHER_FILES: Final = ("tests/spark/test_versions_together.py",)
+
+_RESULTS: Final = _HOME / "results.json"
+
+_MARKS: Final = ("<!-- what ran -->\n", "<!-- until here -->\n")
+"""Between these lines of the page stands what this program writes."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Versions that are installed together."""
+
+    name: str
+    spark: str
+    python: str
+    packages: tuple[str, ...] = ()
+    suites: dict[str, tuple[str, ...]] = field(default_factory=lambda: SUITES)
+
+    @property
+    def executable(self) -> Path:
+        """Its Python."""
+        return _HOME / self.name / "bin" / "python"
+
+    def build(self) -> bool:
+        """Build it, if it is not there; returns whether there is a Python to build it from."""
+        done = _HOME / self.name / ".ready"
+        if done.exists():
+            return True
+        found = _interpreter(self.python)
+        if found is None:
+            return False
+        shutil.rmtree(_HOME / self.name, ignore_errors=True)
+        _run([found, "-m", "venv", str(_HOME / self.name)])
+        pip = [str(self.executable), "-m", "pip", "install", "--quiet"]
+        wanted = self.packages or tuple(_requirements())
+        _run([*pip, f"pyspark=={self.spark}", *wanted, *_TESTING])
+        _run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
+        done.touch()
+        return True
+
+    def run(self, files: tuple[str, ...]) -> Outcome:
+        """Run test files; the report lies beside the environment."""
+        report = _HOME / f"{self.name}.xml"
+        report.unlink(missing_ok=True)
+        began = time.monotonic()
+        words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        variables = {**os.environ, "PYSPARK_PYTHON": str(self.executable)}
+        variables["PATH"] = f"{self.executable.parent}:{variables['PATH']}"
+        subprocess.run(
+            [str(self.executable), "-m", "pytest", *words, *files],
+            cwd=ROOT,
+            env=variables,
+            check=False,
+        )
+        return Outcome.from_report(report, time.monotonic() - began)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of pytest came to."""
+
+    passed: int
+    failed: tuple[str, ...]
+    skipped: int
+    seconds: float
+
+    @classmethod
+    def from_report(cls, report: Path, seconds: float) -> Outcome:
+        """Read it from a report in JUnit's format; none means that nothing could be run."""
+        if not report.exists():
+            return cls(0, ("pytest itself",), 0, seconds)
+        cases = list(ET.parse(report).iter("testcase"))
+        failed = tuple(
+            str(case.get("name"))
+            for case in cases
+            if case.find("failure") is not None or case.find("error") is not None
+        )
+        skipped = sum(case.find("skipped") is not None for case in cases)
+        return cls(len(cases) - len(failed) - skipped, failed, skipped, seconds)
+
+    def __str__(self) -> str:
+        """Show it as a cell of a table."""
+        if self.failed:
+            return f"{self.passed} passed, **{len(self.failed)} failed**"
+        return f"{self.passed} passed" + f", {self.skipped} not for it" * bool(self.skipped)
+
+
+def _requirements() -> list[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [str(line) for line in project["dependencies"]]
+
+
+def lowest_requirements() -> tuple[str, ...]:
+    """Return the dependencies, each at the lowest version that it may have."""
+    return tuple(line.replace(">=", "==") for line in _requirements())
+
+
+_UNIT: Final = {"unit tests": ("tests/unit",)}
+
+ENVIRONMENTS: Final = (
+    Environment("spark-4.0", "4.0.5", "3.11"),
+    Environment("spark-4.1", "4.1.4", "3.12"),
+    Environment("spark-4.2", "4.2.1", "3.12"),
+    Environment("spark-4.3", "4.3.0", "3.13"),
+    Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_UNIT),
+    Environment("newest", "4.3.0", "3.13", suites=_UNIT),
+)
+
+
+def _interpreter(version: str) -> str | None:
+    """Find a Python of a version such as 3.12: on the PATH, or among those of pyenv."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    candidates = [shutil.which(f"python{version}"), *root.glob(f"{version}.*/bin/python")]
+    for candidate in candidates:
+        if candidate is not None and _answers(str(candidate), version):
+            return str(candidate)
+    return None
+
+
+def _answers(python: str, version: str) -> bool:
+    """Whether a Python runs, has that version, and can make environments."""
+    program = "import ensurepip, venv, sys; print('%d.%d' % sys.version_info[:2])"
+    ran = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+    return ran.returncode == 0 and ran.stdout.strip() == version
+
+
+def _run(words: list[str]) -> None:
+    subprocess.run(words, cwd=ROOT, check=True)
+
+
+class _Results:
+    """What ran so far, in this run and earlier ones; by environment and suite."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, str]] = (
+            json.loads(_RESULTS.read_text(encoding="utf-8")) if _RESULTS.exists() else {}
+        )
+        self.has_failed = False
+
+    def add(self, environment: Environment, suite: str, outcome: Outcome) -> None:
+        """Keep and print an outcome."""
+        self._kept.setdefault(environment.name, {})[suite] = str(outcome)
+        _RESULTS.write_text(json.dumps(self._kept, indent=1), encoding="utf-8")
+        self.has_failed = self.has_failed or bool(outcome.failed)
+        print(f"{environment.name}: {suite}: {outcome} in {outcome.seconds:.0f} s")  # noqa: T201
+        for test in outcome.failed:
+            print(f"    {test}")  # noqa: T201
+
+    def write_page(self, folder: Path) -> None:
+        """Write the page of the documentation."""
+        heads = [f"Spark {e.spark}, Python {e.python}: {e.name}" for e in ENVIRONMENTS]
+        lines = [["", *heads], ["---"] * (len(heads) + 1)]
+        for suite in (*SUITES, _TOGETHER, *_UNIT):
+            cells = [self._kept.get(e.name, {}).get(suite, "untried") for e in ENVIRONMENTS]
+            lines.append([suite, *cells])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        tried = f"{table}\n\nJava {_java_version()}. Java 21 and Python 3.14 are untried.\n\n"
+        page = folder / "compatibility.md"
+        before, rest = page.read_text(encoding="utf-8").split(_MARKS[0])
+        after = rest.split(_MARKS[1])[1]
+        text = f"{before}{_MARKS[0]}{tried}{_MARKS[1]}{after}"
+        page.write_text(text, encoding="utf-8")
+
+
+def _java_version() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else "java"
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    return said.partition("\n")[0].split('"')[1]
+
+
+def _run_together(built: list[Environment], results: _Results) -> None:
+    """Run what needs several versions at once, from the newest one's environment."""
+    sparks = [each for each in built if each.suites is SUITES]
+    if len(sparks) > 1:
+        os.environ["KAFKALOG_SPARKS"] = ":".join(str(each.executable) for each in sparks)
+        results.add(sparks[-1], _TOGETHER, sparks[-1].run(_TOGETHER_FILES))
+
+
+def main(
+    only: Annotated[str, typer.Option()] = "",
+    suites: Annotated[str, typer.Option()] = "",
+    docs: Annotated[Path | None, typer.Option()] = None,
+) -> None:
+    """Build the environments and run the suites; the status is 1 if anything failed."""
+    _HOME.mkdir(parents=True, exist_ok=True)
+    results, built = _Results(), []
+    for each in ENVIRONMENTS:
+        if only and each.name not in only.split(","):
+            continue
+        if not each.build():
+            print(f"{each.name}: no Python {each.python} here, untried")  # noqa: T201
+            continue
+        built.append(each)
+        for name, files in each.suites.items():
+            if not suites or name in suites.split(";"):
+                results.add(each, name, each.run(files))
+    if not suites or _TOGETHER in suites.split(";"):
+        _run_together(built, results)
+    if docs is not None:
+        results.write_page(docs)
+    sys.exit(results.has_failed)
+
+
+if __name__ == "__main__":
+    typer.run(main)
