@@ -121,13 +121,14 @@ def list_offsets(paths: Sequence[str], topic: str | None) -> list[Row]:
     watch = ends_of(paths, topic)
     ends = watch.look()
     say_tiered(watch)
+    unread = watch.unread()
     rows = [
         {
             "topic": key.topic,
             "partition": key.partition,
             "start": watch.log_start(key),
             "end": end,
-            "unread": _length(ends.unread.get(key)),
+            "unread": _length(unread.uncommitted.get(key) or unread.unfinished.get(key)),
             "missing": _length(ends.missing.get(key)),
         }
         for key, end in ends.offsets.items()

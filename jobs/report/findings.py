@@ -6,8 +6,10 @@ import json
 import shlex
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kafkalog.checkpoints.broker import META_PROPERTIES
 from kafkalog.jobs.cli.batch_rows import Fault
 
 if TYPE_CHECKING:
@@ -267,15 +269,24 @@ def _unread(facts: Facts) -> Iterator[Finding]:
     unfinished = {_name(row) for row in facts.partitions if row["unfinished"]}
     rows = [row for row in facts.offsets if row["unread"] and _name(row) not in unfinished]
     if rows:
+        what = [f"{_name(row)}: {row['unread']:,} offsets from {row['end']:,} on" for row in rows]
+        yield Finding(False, "records above the committed end", what, *_way_to_unread(facts, rows))
+
+
+def _way_to_unread(facts: Facts, rows: Sequence[dict[str, Any]]) -> tuple[str, list[str]]:
+    """Return what to do about records that nothing says are committed, and the command."""
+    if not facts.is_ours or any((Path(each) / META_PROPERTIES).exists() for each in facts.paths):
         words = ["--topic", rows[0]["topic"], "--records", "--set", "readUpTo=logEnd"]
-        yield Finding(
-            False,
-            "records above the committed end",
-            [f"{_name(row)}: {row['unread']:,} offsets from {row['end']:,} on" for row in rows],
+        advice = (
             "Nobody reads them, as nothing says that they are committed. Of a copy whose broker is "
-            "gone, the option readUpTo=logEnd reads them:",
-            [_line("dump", facts, *words)],
+            "gone, the option readUpTo=logEnd reads them:"
         )
+        return advice, [_line("dump", facts, *words)]
+    advice = (
+        "Nobody reads them: the directory was copied while a query wrote to it, or others put "
+        "them there. This takes them over as they are:"
+    )
+    return advice, [_line("takeover", facts, "--dry-run")]
 
 
 def _line(command: str, facts: Facts, *words: str) -> str:

@@ -89,7 +89,7 @@ class FollowedLogs:
     def report(self) -> None:
         """Say in numbers what the last look found beside the ends, where there is something."""
         damaged = [f"{key} at offset {end}" for key, end in self.ends.damaged.items()]
-        say_gaps(self.ends.unread, self.ends.missing, damaged)
+        say_gaps(self.watch.unread(), self.ends.missing, damaged)
 
     def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Whether a log goes up to an offset, be it known to be committed or not."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.store.ends.found import Unread
     from kafkalog.streaming.store.ends.rule import OffsetGap
 
 __all__ = ["StuckEnds", "say_gaps"]
@@ -24,18 +25,33 @@ _LONG_S: Final = 60.0
 """A broker tells every few seconds what is committed."""
 
 
+_OF_A_BROKER: Final = (
+    "A broker that runs notes every 5 s what is committed: look again then. In a copy whose broker "
+    "is gone, readUpTo=logEnd reads them"
+)
+_OF_NOBODY: Final = (
+    "No broker lived there and no unfinished commit names them: the directory was copied while a "
+    "query wrote to it, or others put them there. `kafkalog takeover` takes them over as they are"
+)
+
+
 def say_gaps(
-    unread: Mapping[TopicPartition, OffsetGap],
+    unread: Unread,
     missing: Mapping[TopicPartition, OffsetGap],
     damaged: Sequence[str],
 ) -> None:
     """Warn of what is above what is committed, what is missing, and logs that end at damage."""
-    if unread:
+    if unread.uncommitted:
         _LOGGER.warning(
-            "%s lie above what is committed and are not read: %s. A broker that runs notes every 5 "
-            "s what is committed: look again then. In a copy whose broker is gone, readUpTo=logEnd "
-            "reads them",
-            *_counted(unread),
+            "%s lie above what is committed and are not read: %s. %s",
+            *_counted(unread.uncommitted),
+            _OF_A_BROKER if unread.broker_lived else _OF_NOBODY,
+        )
+    if unread.unfinished:
+        _LOGGER.warning(
+            "%s are of a commit that has not ended, and are not read: %s. It is under way, or was "
+            "cut off: then the next writer, or `kafkalog recover`, takes it back",
+            *_counted(unread.unfinished),
         )
     if missing:
         _LOGGER.warning(
@@ -82,8 +98,9 @@ class StuckEnds:
             count, shown = _counted(stuck)
             _LOGGER.warning(
                 "%s are in the log and have not become committed for %d s: %s. The query waits for "
-                "that. If a broker or a writer has these directories, see whether it runs; what "
-                "nobody completes any more is read with readUpTo=logEnd",
+                "that. If a broker or a writer has these directories, see whether it runs. What a "
+                "commit of ours has left that was cut off, `kafkalog recover` takes back; what a "
+                "broker has left that is gone is read with readUpTo=logEnd",
                 count,
                 int(longest),
                 shown,

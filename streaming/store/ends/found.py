@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.streaming.store.file_systems import is_shared
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     Offsets = Mapping[TopicPartition, int]
     Gaps = Mapping[TopicPartition, OffsetGap]
 
-__all__ = ["Ends", "NewGaps", "directory_of", "is_any", "is_local"]
+__all__ = ["Ends", "NewGaps", "Unread", "directory_of", "is_any", "is_local"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,18 @@ class Ends:
     """The missing offsets that our own commits had put into the log."""
     damaged: Offsets
     """Logs that end where damage follows, of which nothing says that it is committed."""
+
+
+class Unread(NamedTuple):
+    """What logs hold above their ends: whose it is decides what can be done about it.
+
+    ``uncommitted`` are offsets that nothing says are committed; ``unfinished`` are those of a
+    commit of ours that has not ended. ``broker_lived``: whether a broker may have appended them.
+    """
+
+    uncommitted: Gaps
+    unfinished: Gaps
+    broker_lived: bool
 
 
 class NewGaps(dict["TopicPartition", "OffsetGap"]):

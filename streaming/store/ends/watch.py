@@ -31,22 +31,39 @@ between belongs to open transactions, and is neither unread nor missing.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.checkpoints.broker import META_PROPERTIES
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.failures import failed_path
 from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import system
 from kafkalog.files.watch import Watched, stamp_of, watchable
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.log.log_start import log_start_text
 from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.records.compression import DEFAULT_LIMIT
 from kafkalog.streaming.store.deleted import LivePartitions
-from kafkalog.streaming.store.ends.found import Ends, NewGaps, directory_of, is_any, is_local
+from kafkalog.streaming.store.ends.found import (
+    Ends,
+    NewGaps,
+    Unread,
+    directory_of,
+    is_any,
+    is_local,
+)
 from kafkalog.streaming.store.ends.missing_parts import NOTHING, MissingParts, find_missing_parts
-from kafkalog.streaming.store.ends.rule import committed_end, end_of, said_start, unverified_from
+from kafkalog.streaming.store.ends.rule import (
+    OffsetGap,
+    committed_end,
+    end_of,
+    said_start,
+    unverified_from,
+)
 from kafkalog.streaming.store.ends.seen_logs import SeenLogs
 from kafkalog.streaming.store.ends.tiered import LogStart
 from kafkalog.streaming.store.ends.watched_marks import WatchedMarks
@@ -55,16 +72,20 @@ from kafkalog.streaming.store.unsynced import UnsyncedCheck
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from kafkalog.checkpoints.committed import Committed
     from kafkalog.files.watch import Stamp
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.log.log_dir import PartitionDirectory
-    from kafkalog.streaming.store.ends.rule import End, OffsetGap, Said
+    from kafkalog.streaming.store.ends.rule import End, Said
     from kafkalog.streaming.store.ends.seen_log import SeenLog
 
     Offsets = Mapping[TopicPartition, int]
     Gaps = Mapping[TopicPartition, OffsetGap]
 
 __all__ = ["Ends", "EndsWatch"]
+
+_RESTS_SECONDS: Final = (0.01, 0.05, 0.2, 0.5)
+"""How long a commit that runs beside a look is given to publish."""
 
 _ATTEMPTS: Final = 100
 """A look is taken again when a commit or a deletion got in between; each takes milliseconds."""
@@ -318,6 +339,39 @@ class EndsWatch:
         if any(found):
             self._ends = None
         return any(found)
+
+    def unread(self) -> Unread:
+        """Return what logs held above their ends at the last look, and still do.
+
+        A commit of ours appends before it publishes, maybe right after the look: so what is
+        committed is looked up once more. Its intent is given a moment to go.
+        """
+        found = self._ends.unread if self._ends is not None else {}
+        broker_lived = any((each / META_PROPERTIES).exists() for each in self._directories)
+        if not found:
+            return Unread(found, found, broker_lived)
+        for rest in (*_RESTS_SECONDS, None):
+            committed = load_committed(self._directories, needs_majority=False)
+            unread, unfinished = self._unread_beside(committed, found)
+            if not unfinished or rest is None:
+                break
+            system.sleep(rest)
+        return Unread(unread, unfinished, broker_lived or committed.state is None)
+
+    def _unread_beside(self, committed: Committed, found: Gaps) -> tuple[NewGaps, NewGaps]:
+        """Leave out what was committed meanwhile; return apart what an unfinished commit has."""
+        unread, unfinished = NewGaps(), NewGaps()
+        for key, gap in found.items():
+            topic_id = self._logs.by_partition[key].topic_id
+            end = committed.high_watermark(key.topic, topic_id, key.partition) or 0
+            start, stop = max(gap.start, end), gap.end
+            is_begun = committed.in_progress(*key)
+            if start < stop and not is_begun:  # it may have been taken back
+                with suppress(UnknownTopicOrPartitionError), self.open(key) as log:
+                    stop = min(stop, log.log_end_offset())
+            if start < stop:
+                (unfinished if is_begun else unread).add(key, OffsetGap(start, stop))
+        return unread, unfinished
 
     def reaches(self, topic_partition: TopicPartition, offset: int) -> bool:
         """Whether a log goes up to an offset, be it known to be committed or not.

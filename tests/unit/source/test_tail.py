@@ -3,11 +3,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
+from tests.support.sinking import Writer
+from tests.support.sinking import rows as sink_rows
 from tests.support.states import up_to
 
 import kafkalog
@@ -24,10 +26,13 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files import watch
+from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.source.followed_logs import FollowedLogs
+from kafkalog.streaming.store.nodes import Node
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -470,3 +475,65 @@ def test_an_unchanged_partition_costs_one_stat(
     of_partitions = [path for path in asked if "/t-" in path]
     assert len(of_partitions) == 20
     assert len(asked) - len(of_partitions) <= 5
+
+
+# Beside a commit of ours
+
+
+def beside_a_commit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]
+) -> None:
+    """Write a batch, and act where it is appended and not yet published."""
+    Writer(folder, topic="t").write(0, sink_rows(["a"]))
+    publish = Node.publish
+
+    def acting(self: Node, *given: Any) -> Any:
+        act()
+        return publish(self, *given)
+
+    monkeypatch.setattr(Node, "publish", acting)
+    Writer(folder, topic="t").write(1, sink_rows(["b", "c"]))
+    monkeypatch.undo()
+
+
+def test_what_a_commit_publishes_right_after_a_look_is_not_said_to_be_uncommitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tail = tail_of(tmp_path)
+    beside_a_commit(tmp_path, monkeypatch, lambda: ends(tail))
+    assert tail.ends.unread == {TopicPartition("t", 0): (1, 3)}
+    with caplog.at_level(logging.WARNING, "kafkalog"):
+        tail.report()
+    assert caplog.text == ""
+
+
+def test_a_commit_that_does_not_end_is_said_and_reading_to_the_log_end_not_advised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tail, rests = tail_of(tmp_path), list[float]()
+
+    def look() -> None:
+        ends(tail)
+        monkeypatch.setattr(system, "sleep", rests.append)
+        with caplog.at_level(logging.WARNING, "kafkalog"):
+            tail.report()
+
+    beside_a_commit(tmp_path, monkeypatch, look)
+    assert len(rests) == 4
+    assert "2 offsets of 1 partition are of a commit that has not ended" in caplog.text
+    assert "logEnd" not in caplog.text
+
+
+def test_records_that_nobody_can_have_appended_are_not_advised_to_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Writer(tmp_path, topic="t").write(0, sink_rows(["a"]))
+    with (tmp_path / "t-0" / f"{0:020d}.log").open("ab") as file:
+        file.write(batch_bytes(1, rows(1)))
+    tail = tail_of(tmp_path)
+    ends(tail)
+    with caplog.at_level(logging.WARNING, "kafkalog"):
+        tail.report()
+    assert "1 offset of 1 partition lie above what is committed" in caplog.text
+    assert "`kafkalog takeover` takes them over" in caplog.text
+    assert "logEnd" not in caplog.text
