@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kafkalog.checkpoints.broker import read_topic_id
+from kafkalog.checkpoints.voters import find_voters
 from kafkalog.errors import KafkaLogError, UnknownTopicOrPartitionError
+from kafkalog.files.local_paths import split_paths
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.jobs.arguments import LOG  # noqa: TC001 - typer reads annotations
 from kafkalog.jobs.commands import Command
@@ -17,7 +21,8 @@ from kafkalog.streaming.log.append.index_rebuild import RebuiltSegment, rebuild_
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.deleted import live_partitions
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
-from kafkalog.streaming.store.session import Session, refuse_nodes
+from kafkalog.streaming.store.replicas.open_nodes import NodesSession
+from kafkalog.streaming.store.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +47,8 @@ def rebuild(
     Both locks of the directories are held meanwhile.
 
     Args:
-        path: log directories with commas between them, or one partition's folder.
+        path: log directories with commas between them, semicolons between nodes, or one
+            partition's folder.
         topic_partition: the only one to rebuild.
         index_interval_bytes: bytes of log between entries, as ``index.interval.bytes``.
         timeout_ms: how long to wait for another writer.
@@ -52,10 +58,11 @@ def rebuild(
         LockTimeoutError: another writer held one of them for too long.
         UnknownTopicOrPartitionError: there is no such partition.
     """
-    log_dirs = LogDirs(path.split(","))
-    directories = {where.log_dir for where in _chosen(log_dirs, topic_partition)}
+    log_dirs = LogDirs(split_paths(path))
     policy = SetPolicy.of_upkeep(timeout_ms)
-    refuse_nodes(sorted(directories), "kafkalog rebuild")
+    if find_voters(list(map(Path, log_dirs.paths))) is not None:
+        return _rebuild_replicas(log_dirs, topic_partition, index_interval_bytes, policy)
+    directories = {where.log_dir for where in _chosen(log_dirs, topic_partition)}
     with Session(directories, policy, holder="kafkalog rebuild") as session:
         segments = []
         for where in _chosen(log_dirs, topic_partition):
@@ -65,6 +72,24 @@ def rebuild(
             session.verify()
             segments += rebuild_partition(where.path, index_interval_bytes=index_interval_bytes)
         return segments
+
+
+def _rebuild_replicas(
+    log_dirs: LogDirs, wanted: TopicPartition | None, interval: int, policy: SetPolicy
+) -> list[RebuiltSegment]:
+    """Rebuild those of all replicas of a set of several nodes that are there."""
+    _chosen(log_dirs, wanted)
+    segments = []
+    with NodesSession(list(map(Path, log_dirs.paths)), policy, holder="kafkalog rebuild") as nodes:
+        log_set = nodes.open(takes_back=False)
+        for replicas in log_set.replicas():
+            for key, where in replicas.items():
+                topic_id = read_topic_id(where.path)
+                if wanted in {None, key} and not log_set.state.is_deleted(key.topic, topic_id):
+                    check_interrupt()
+                    log_set.verify_locks()
+                    segments += rebuild_partition(where.path, index_interval_bytes=interval)
+    return segments
 
 
 def _chosen(

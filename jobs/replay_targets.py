@@ -218,7 +218,8 @@ class _Log:
             elif there[name] < count:
                 raise OptionError(
                     f"topic {name!r} has {there[name]} partitions in TARGET, and what is played "
-                    f"has {count}: add some (`kafkalog alter`)"
+                    f"has {count}: `kafkalog alter PATH --topic {name} --partitions {count}` adds "
+                    "some"
                 )
 
     def held(self, replay_id: str) -> TargetState:

@@ -164,7 +164,8 @@ class TopicPlan:
         if len(known.partitions) != len(self.bounds):
             raise LogDirectoryError(
                 f"topic {self.topic!r} is in {log} with {len(known.partitions)} partitions, and is "
-                f"to have {len(self.bounds)}: delete it there (`kafkalog delete`)"
+                f"to have {len(self.bounds)}: `kafkalog delete PATH --topic {self.topic}` deletes "
+                "it there"
             )
         return Progress.EMPTY
 
@@ -254,5 +255,6 @@ def _refuse_records(log: str, known: TopicState) -> None:
     if any(each.log_end > each.log_start for each in known.partitions.values()):
         raise LogDirectoryError(
             f"topic {known.name!r} has records in {log} that this restore has not written: restore "
-            "into other log directories, or delete the topic there (`kafkalog delete`)"
+            f"into other log directories, or `kafkalog delete PATH --topic {known.name}` deletes "
+            "the topic there"
         )

@@ -171,8 +171,9 @@ class CorruptRecordError(KafkaLogError):
     """
 
     remedy: ClassVar[str] = (
-        "Run `kafkalog verify PATH`. Restore the file from a copy. If there is none, "
-        "`kafkalog salvage PATH` shows what would be lost, and drops it."
+        "Run `kafkalog verify PATH`. On several nodes `kafkalog recover PATH` copies the file from "
+        "another replica. Else restore it from a copy; if there is none, `kafkalog salvage PATH` "
+        "shows what would be lost, and drops it."
     )
 
     def __init__(
@@ -198,7 +199,7 @@ class CorruptIndexError(KafkaLogError):
 
     remedy: ClassVar[str] = (
         "Nothing for reading: the segment is scanned instead. `kafkalog recover PATH` "
-        "corrects indexes of active segments."
+        "corrects indexes of active segments, `python -m kafkalog.jobs.rebuild PATH` all."
     )
 
 
@@ -267,8 +268,9 @@ class CheckpointError(KafkaLogError):
     """
 
     remedy: ClassVar[str] = (
-        "Restore the file that is named from a backup. If it is a log directory's, run "
-        "`kafkalog verify PATH` first. Do not delete it: it says what is committed."
+        "Do what the sentence says. On several nodes `kafkalog recover PATH` rebuilds the file "
+        "from the others. Else restore it from a backup of the whole set, after `kafkalog verify "
+        "PATH`. Do not delete a `kafkalog.commit` alone: it says what is committed."
     )
 
     def __init__(self, message: str, *, fault: str = "") -> None:

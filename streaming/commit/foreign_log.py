@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import HIGH_WATERMARK, META_PROPERTIES
+from kafkalog.checkpoints.voters import FROM_ONE_NODE
 from kafkalog.errors import CommitError, CorruptRecordError, LogDirectoryError
 from kafkalog.files.stalling import at
 from kafkalog.streaming.log.append.appender import PartitionAppender
@@ -54,19 +55,33 @@ _ACCEPT_LOSS: Final = (
     "If what it holds is all that there is to be, let `kafkalog salvage` continue after the "
     "missing offsets, or at them"
 )
+_TAKE_OVER: Final = (
+    "Restore a whole copy (`kafkalog backup` makes one while queries write). Or run `kafkalog "
+    "takeover`: it takes these records over as they are; a batch that a query then repeats is "
+    "there twice"
+)
 _WAY_OUT: Final = (
     "Restore the file. Or let `kafkalog salvage` drop what is damaged: it keeps the original, and "
     "says which offsets are lost"
 )
 
 
+_OF_NODES: Final = (
+    "Bring back a node that has it whole, and run `kafkalog recover`. "
+    f"{FROM_ONE_NODE}. What is damaged there, `kafkalog salvage` drops; the same takeover "
+    "once more takes that in"
+)
+"""What can be done where all replicas that are there are damaged, or end too early."""
+
+
 @contextmanager
-def telling_a_way_out() -> Iterator[None]:
+def telling_a_way_out(*, is_replicated: bool) -> Iterator[None]:
     """Add to an error about damage what can be done about it."""
     try:
         yield
     except CorruptRecordError as error:
-        raise CorruptRecordError(f"{error}. Nothing was changed there. {_WAY_OUT}") from error
+        way_out = _OF_NODES if is_replicated else _WAY_OUT
+        raise CorruptRecordError(f"{error}. Nothing was changed there. {way_out}") from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +99,7 @@ class ForeignLog:
         is_there: whether the folder was found where partitions were looked for. One that is gone
             since is no new one.
         advice: what else to say where a log ends below what is committed.
+        is_replicated: whether it is one of several replicas, so that others may be whole.
         open_advice: what to say where a transaction is open at the end.
         check_locks: raises if the locks were lost: their new holder may be writing the batch that
             looks like a torn tail. It is called only before something is cut off.
@@ -97,6 +113,7 @@ class ForeignLog:
     takes_over: bool = False
     is_there: bool = True
     advice: str = ""
+    is_replicated: bool = False
     open_advice: str = ""
     check_locks: Callable[[], None] = lambda: None
 
@@ -184,23 +201,28 @@ class ForeignLog:
         """Refuse a log that ends below what was committed or acknowledged."""
         found = end_of(self._said, SeenEnd(0, end))
         if found.lost is not None:
+            way_out = (
+                f"{_ACCEPT_LOSS}. Or move the kafkalog.* files of all log directories away, and "
+                "run `kafkalog takeover`: it forgets what was committed, and by whom"
+            )
             raise CommitError(
                 f"{self.folder}: the log of {self.key} ends at offset {end}, yet everything "
                 f"below {found.lost.end} is committed. Restore it: appended records would get "
-                f"offsets that readers have seen already. {_ACCEPT_LOSS}. Or move the kafkalog.* "
-                "files of all log directories away, and run `kafkalog takeover`: it forgets what "
-                f"was committed, and by whom{self.advice}"
+                f"offsets that readers have seen already. {self._way_out(way_out)}{self.advice}"
             )
         if found.missing is None:
             return
         acknowledged = found.missing.end
         if not self.takes_over:
+            way_out = (
+                f"{_ACCEPT_LOSS}. Or run `kafkalog takeover`, which accepts that offsets {end} to "
+                f"{acknowledged - 1} are lost"
+            )
             raise CommitError(
                 f"{self.folder}: the log of {self.key} ends at offset {end}, yet the high "
                 f"watermark in {HIGH_WATERMARK} is {acknowledged}: the log is older than what was "
                 "acknowledged, and appended records would get offsets that readers may have seen. "
-                f"Restore it. {_ACCEPT_LOSS}. Or run `kafkalog takeover`, which accepts that "
-                f"offsets {end} to {acknowledged - 1} are lost"
+                f"Restore it. {self._way_out(way_out)}"
             )
         _LOGGER.warning(
             "%s: the log of %s ends at offset %d, below its high watermark %d: offsets %d to %d "
@@ -226,10 +248,11 @@ class ForeignLog:
                 "which are not committed. No unfinished commit names them, and no broker lived "
                 f"here (there is no {META_PROPERTIES}): the directory was copied while a query "
                 "wrote to it, or others put the log here. A query that continues here would append "
-                "them again. Restore a whole copy (`kafkalog backup` makes one while queries "
-                "write). Or run `kafkalog takeover`: it takes these records over as they are; a "
-                "batch that a query then repeats is there twice"
+                f"them again. {self._way_out(_TAKE_OVER)}"
             )
+
+    def _way_out(self, of_one_node: str) -> str:
+        return _OF_NODES if self.is_replicated else of_one_node
 
     def cut_torn_tail(self) -> None:
         """Cut what follows the last valid batch, if that may go."""
@@ -269,13 +292,14 @@ class ForeignLog:
             raise CommitError(
                 f"{segment.path}: committed records are damaged: the log is whole up to offset "
                 f"{end.next_offset} only, and {mark.text} {mark.offset}: {end.problem}. Nothing "
-                f"was cut off. {_WAY_OUT}{self.advice}"
+                f"was cut off. {self._way_out(_WAY_OUT)}{self.advice}"
             ) from end.problem
         later = find_valid_batch(segment.path, end.position, end.next_offset)
         if later is not None:
             raise LogDirectoryError(
                 f"{segment.path}: {end.problem}, but at byte {later} there is a valid batch "
-                f"again: the log is damaged in its middle. Nothing was cut off. {_WAY_OUT}"
+                "again: the log is damaged in its middle. Nothing was cut off. "
+                f"{self._way_out(_WAY_OUT)}"
             )
 
 

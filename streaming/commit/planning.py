@@ -380,6 +380,7 @@ class _Planner:
             marks=self._marks,
             is_there=is_there,
             advice=advice(known, key.partition),
+            is_replicated=self._log_set.state.is_replicated,
             check_locks=self._log_set.check_current,
         )
 

@@ -34,6 +34,7 @@ from kafkalog.streaming.commit.staging.staged_files import StagingArea
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.log_dir import LogDirs, choose_directory, partitions_by_node
 from kafkalog.streaming.store.ends.broker_marks import BrokerMarks
+from kafkalog.streaming.store.lost_partitions import OFFLINE_REMEDY
 from kafkalog.streaming.store.replicas.election import shrunk
 from kafkalog.streaming.store.replicas.placement import data_nodes, place_new
 from kafkalog.streaming.store.replicas.several_nodes import SeveralNodes
@@ -168,7 +169,8 @@ class Replication:
         if known is not None and key.partition in self.leaderless(known):
             nodes = known.replicas[key.partition].isr
             raise NotEnoughReplicasError(
-                f"{key} has no leader: nodes {list(nodes)} have all of its records, and are away"
+                f"{key} has no leader: nodes {list(nodes)} have all of its records, and are away. "
+                f"{OFFLINE_REMEDY}"
             )
 
     def homes(self, topic: Topic, partition: int) -> Sequence[Path]:
@@ -300,6 +302,7 @@ class Replication:
             committed_end=state.log_end(key.topic, append.topic.topic_id, key.partition),
             marks=BrokerMarks(),
             is_there=is_there,
+            is_replicated=True,
             check_locks=self._log_set.check_current,
         )
         return log.open(

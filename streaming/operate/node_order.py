@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from kafkalog.checkpoints.voters import FROM_ONE_NODE
 from kafkalog.errors import KafkaLogError
 from kafkalog.files.shield import check_interrupt
 from kafkalog.streaming.log.log_dir import partitions_by_node
@@ -138,7 +139,7 @@ def _wrong(partition: _Partition, found: _Found, done: _Report) -> list[int]:
         texts = "; ".join(f"node {node}: {damage}" for node, damage in damaged.items())
         done.problems.append(
             f"{key} is damaged on all nodes that are there, and was left as it is: {texts}. "
-            "Bring back a node that is away, or restore the set from a backup"
+            f"Bring back a node that is away. {FROM_ONE_NODE}"
         )
         return []
     source = found[good]

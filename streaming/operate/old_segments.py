@@ -168,16 +168,22 @@ class KnownLog:
         key, end = self.where.topic_partition, self.state.log_end
         with PartitionLog(self.where.path, key) as log:
             found = log.log_end()
+        mended = (
+            "`kafkalog recover` copies it from another replica"
+            if self.topic.replicas
+            else "`kafkalog salvage` shows what is lost, and does without it"
+        )
         if found.is_damage:
             raise CorruptRecordError(
                 f"{self.where.path}: damaged at byte {found.position} of segment "
-                f"{found.base_offset}: nothing was deleted there. `kafkalog salvage` shows it"
+                f"{found.base_offset}: nothing was deleted there. {mended}"
             )
         if found.offset != end:
+            taken = "If a broker has appended since, run `kafkalog takeover`"
+            way_out = taken if found.offset > end and not self.topic.replicas else mended
             raise LogDirectoryError(
                 f"{self.where.path}: the log ends at offset {found.offset}, and at {end} by the "
-                "commit state, so nothing was deleted there. If a broker has appended since, run "
-                "`kafkalog takeover`"
+                f"commit state, so nothing was deleted there. {way_out}"
             )
         return _End(found.base_offset, found.position)
 

@@ -87,6 +87,7 @@ class Preview:
             committed_end=self._log_set.state.log_end(key.topic, topic_id, key.partition),
             marks=marks,
             takes_over=self._takes_over,
+            is_replicated=self._log_set.state.is_replicated,
         )
         end, cut = log.look(ends_open=self._ends is not None)
         if cut is not None:
@@ -97,7 +98,7 @@ class Preview:
         if not bases or cut is not None:
             return Expected(end, ())
         interval = config.index_interval_bytes
-        with telling_a_way_out():
+        with telling_a_way_out(is_replicated=self._log_set.state.is_replicated):
             wrong = wrong_indexes(found.path, bases[-1], index_interval_bytes=interval)
         return Expected(end, tuple(path.name for path in wrong))
 

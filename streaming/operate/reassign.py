@@ -241,7 +241,8 @@ def _started(state: CommitState, moves: Sequence[Move], rate: int | None) -> Com
         if after is None:
             raise LogDirectoryError(
                 f"{topic}-{number} moves to nodes {[*each.target]} already, and that has not come "
-                "to its end: call kafkalog reassign without a plan to continue, or with --cancel"
+                "to its end: `kafkalog reassign PATH` continues it, and `kafkalog reassign PATH "
+                "--cancel` lets all that moves stay where it was"
             )
         if rate is not None:
             after = after._replace(rate=rate)

@@ -306,6 +306,7 @@ class _Order:
             takes_over=self._takes_over,
             advice=advice(known, key.partition),
             open_advice=self._open_advice.get(key, ""),
+            is_replicated=state.is_replicated,
             check_locks=self._log_set.check_current,
         )
         appender = foreign.open(now_ms=system.time_ns() // 1_000_000, topic_id=topic_id)
@@ -314,7 +315,7 @@ class _Order:
             start = self._start(found, log, known)
             if log.segments:
                 self._log_set.verify_locks()
-                with telling_a_way_out():
+                with telling_a_way_out(is_replicated=state.is_replicated):
                     corrected = correct_indexes(
                         found.path,
                         log.segments[-1].base_offset,

@@ -124,7 +124,8 @@ class NodesCopy:
             if where is None or where.path not in in_sync:
                 raise LogDirectoryError(
                     f"{key} has no replica in sync that is there, or the node that it was copied "
-                    "from has gone meanwhile: try again. `kafkalog replicas` shows the nodes"
+                    "from has gone meanwhile. `kafkalog replicas` shows the nodes: bring it back, "
+                    "remove what is left of this copy, and try again"
                 )
         self._from = {key: self._from[key] for key in _keys(log_set.state)}
         by_folder: dict[Path, set[str]] = {folder: set() for folder in self._copies}

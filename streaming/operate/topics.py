@@ -293,14 +293,17 @@ def _check_deletable(
                 f"topic {topic!r} is not deleted: {REMOTE_STORAGE} is true, and its records in the "
                 "remote storage would stay there. Let a broker delete it"
             )
+    ids = {each.path: read_topic_id(each.path) for each in found}
     for each in found:
         check_no_link(each)
-        topic_id = read_topic_id(each.path)
+        topic_id = ids[each.path]
         if topic_id is not None and topic_key(topic, topic_id) not in keys:
+            is_whole = {*ids.values()} == {topic_id} and not log_set.state.is_replicated
+            keep = ", or run `kafkalog takeover` to keep it" if is_whole else ""
             raise LogDirectoryError(
                 f"{each.path} has the topic id {topic_id}, and the commit state knows topic "
                 f"{topic!r} by {', '.join(keys)}: it may be another topic of that name. Move it "
-                "away, or run `kafkalog takeover` to keep it. Nothing was deleted"
+                f"away{keep}. Nothing was deleted"
             )
 
 

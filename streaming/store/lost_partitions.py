@@ -44,7 +44,8 @@ __all__ = [
 
 OFFLINE_REMEDY: Final = (
     "Bring back a node that has one (`kafkalog replicas` names them). If all of them are lost, "
-    "`kafkalog elect --unclean` continues with another replica, and says what that loses"
+    "`kafkalog elect PATH --unclean --topic TOPIC` continues with another replica, and says what "
+    "that loses"
 )
 
 

@@ -10,7 +10,7 @@ Source: Kafka ``LogSegment.recover``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kafkalog.files.atomic import write_atomically
 from kafkalog.files.regular import read_regular
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from kafkalog.streaming.records.batch import BatchTable
 
 __all__ = ["RebuiltSegment", "build_indexes", "rebuild_partition"]
+
+
+_MAX_BYTES: Final = 1 << 30
 
 
 class RebuiltSegment(NamedTuple):
@@ -84,7 +87,8 @@ def _rebuild(
 
 
 def _content(path: Path) -> bytes | None:
+    """Return what an index holds; None if there is none, b"" of one that no segment calls for."""
     try:
-        return read_regular(path, limit=1 << 30)
+        return b"" if path.stat().st_size > _MAX_BYTES else read_regular(path, limit=_MAX_BYTES)
     except FileNotFoundError:
         return None

@@ -32,12 +32,13 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["PAGE_BYTES", "WARM_BYTES", "SparseIndex"]
+__all__ = ["PAGE_BYTES", "REBUILD", "WARM_BYTES", "SparseIndex"]
 
 PAGE_BYTES: Final = 4096
 WARM_BYTES: Final = 8192
 _MAX_BYTES: Final = 2**31 - 1
 """``segment.index.bytes`` is an int32."""
+REBUILD: Final = "readers do without it, and `python -m kafkalog.jobs.rebuild PATH` makes it anew"
 
 
 class SparseIndex(Closing):
@@ -86,8 +87,7 @@ class SparseIndex(Closing):
         """Refuse a file with a hole behind its entries that no broker would open."""
         if size > _MAX_BYTES:
             raise CorruptIndexError(
-                f"{self.path}: has {size} bytes, and an index has at most {_MAX_BYTES}; delete the "
-                "file to have it rebuilt"
+                f"{self.path}: has {size} bytes, and an index has at most {_MAX_BYTES}; {REBUILD}"
             )
 
     def _is_written(self, slot: int) -> bool:
@@ -115,7 +115,7 @@ class SparseIndex(Closing):
             shown = ", ".join(f"{name} {last[name]}" for name in self.ENTRY.names or ())
             raise CorruptIndexError(
                 f"{self.path}: the last of {self._entries} entries is {shown}: none can be "
-                "negative; delete the file to have it rebuilt"
+                f"negative; {REBUILD}"
             )
 
     def read(self, first: int, end: int) -> npt.NDArray[np.void]:
@@ -166,6 +166,6 @@ class SparseIndex(Closing):
             slot = first + int(steps[0]) + 1
             raise CorruptIndexError(
                 f"{self.path}: {field} {keys[steps[0] + 1]} of entry {slot} does not follow "
-                f"{keys[steps[0]]} of the one before; delete the file to have it rebuilt"
+                f"{keys[steps[0]]} of the one before; {REBUILD}"
             )
         return keys

@@ -13,6 +13,7 @@ import numpy as np
 from kafkalog.errors import CorruptIndexError
 from kafkalog.streaming.log.files import OFFSET_INDEX, TIME_INDEX
 from kafkalog.streaming.log.index.offset import OffsetIndex
+from kafkalog.streaming.log.index.sparse import REBUILD
 from kafkalog.streaming.log.index.time import TimeIndex
 from kafkalog.streaming.log.log_end import ValidBatches, ends_in_zeros
 
@@ -117,8 +118,7 @@ class _Check:
             return None
         return (
             f"{path}: entry {wrong} of {len(offsets)} (offset {offsets[wrong]}, {self.OTHER} "
-            f"{others[wrong]}) does not fit the batches in the log; delete the file to have it "
-            "rebuilt"
+            f"{others[wrong]}) does not fit the batches in the log; {REBUILD}"
         )
 
     def _count(self, table: BatchTable, first: int) -> int:
@@ -195,7 +195,7 @@ def _opened(kind: type[_Check], segment: LogSegment, problems: list[str]) -> _Ch
         with kind.INDEX(path, segment.base_offset) as index:
             entries = index.read(0, len(index))
     except FileNotFoundError:
-        problems.append(f"{path} is missing")
+        problems.append(f"{path} is missing; {REBUILD}")
         return None
     except CorruptIndexError as error:
         problems.append(str(error))
@@ -205,8 +205,8 @@ def _opened(kind: type[_Check], segment: LogSegment, problems: list[str]) -> _Ch
     back = np.flatnonzero((offsets[1:] <= offsets[:-1]) | (others[1:] <= others[:-1]))
     if len(back):
         problems.append(
-            f"{path}: entry {back[0] + 1} of {len(offsets)} does not follow the one before; delete "
-            "the file to have it rebuilt"
+            f"{path}: entry {back[0] + 1} of {len(offsets)} does not follow the one before; "
+            f"{REBUILD}"
         )
         return None
     return kind(_Entries(path, offsets, others))

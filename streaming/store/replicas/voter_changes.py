@@ -155,7 +155,8 @@ def with_voter(state: CommitState, new: NodeState, instead_of: int | None = None
             raise LogDirectoryError(
                 f"{topic}-{number} is in sync on node {instead_of} only: to replace that would "
                 "lose records. Bring it back and run `kafkalog recover`; or, if it is lost, let "
-                "another replica lead by `kafkalog elect --unclean`, which says what that loses"
+                f"another replica lead by `kafkalog elect PATH --unclean --topic {topic}`, which "
+                "says what that loses"
             )
         # From a node that it is to be removed from anyway it does not move to the new one.
         new_one = () if instead_of in each.removing else (new.node_id,)
