@@ -248,8 +248,16 @@ class ForeignLog:
                 "which are not committed. No unfinished commit names them, and no broker lived "
                 f"here (there is no {META_PROPERTIES}): the directory was copied while a query "
                 "wrote to it, or others put the log here. A query that continues here would append "
-                f"them again. {self._way_out(_TAKE_OVER)}"
+                f"them again. {self._keep_or_leave if self.is_replicated else _TAKE_OVER}"
             )
+
+    @property
+    def _keep_or_leave(self) -> str:
+        return (
+            f"To do without them, where another node ends at offset {self.committed_end}: move "
+            f"{self.folder} away, and run `kafkalog recover`, which copies it from there. To keep "
+            f"them, act as if the other nodes were lost. {FROM_ONE_NODE}"
+        )
 
     def _way_out(self, of_one_node: str) -> str:
         return _OF_NODES if self.is_replicated else of_one_node

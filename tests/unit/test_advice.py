@@ -412,6 +412,47 @@ def records_that_nobody_wrote_are_taken_over(place: Place) -> None:
     place.check([*FIRST, "strange"])
 
 
+@case("which copies it from there. To keep", on="three")
+def records_that_nobody_wrote_to_one_replica_are_done_without(place: Place) -> None:
+    leader = place.logs[replicas_of(place, "t")[0]]
+    append_batch(leader, batch_bytes(4, [Row(b"strange")]))
+    message = place.refused()
+    (folder,) = re.findall(r"move (\S+) away, and run", message)
+    Path(folder).rename(place.root / "elsewhere")
+    place.follow(message, "recover")
+    place.check()
+
+
+@case("which copies it from there. To keep", on="three")
+def records_that_nobody_wrote_to_all_replicas_are_kept(place: Place) -> None:
+    for path in place.logs:
+        append_batch(path, batch_bytes(4, [Row(b"strange")]))
+    continue_from_one_node(place, place.refused())
+    place.check([*FIRST, "strange"])
+
+
+@case("takes them over as they are; ", on="one, three")
+def what_a_reader_says_of_records_that_nobody_wrote_is_done(place: Place) -> None:
+    for path in place.logs:
+        append_batch(path, batch_bytes(4, [Row(b"strange")]))
+    message = place.told(place.values)
+    if ";" in place.path:
+        continue_from_one_node(place, place.follow(message, "recover", code=1))
+    else:
+        place.follow(message, "takeover")
+    place.check([*FIRST, "strange"])
+
+
+@case("It is under way, or was", "have not become committed for")
+def what_a_reader_says_of_a_commit_that_was_cut_off_is_done(place: Place) -> None:
+    cut_off(place)
+    message = place.told(place.values)
+    (other,) = (text for text in MESSAGES.values() if "have not become committed for" in text)
+    assert COMMAND.findall(message) == COMMAND.findall(other)
+    place.follow(message, "recover")
+    place.check()
+
+
 @case("kafkalog backup` makes one while queries")
 def records_that_nobody_wrote_are_replaced_by_a_backup(place: Place) -> None:
     place.run("backup", place.path, f"{place.root}/backup")
@@ -1007,6 +1048,8 @@ ELSEWHERE: Final[dict[str, str]] = {
     "test_a_replica_that_lags_is_brought_in_sync_first",
     "nothing says which is the cluster's": "unit/operate/test_lent_nodes.py::"
     "test_a_topic_that_the_cluster_made_is_taken_over",
+    "Then put an": "unit/store/replicas/test_replicas_that_part.py::"
+    "test_nodes_that_were_put_back_and_written_to_are_refused_with_a_way_on_that_works",
     "is not the folder of the leader": "unit/operate/test_compact_replicas.py::"
     "test_a_replica_that_cannot_get_other_files_is_not_read_before_it_is_brought_up_to_date",
 }
