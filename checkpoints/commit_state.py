@@ -148,6 +148,8 @@ class TopicState:
     copied is published with how far it is, so a run continues where the copy ends.
     ``cluster_epochs`` are the leader epochs of partitions before a cut of ours raised them: a
     handover sets them down to these.
+    ``partition_count`` is how many partitions the topic has where a broker's cluster, or what was
+    here before, knew of more than are here; 0 where nothing tells of more.
     """
 
     name: str
@@ -159,6 +161,12 @@ class TopicState:
     replicas: Mapping[int, ReplicaState] = field(default_factory=lambda: _EMPTY)
     origins: Mapping[str, TopicOrigin] = field(default_factory=lambda: _EMPTY)
     cluster_epochs: Mapping[int, int] = field(default_factory=lambda: _EMPTY)
+    partition_count: int = 0
+
+    @property
+    def known_count(self) -> int:
+        """How many partitions the topic has at least: keys are placed among so many."""
+        return max(self.partition_count, max(self.partitions, default=-1) + 1)
 
     def is_in_sync(self, partition: int, node: int | None) -> bool:
         """Whether a partition on a node has all of its records; one without replicas has."""

@@ -108,6 +108,7 @@ _HEAD: Final = frozenset(
 )
 _TOPIC: Final = frozenset(
     {"topic", "id", "settings", "partitions", "durableEnds", "clusterEpochs", "versions", "query"}
+    | {"partitionCount"}
     | {"origins"}
 )
 _REPLICATED_HEAD: Final = _HEAD | {"nodes", "former", "controller", "previous", "lentTo"}
@@ -183,6 +184,8 @@ def _topic_line(key: str, topic: TopicState) -> JsonObject:
     if topic.cluster_epochs:
         epochs = sorted(topic.cluster_epochs.items())
         line["clusterEpochs"] = {str(number): epoch for number, epoch in epochs}
+    if topic.partition_count:
+        line["partitionCount"] = topic.partition_count
     if topic.versions:
         versions = sorted(topic.versions.items())
         line["versions"] = {app_id: _batch_fields(last) for app_id, last in versions}
@@ -358,9 +361,16 @@ def _parse_topic(line: JsonObject) -> tuple[str, TopicState]:
             text(key): _parse_origin(fields) for key, fields in line.get("origins", {}).items()
         },
         cluster_epochs=_parse_ends(line.get("clusterEpochs", {})),
+        partition_count=_parse_count(line.get("partitionCount", 0)),
     )
     _check_topic(topic)
     return _parse_key(name, line["id"]), topic
+
+
+def _parse_count(count: object) -> int:
+    if not isinstance(count, int) or not 0 <= count < 2**31:
+        raise ValueError(f"{count!r} is no number of partitions")
+    return count
 
 
 def _parse_key(name: str, topic_id: object) -> str:

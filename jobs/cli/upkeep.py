@@ -109,11 +109,22 @@ def takeover(
             metavar="ID", help="Abort what is open of a producer id that no coordinator tells of."
         ),
     ] = None,
+    partitions: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=N",
+            help="How many partitions a topic has of which a broker of several held some.",
+        ),
+    ] = None,
     cluster_metadata: ClusterMetadata = None,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Let the sink continue after a broker that has stopped or was killed."""
+    given = pairs(partitions)
+    if wrong := [each for each in given.values() if not each.isascii() or not each.isdigit()]:
+        raise typer.BadParameter(f"--partitions takes TOPIC=N, and {wrong[0]!r} is no number")
+    counts = {topic: int(each) for topic, each in given.items()}
     with one_line_errors():
         from kafkalog.jobs.cli.log_dirs import check_some_log  # noqa: PLC0415
         from kafkalog.streaming.operate.handover import take_over  # noqa: PLC0415
@@ -124,6 +135,7 @@ def takeover(
             aborts_open=abort_open_transactions,
             transaction_state=transaction_state or (),
             abort_producers=abort_producer or (),
+            partitions=counts,
             cluster_metadata=cluster_metadata or (),
             dry_run=dry_run,
         )

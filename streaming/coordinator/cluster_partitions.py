@@ -13,9 +13,14 @@ Source: Kafka ``PartitionRecord.json``, ``PartitionChangeRecord.json``,
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kafkalog.errors import KafkaLogError
+from kafkalog.files.remote_path import RemotePath
+from kafkalog.files.system import remembered
+from kafkalog.model import CLUSTER_METADATA_TOPIC
 from kafkalog.streaming.coordinator.cluster_metadata import Replay, replay_metadata
 from kafkalog.streaming.coordinator.message_schema import (
     Field,
@@ -30,12 +35,20 @@ from kafkalog.streaming.coordinator.message_schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from kafkalog.streaming.coordinator.message_schema import Fields
 
-__all__ = ["ClusterPartition", "ClusterView", "ViewReplay", "read_cluster_view"]
+__all__ = [
+    "ClusterPartition",
+    "ClusterView",
+    "ViewReplay",
+    "read_cluster_view",
+    "read_partition_counts",
+]
+
+_LOG: Final = logging.getLogger("kafkalog.sink")
 
 _REGISTER, _TOPIC, _PARTITION, _CHANGE, _REMOVE_TOPIC = 0, 2, 3, 5, 9
 
@@ -167,3 +180,49 @@ def read_cluster_view(log_dir: Path) -> ClusterView | None:
     if end is None:
         return None
     return ClusterView(replay.names, replay.partitions, replay.broker_epochs, end)
+
+
+class _Counts(NamedTuple):
+    """The numbers of partitions by topic id, and the files that told them."""
+
+    files: tuple[tuple[str, int, int], ...]
+    counts: Mapping[str, int]
+
+
+class _ReadCounts(dict[str, _Counts]):
+    """What was read last in each log directory."""
+
+
+def read_partition_counts(log_dirs: Iterable[Path]) -> dict[str, int]:
+    """Return how many partitions topics have by the metadata in log directories, by topic id.
+
+    A broker of several holds some of them only. Metadata is read again once its files change;
+    where it cannot be read, with a warning, it tells nothing.
+    """
+    found: dict[str, int] = {}
+    for log_dir in log_dirs:
+        folder = log_dir / f"{CLUSTER_METADATA_TOPIC}-0"
+        if isinstance(folder, RemotePath) or not folder.is_dir():
+            continue
+        files = tuple(
+            (each.name, each.stat().st_size, each.stat().st_mtime_ns)
+            for each in sorted(folder.iterdir())
+        )
+        known = remembered(_ReadCounts).get(str(folder))
+        if known is None or known.files != files:
+            known = _Counts(files, _read_counts(log_dir))
+            remembered(_ReadCounts)[str(folder)] = known
+        for key, count in known.counts.items():
+            found[key] = max(count, found.get(key, 0))
+    return found
+
+
+def _read_counts(log_dir: Path) -> dict[str, int]:
+    try:
+        view = read_cluster_view(log_dir)
+    except (KafkaLogError, OSError) as error:
+        _LOG.warning("the numbers of partitions are not known from the cluster: %s", error)
+        return {}
+    if view is None:
+        return {}
+    return {key: max(each, default=-1) + 1 for key, each in view.partitions.items()}

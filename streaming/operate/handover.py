@@ -33,9 +33,11 @@ from kafkalog.checkpoints.topic_ids import note_changed_ids
 from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
+from kafkalog.model import partition_counts
 from kafkalog.streaming.commit.states import all_durable
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.epochs_down import set_epochs_down
+from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.operate.broker_settings import changed_settings, with_broker_settings
 from kafkalog.streaming.operate.broker_warnings import warn_of_broker
 from kafkalog.streaming.operate.groups import empty_groups
@@ -47,7 +49,9 @@ from kafkalog.streaming.operate.preview import Preview
 from kafkalog.streaming.operate.recover import Upkeep, look_again, put_in_order, report_lost
 from kafkalog.streaming.operate.state_of_logs import (
     advanced,
+    changed_counts,
     moved_ends,
+    with_partition_counts,
     without_lost,
 )
 from kafkalog.streaming.store.broker_identity import (
@@ -220,6 +224,7 @@ def take_over(
     aborts_open: bool = False,
     transaction_state: Sequence[str] = (),
     abort_producers: Collection[int] = (),
+    partitions: Mapping[str, int] | None = None,
     cluster_metadata: Sequence[str] = (),
     dry_run: bool = False,
     wait_ms: int = WAIT_MS,
@@ -238,9 +243,10 @@ def take_over(
     With ``aborts_open`` open transactions are ended, for a broker that will not start again: as
     their coordinators decided, and what nobody decided as aborted. ``transaction_state`` are
     directories with more of ``__transaction_state`` than lies in the set. A transaction of which
-    that does not tell is a problem, unless its producer id is among ``abort_producers``. With
-    ``dry_run`` nothing is changed, nor locked. ``cluster_metadata`` is of a replicated set: see
-    :func:`hand_over`.
+    that does not tell is a problem, unless its producer id is among ``abort_producers``.
+    ``partitions`` are how many topics have, where a broker of several had some of them and its
+    cluster's metadata is not there. With ``dry_run`` nothing is changed, nor locked.
+    ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
 
     Raises:
         LogDirectoryError: the broker is still running; or ``transaction_state`` is no directory.
@@ -252,27 +258,40 @@ def take_over(
         metadata = named_metadata(cluster_metadata)
         return take_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
     copies = existing(transaction_state) if transaction_state else ()
+    counts = partitions or {}
+    _check_counts(directories, counts)
+    if (copies or abort_producers) and not aborts_open:
+        raise OptionError(
+            "--transaction-state and --abort-producer say how --abort-open-transactions ends "
+            "transactions: give that as well"
+        )
     ends = partial(_ends_of, copies=copies, producers=abort_producers, aborts_open=aborts_open)
-    return _take_over_one(directories, ends, dry_run=dry_run, wait_ms=wait_ms)
+    return _take_over_one(directories, ends, counts, dry_run=dry_run, wait_ms=wait_ms)
+
+
+def _check_counts(directories: Sequence[Path], counts: Mapping[str, int]) -> None:
+    """Refuse numbers of partitions of topics that are not there, or have more of them."""
+    found = partition_counts(LogDirs(directories).partitions()) if counts else {}
+    for topic, count in counts.items():
+        if topic not in found:
+            raise OptionError(f"there is no topic {topic!r} to have {count} partitions")
+        if count < found[topic]:
+            raise OptionError(
+                f"topic {topic!r} has at least {found[topic]} partitions, and cannot have {count}"
+            )
 
 
 def _ends_of(
     log_set: LogSet, *, copies: Sequence[Path], producers: Collection[int], aborts_open: bool
 ) -> TransactionEnds | None:
     """Find out how open transactions are to be ended; None if they are not."""
-    if aborts_open:
-        return TransactionEnds(log_set, copies, producers)
-    if copies or producers:
-        raise OptionError(
-            "--transaction-state and --abort-producer say how --abort-open-transactions ends "
-            "transactions: give that as well"
-        )
-    return None
+    return TransactionEnds(log_set, copies, producers) if aborts_open else None
 
 
 def _take_over_one(
     directories: Sequence[Path],
     ends: Callable[[LogSet], TransactionEnds | None],
+    counts: Mapping[str, int],
     *,
     dry_run: bool,
     wait_ms: int,
@@ -285,24 +304,25 @@ def _take_over_one(
         directories, policy, look, holder="kafkalog takeover", dry_run=dry_run
     ) as log_set:
         if dry_run:
-            return _previewed(log_set, begun, ends(log_set))
+            return _previewed(log_set, begun, ends(log_set), counts)
         order = partial(put_in_order, log_set, begun, takes_over=True, takes_positions=True)
         done = order()
         if (known := ends(log_set)) is not None:
             ended = end_transactions(log_set, known)
             done = order(open_advice=ended.undecided)
             done.aborted, done.committed = ended.aborted, ended.committed
-        _take(log_set, done)
+        _take(log_set, done, counts)
     done.set_id = log_set.state.set_id
     return done
 
 
-def _take(log_set: LogSet, done: Upkeep) -> None:
+def _take(log_set: LogSet, done: Upkeep, counts: Mapping[str, int]) -> None:
     """Make durable what the logs hold, and publish the state that says so."""
     log_set.check_current()
     sync_up_to(_reach(log_set, each) for each in (*done.partitions, *done.positions))
     whole = all_durable(advanced(log_set.state, done.partitions), done.partitions)
     state = with_broker_settings(without_lost(whole, log_set), log_set.directories)
+    state = with_partition_counts(state, log_set.directories, counts)
     done.written = _changes(log_set.state, state)
     if state != log_set.state:
         log_set.publish(state.following())
@@ -315,13 +335,16 @@ def _take(log_set: LogSet, done: Upkeep) -> None:
         done.written += empty_groups(log_set)
 
 
-def _previewed(log_set: LogSet, begun: Upkeep, ends: TransactionEnds | None) -> Upkeep:
+def _previewed(
+    log_set: LogSet, begun: Upkeep, ends: TransactionEnds | None, counts: Mapping[str, int]
+) -> Upkeep:
     """Say what a takeover would do."""
     preview = Preview(log_set, takes_over=True, ends=ends)
     done = put_in_order(log_set, begun, takes_over=True, takes_positions=True, preview=preview)
     done.aborted, done.committed = preview.ended.aborted, preview.ended.committed
     state = without_lost(advanced(log_set.state, done.partitions), log_set)
     state = with_broker_settings(state, log_set.directories)
+    state = with_partition_counts(state, log_set.directories, counts)
     done.written = _changes(log_set.state, state)
     if not done.problems:
         done.written += empty_groups(replace(log_set, state=state), dry_run=True)
@@ -329,7 +352,8 @@ def _previewed(log_set: LogSet, begun: Upkeep, ends: TransactionEnds | None) -> 
 
 
 def _changes(before: CommitState, state: CommitState) -> list[str]:
-    return moved_ends(before, state) + changed_settings(before, state)
+    changes = moved_ends(before, state) + changed_settings(before, state)
+    return changes + changed_counts(before, state)
 
 
 def _check_numbers(done: Upkeep) -> None:

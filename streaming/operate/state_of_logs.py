@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.commit_state import CommitState, TopicState
 from kafkalog.model import INTERNAL_TOPICS
+from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
 from kafkalog.streaming.store.lost_partitions import lost_partitions
 from kafkalog.streaming.store.retention import Retention
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.partition_end import PartitionEnd
 
-__all__ = ["advanced", "moved_ends", "warn_of_broker_retention", "without_lost"]
+__all__ = [
+    "advanced",
+    "changed_counts",
+    "moved_ends",
+    "warn_of_broker_retention",
+    "with_partition_counts",
+    "without_lost",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -92,7 +101,13 @@ def without_lost(state: CommitState, log_set: LogSet) -> CommitState:
         kept = {p: known for p, known in topic.partitions.items() if p not in lost}
         durable = {p: end for p, end in topic.durable_ends.items() if p not in lost}
         epochs = {p: epoch for p, epoch in topic.cluster_epochs.items() if p not in lost}
-        topics[key] = replace(topic, partitions=kept, durable_ends=durable, cluster_epochs=epochs)
+        topics[key] = replace(
+            topic,
+            partitions=kept,
+            durable_ends=durable,
+            cluster_epochs=epochs,
+            partition_count=topic.known_count if lost else topic.partition_count,
+        )
     return replace(state, topics=topics)
 
 
@@ -114,3 +129,30 @@ def warn_of_broker_retention(state: CommitState) -> None:
             ", ".join(kept[:_SHOWN]),
             more,
         )
+
+
+def with_partition_counts(
+    state: CommitState, directories: Sequence[Path], asked: Mapping[str, int]
+) -> CommitState:
+    """Let topics have as many partitions as their cluster knows, or as were asked for by name.
+
+    A broker of several leaves some of them. Keys are placed among all.
+    """
+    counts = read_partition_counts(directories)
+    topics = dict(state.topics)
+    for key, topic in state.topics.items():
+        count = max(asked.get(topic.name, 0), counts.get(key, 0))
+        if count > topic.known_count:
+            topics[key] = replace(topic, partition_count=count)
+    return replace(state, topics=topics)
+
+
+def changed_counts(before: CommitState, state: CommitState) -> list[str]:
+    """Say which topics have partitions that are not here, where that was not known before."""
+    return [
+        f"{topic.name} has {topic.known_count} partitions, of which {len(topic.partitions)} are "
+        "here: keys are placed among all of them"
+        for key, topic in state.topics.items()
+        if topic.partition_count > len(topic.partitions)
+        and (key not in before.topics or before.topics[key].known_count != topic.known_count)
+    ]

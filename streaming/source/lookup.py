@@ -24,7 +24,7 @@ from kafkalog.streaming.source.damage import naming_way_out
 from kafkalog.streaming.source.key_search import find_key
 from kafkalog.streaming.source.latest import plan_latest, read_latest
 from kafkalog.streaming.source.read_options import ReadOptions
-from kafkalog.streaming.store.deleted import committed_partitions
+from kafkalog.streaming.store.deleted import committed_partitions, partition_count
 from kafkalog.streaming.table.ordered_rows import OrderedRows
 
 if TYPE_CHECKING:
@@ -188,13 +188,24 @@ def partition_to_search(
         raise UnknownTopicOrPartitionError(
             f"no partition of topic {topic} is in {where}. {said_there(topic, found)}"
         )
-    count = max(there) + 1
-    if len(there) < count:
+    count = partition_count(LogDirs(paths), topic, found)
+    if count is None:
         raise UnknownTopicOrPartitionError(
             f"{where} has {many(len(there), 'partition')} of topic {topic}, up to "
-            f"{topic}-{count - 1}: the partition of a key is not known without all of them; name "
+            f"{topic}-{max(there)}: the partition of a key is not known without all of them; name "
             "the partition to look in, or look in all"
         )
+    chosen = _partition_of(key, count)
+    if chosen not in there:
+        raise UnknownTopicOrPartitionError(
+            f"the key lies in {topic}-{chosen}, as topic {topic} has {many(count, 'partition')}, "
+            f"and {where} does not hold that one. {said_there(topic, found)}"
+        )
+    return chosen
+
+
+def _partition_of(key: bytes, count: int) -> int:
+    """Return the partition that a producer chooses for a key."""
     ends = pa.py_buffer(np.array([0, len(key)], np.int32))
     column = pa.Array.from_buffers(pa.binary(), 1, [None, ends, pa.py_buffer(key)])
     return (int(murmur2(column)[0]) & _HASH) % count

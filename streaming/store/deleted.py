@@ -14,6 +14,7 @@ from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.checkpoints.commit_state import DeletedTopic
 from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import CheckpointError, KafkaLogError
+from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,7 @@ __all__ = [
     "committed_partitions",
     "is_deleted",
     "live_partitions",
+    "partition_count",
     "without_deleted",
 ]
 
@@ -59,6 +61,32 @@ def committed_partitions(log_dirs: LogDirs) -> Mapping[TopicPartition, Partition
         live = without_deleted(there, committed.state)
         return {key: where for key, where in live.items() if key not in committed.being_made}
     return there
+
+
+def partition_count(
+    log_dirs: LogDirs, topic: str, there: Mapping[TopicPartition, PartitionDirectory]
+) -> int | None:
+    """Return how many partitions a topic has of which some are ``there``.
+
+    The cluster of a broker that had them, or the commit state, may know of more. None where nothing
+    tells: a broker of several may have left some.
+    """
+    folders = {key.partition: where for key, where in there.items() if key.topic == topic}
+    found = max(folders) + 1
+    topic_id = read_topic_id(folders[found - 1].path)
+    told = known = 0
+    with suppress(KafkaLogError):
+        state = load_committed(log_dirs.paths).state
+        named = None if state is None else state.topic(topic, topic_id)
+        if named is not None:
+            known = named.known_count
+            told = known if len(named.partitions) == known else named.partition_count
+    if topic_id is not None:
+        directories = sorted({where.log_dir for where in folders.values()})
+        told = max(told, read_partition_counts(directories).get(topic_id, 0))
+    if told >= max(found, known):
+        return told
+    return found if len(folders) == max(found, known) else None
 
 
 class LivePartitions:

@@ -29,6 +29,7 @@ from kafkalog.model import (
     partition_counts,
     validate_topic_name,
 )
+from kafkalog.streaming.coordinator.cluster_partitions import read_partition_counts
 from kafkalog.streaming.log.config import LogConfig, understood
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.deleted import without_deleted
@@ -227,7 +228,8 @@ class TopicCatalog:
     def topic(self, name: str, policy: TopicPolicy | None = None) -> Topic:
         """Describe a topic, or the one that would be made, by its own ``policy`` if it has one.
 
-        Partitions that have lost their folders count: keys are to go where they always went.
+        Partitions that have lost their folders count, and those that a cluster has elsewhere: keys
+        are to go where they always went.
 
         Raises:
             InvalidTopicError, RowError: it may not be written to, see :func:`check_writable`.
@@ -242,8 +244,10 @@ class TopicCatalog:
         topic_id = self._topic_id(name)
         state = self._committed.state
         known = state.topic(name, topic_id) if state else None
-        if known and known.partitions:
-            count = max(count, max(known.partitions) + 1)
+        count = max(count, known.known_count if known else 0)
+        if topic_id is not None and not (state and state.is_replicated):
+            log_dirs = {entry.log_dir for key, entry in self._partitions.items()}
+            count = max(count, read_partition_counts(sorted(log_dirs)).get(topic_id, 0))
         settings = {**(known.settings if known else {}), **policy.settings}
         return Topic(name, count, settings, exists=True, topic_id=topic_id)
 
