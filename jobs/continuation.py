@@ -163,8 +163,8 @@ class PlannedBatch:
         topic_ids: by topic; None, or no entry, where its folders have none.
         set_id: as in :class:`TargetState`.
         log_ends: up to which offset each log has records now, committed or not; may be left out.
-        batches_at: the last batch below the end that the *target* has, of each partition where the
-            log still has it as it was written; may be left out.
+        batches_at: the last batch below the end that the *target* has, of each partition whose log
+            has another history there (:mod:`kafkalog.streaming.log.history`); may be left out.
         batches_below: the last batch below the end of each range, to be kept; may be left out.
     """
 

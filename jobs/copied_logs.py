@@ -24,7 +24,7 @@ from kafkalog.streaming.commit.copied_ends import (
     CopiedBatch,
     CopiedPartition,
     CopiedTopic,
-    last_batch_as_written,
+    divergence_at,
     origin_key,
     position_at,
 )
@@ -84,9 +84,12 @@ class SourceLogs:
             if end is not None:
                 reaches = self._watch.reaches(key, end)
                 log_ends[key] = max(end, ends[key]) if reaches else ends[key]
-                found = last_batch_as_written(self._watch, key, end) if reaches else None
-                if found is not None:
-                    at[key] = LastBatch(*found)
+                known = held.topics[key.topic].batches.get(key.partition)
+                if reaches and known is not None:
+                    position = SourcePosition(end, *known)
+                    diverged = divergence_at(self._watch, key, position)
+                    if diverged is not None and diverged.found is not None:
+                        at[key] = LastBatch(diverged.found.offset, diverged.found.crc)
             last = position_at(self._watch, key, ranges[key][1]).last_batch
             if last is not None:
                 below[key] = LastBatch(*last)

@@ -22,7 +22,6 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from kafkalog.checkpoints.broker import CLEANER_OFFSET, read_offset_checkpoint
 from kafkalog.checkpoints.commit_state import SourcePosition, TopicOrigin, TopicState
 from kafkalog.errors import CommitError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.local_paths import split_paths
@@ -35,6 +34,7 @@ from kafkalog.model import (
     validate_topic_name,
 )
 from kafkalog.streaming.commit.staging.staged_files import Home
+from kafkalog.streaming.log.history import LastBatch, find_divergence, find_last_batch
 from kafkalog.streaming.records.batch_layout import seal_batch
 from kafkalog.streaming.records.open_batch import EncodedBatch
 from kafkalog.streaming.store.ends.watch import EndsWatch
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from kafkalog.streaming.commit.staging.staged_files import Staging
     from kafkalog.streaming.commit.staging.staged_run import StagedRun
     from kafkalog.streaming.log.config import LogConfig
+    from kafkalog.streaming.log.history import Divergence
     from kafkalog.streaming.store.log_set import LogSet
     from kafkalog.streaming.store.topics import Topic
 
@@ -55,7 +56,7 @@ __all__ = [
     "CopiedTopic",
     "StagedEnds",
     "check_there",
-    "last_batch_as_written",
+    "divergence_at",
     "origin_key",
     "position_at",
 ]
@@ -297,7 +298,7 @@ class CopiedBatch:
                 now = ids[key]
                 if now != each.topic_id and not _is_changed(watch, each.topic, each.topic_id, now):
                     raise _changed(key, f"had the topic id {each.topic_id}, and has {now} now")
-                if not _has_passed(watch, key, part.position):
+                if divergence_at(watch, key, part.position) is not None:
                     raise _changed(key, "was cut, or put back from a backup,")
 
     def note(self, topics: Mapping[str, TopicState], now_ms: int) -> dict[str, TopicState]:
@@ -350,25 +351,20 @@ def _changed(key: TopicPartition, what: str) -> CommitError:
 def position_at(watch: EndsWatch, key: TopicPartition, offset: int) -> SourcePosition:
     """Return what tells a position in a log of a watch's last look from others at that offset."""
     with watch.open(key) as log:
-        return SourcePosition(offset, *(log.last_batch_below(offset) or ()))
+        found = find_last_batch(log, offset)
+    return (
+        SourcePosition(offset) if found is None else SourcePosition(offset, found.offset, found.crc)
+    )
 
 
-def _has_passed(watch: EndsWatch, key: TopicPartition, position: SourcePosition) -> bool:
-    """Whether a log, as of a watch's last look, still holds what it held up to a position."""
-    known = position.last_batch
-    if known is None:
-        return True
-    return last_batch_as_written(watch, key, position.offset) in {None, known}
+def divergence_at(
+    watch: EndsWatch, key: TopicPartition, position: SourcePosition
+) -> Divergence | None:
+    """Tell whether a log, as of a watch's last look, has another history than up to a position.
 
-
-def last_batch_as_written(
-    watch: EndsWatch, key: TopicPartition, offset: int
-) -> tuple[int, int] | None:
-    """Return base offset and CRC of the last batch below an offset, as of a watch's last look.
-
-    None where there is none, and where a cleaner has been: it may have replaced the batch.
+    None where it has not, and where nothing tells.
     """
+    if position.last_batch is None:
+        return None
     with watch.open(key) as log:
-        found = log.last_batch_below(offset)
-        cleaned = read_offset_checkpoint(log.directory.parent, CLEANER_OFFSET).get(key, 0)
-    return None if found is None or found[0] < cleaned else found
+        return find_divergence(log, position.offset, LastBatch.from_checksum(*position.last_batch))

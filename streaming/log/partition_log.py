@@ -305,27 +305,6 @@ class PartitionLog(Closing):
                     return _read_some(segment, position, end, max_bytes, min_one_message)
         return None
 
-    def last_batch_below(self, offset: int) -> tuple[int, int] | None:
-        """Return base offset and CRC of the last batch that begins below ``offset``.
-
-        A position in a log that was cut, or put back, and written again has another one below it.
-        None if there is no such batch: nothing was written, or it was deleted.
-        """
-        found = retrying(lambda: self._last_batch_below(offset), self.refresh)
-        return self._confirmed(found)
-
-    def _last_batch_below(self, offset: int) -> tuple[int, int] | None:
-        for segment in reversed([each for each in self.segments if each.base_offset < offset]):
-            with segment:
-                last = None
-                for header in segment.headers(segment.floor_position(offset - 1)):
-                    if header.offset >= offset:
-                        break
-                    last = header
-                if last is not None:
-                    return last.offset, segment.checksum_at(last.position)
-        return None
-
     # Timestamps
 
     def offset_for_timestamp(

@@ -28,11 +28,7 @@ from kafkalog.streaming.log.offset_order import ends_with_gap, misplaced
 from kafkalog.streaming.records.batch import scan_batches
 from kafkalog.streaming.records.batch_header import parse_header
 from kafkalog.streaming.records.batch_layout import (
-    CRC_POSITION,
     HEADER_SIZE,
-    MAGIC,
-    MAGIC_POSITION,
-    OVERHEAD,
 )
 from kafkalog.streaming.records.message_sets.reader import MessageSetReader
 
@@ -312,12 +308,6 @@ class LogSegment(Closing):
             return None
         remaining = self.size - position
         return parse_header(self.opened.peek(position, HEADER_SIZE), position, remaining)
-
-    def checksum_at(self, position: int) -> int:
-        """Return the CRC that the whole batch or message at ``position`` has in its header."""
-        data = self.opened.peek(position, HEADER_SIZE)
-        at = CRC_POSITION if data[MAGIC_POSITION] == MAGIC else OVERHEAD
-        return int.from_bytes(data[at : at + 4], "big")
 
     def headers(self, position: int) -> Iterator[BatchHeader]:
         """Walk batch headers from ``position`` on, up to the first bytes that are no whole batch.

@@ -16,7 +16,6 @@ READING: Final = {"read_offset_checkpoint", "find_offset_checkpoint", "LogDirs.c
 
 READERS: Final = {
     "checkpoints/broker.py": "has the format",
-    "streaming/commit/copied_ends.py": "how far an original is compacted",
     "streaming/log/log_dir.py": "takes out what lives beside a file",
     "streaming/store/ends/broker_marks.py": "for writers",
     "streaming/store/ends/watched_marks.py": "for readers",

@@ -12,7 +12,7 @@ from kafkalog.streaming.source.loss import LossPolicy
 from kafkalog.streaming.source.position_validation import PositionValidator
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.coordinator.group_positions import CommittedOffset
@@ -45,12 +45,7 @@ def starting_positions(
     committed = read_commits(options.paths, group, to_log_end=options.read_up_to == "logEnd")
     read = list(partitions)
     found = {key: _start_of(key, committed[key], logs) for key in read if key in committed}
-    validator = PositionValidator(logs)
-    for key, position in committed.items():
-        validator.add(key, position.offset, last_batch_of(position))
-    diverged = validator.find_diverged(found)
-    LossPolicy.of(options).history_changed(diverged)
-    found |= {key: each.cut_at for key, each in diverged.items() if each.cut_at is not None}
+    found |= _cuts(options, found, committed, logs)
     if read and not found:
         where = ", ".join(map(str, sorted(committed)[:10]))
         raise OptionError(
@@ -67,6 +62,25 @@ def starting_positions(
             ", ".join(unknown[:10]),
         )
     return found
+
+
+def _cuts(
+    options: ReadOptions,
+    found: PartitionOffsets,
+    committed: Mapping[TopicPartition, CommittedOffset],
+    logs: FollowedLogs,
+) -> PartitionOffsets:
+    """Return where logs were cut whose history is another one than the group has read.
+
+    Raises:
+        DataLossError: there is one, and the query fails then.
+    """
+    validator = PositionValidator(logs)
+    for key, position in committed.items():
+        validator.add(key, position.offset, last_batch_of(position))
+    diverged = validator.find_diverged(found)
+    LossPolicy.of(options).history_changed(diverged)
+    return {key: each.cut_at for key, each in diverged.items() if each.cut_at is not None}
 
 
 def _start_of(key: TopicPartition, position: CommittedOffset, logs: FollowedLogs) -> int:

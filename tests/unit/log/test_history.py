@@ -224,3 +224,17 @@ def test_retention_and_rolls_and_other_formats_change_no_history(tmp_path: Path)
     retain([str(tmp_path)])
     assert len(all_noted(folder, 27)) < len(known)
     assert all(divergence(folder, at, each) is None for at, each in known.items())
+
+
+def test_base_offset_and_checksum_alone_tell_what_no_cleaner_can_have_made(folder: Path) -> None:
+    found = noted(folder, 15)
+    assert found is not None
+    known = LastBatch.from_checksum(found.offset, found.crc)
+    for now, is_other in (
+        (batch(10, 5, "c"), False),
+        (batch(10, 5, "x"), True),
+        (batch(10, 2, "c", deltas=(1, 4)), False),
+        (b"", True),
+    ):
+        wrote(folder, *OLD[:2], now)
+        assert (divergence(folder, 15, known) is not None) is is_other
