@@ -148,7 +148,7 @@ def _lines(state: CommitState) -> Iterable[JsonObject]:
         **({"nodes": [*map(node_line, state.nodes)]} if state.nodes else {}),
         **({"former": [*map(node_line, state.former)]} if state.former else {}),
         **({"controller": state.controller} if state.controller else {}),
-        **({"previous": state.previous} if state.previous else {}),
+        **({"previous": state.previous} if state.previous and state.is_replicated else {}),
         **({"lentTo": state.lent_to} if state.lent_to else {}),
     }
     for key, topic in sorted(state.topics.items()):
