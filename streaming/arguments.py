@@ -11,6 +11,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from kafkalog.errors import OptionError
+from kafkalog.streaming.coordinator.offset_commits import encode_group_id
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -141,11 +142,17 @@ def key_bytes(key: bytes | str) -> bytes:
     """Return a key; text stands for its UTF-8.
 
     Raises:
-        OptionError: it is neither text nor bytes. An int would be as many bytes of zero.
+        OptionError: it is neither text nor bytes (an int would be as many bytes of zero), or text
+            that UTF-8 cannot hold.
     """
     if not isinstance(key, str | bytes | bytearray | memoryview):
         raise OptionError(f"a key is {key!r}, expected text or bytes")
-    return key.encode() if isinstance(key, str) else bytes(key)
+    try:
+        return key.encode() if isinstance(key, str) else bytes(key)
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"a key is {key!r}, which is no text that UTF-8 can hold: give its bytes"
+        ) from None
 
 
 def several(argument: str, given: object) -> list[Any]:
@@ -197,9 +204,11 @@ def group_name(group: object) -> str:
     """Return the id of a group.
 
     Raises:
-        OptionError: it is no text.
+        OptionError: it is no text, or none that UTF-8 can hold, as records have it.
     """
-    return _named("a group", group, "its id")
+    name = _named("a group", group, "its id")
+    encode_group_id(name)
+    return name
 
 
 def partition_pair(given: object) -> tuple[str, int]:

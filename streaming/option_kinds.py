@@ -60,6 +60,7 @@ def _read_text(text: str) -> str:
     stripped = text.strip()
     if not stripped:
         raise ValueError
+    stripped.encode()  # a UnicodeEncodeError is a ValueError
     return stripped
 
 
@@ -67,6 +68,7 @@ def _read_name(text: str) -> str:
     """Read a text as it is: a blank before or after it is a mistake that is told, not mended."""
     if not text.strip():
         raise ValueError
+    text.encode()
     return text
 
 
@@ -156,7 +158,7 @@ def _read_paths(text: str, read: Callable[[str], str] = local_path) -> tuple[str
     return paths
 
 
-TEXT: Final = Kind("a text that is not empty", _read_text)
+TEXT: Final = Kind("a text (UTF-8) that is not empty", _read_text)
 NAME: Final = Kind(TEXT.accepts, _read_name)
 BOOLEAN: Final = Kind("true or false", _read_boolean)
 SIZE: Final = size()

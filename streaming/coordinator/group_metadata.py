@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import CorruptRecordError, OptionError
 from kafkalog.model import NO_TIMESTAMP, TopicPartition
+from kafkalog.streaming.coordinator.offset_commits import encode_group_id
 from kafkalog.streaming.coordinator.records import CONSUMER_PROTOCOL_TYPE, decode_value
 from kafkalog.streaming.coordinator.schemas import GROUP_METADATA_VALUE
 
@@ -99,10 +100,11 @@ def encode_group_key(group: str) -> bytes:
     """Encode the key under which a group's metadata is kept.
 
     Raises:
-        OptionError: the group's id is empty, or longer than 32767 bytes.
+        OptionError: the group's id is empty, longer than 32767 bytes, or no UTF-8.
     """
     if not group:
         raise OptionError("a group's id is empty, expected at least one character")
+    encode_group_id(group)
     return struct.pack(">h", _KEY_TYPE) + _string(group)
 
 

@@ -39,7 +39,7 @@ from kafkalog.errors import OptionError
 if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
 
-__all__ = ["encode_position", "encode_position_key"]
+__all__ = ["encode_group_id", "encode_position", "encode_position_key"]
 
 _KEY_VERSION: Final = 1
 _VALUE_VERSION: Final = 3
@@ -47,14 +47,29 @@ _NO_LEADER_EPOCH: Final = -1
 _LONGEST: Final = 2**15 - 1
 
 
+def encode_group_id(group: str) -> bytes:
+    """Encode a group's id as keys have it.
+
+    Raises:
+        OptionError: UTF-8 cannot hold it. Java would write "?", the id of another group.
+    """
+    try:
+        return group.encode()
+    except UnicodeEncodeError:
+        raise OptionError(
+            f"a group's id is {group!r}, which is no text that UTF-8 can hold: bytes of another "
+            "encoding were taken for it, from the command line or the environment"
+        ) from None
+
+
 def encode_position_key(group: str, topic_partition: TopicPartition) -> bytes:
     """Encode the key under which a group's position in a partition is kept.
 
     Raises:
-        OptionError: the group's id is empty, or longer than 32767 bytes.
+        OptionError: the group's id is empty, longer than 32767 bytes, or no UTF-8.
     """
     topic, partition = topic_partition
-    name = group.encode("utf-8", "replace")  # as in Java, for a lone surrogate
+    name = encode_group_id(group)
     if not 0 < len(name) <= _LONGEST:
         raise OptionError(
             f"a group's id has 1 to {_LONGEST} bytes in UTF-8, this one has {len(name)}"
