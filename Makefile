@@ -41,9 +41,10 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
-nightly: env ## Kill a broker at every step of transactions, with clients of both versions
-	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all python -m pytest -q --timeout 7200 \
-	    tests/interop/test_killed_transactions.py
+nightly: env ## Kill a broker at every step of transactions, and let 20,000 alarms interrupt calls: SEED=...
+	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all KAFKALOG_ALARMS=20000 \
+	    KAFKALOG_ALARM_SEED=$(or $(SEED),$(shell date +%s)) python -m pytest -q --timeout 7200 \
+	    tests/interop/test_killed_transactions.py tests/crash/test_interrupted_calls.py
 
 groups: env ## Kill, stop and replace members of a consumer group at random: SECONDS=600 SEED=...
 	$(RUN) env KAFKALOG_GROUPS_SECONDS=$(or $(SECONDS),600) \

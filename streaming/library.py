@@ -6,14 +6,16 @@ identity is there once however often it is tried, and readers see what is commit
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import functools
+import inspect
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec
 
 import pyarrow as pa
 
 from kafkalog.errors import OptionError
 from kafkalog.files.block_cache import CacheStats, block_cache
+from kafkalog.files.shield import IS_DONE, in_shielded_steps, shielded, shielded_step
 from kafkalog.files.system import remembered, system
 from kafkalog.streaming.arguments import (
     OptionValues,
@@ -41,11 +43,13 @@ from kafkalog.streaming.store.kept_appenders import KeptAppenders
 from kafkalog.streaming.times import moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from kafkalog.streaming.commit.riders import Rider
     from kafkalog.streaming.consumer.consumer import Consumer
+    from kafkalog.streaming.source.latest import LatestSplit
+    from kafkalog.streaming.source.lookup import AsOf
     from kafkalog.streaming.source.plan.planner import LogSplit
     from kafkalog.streaming.source.read_options import ReadOptions
     from kafkalog.streaming.source.read_rows import ReadRows
@@ -63,6 +67,8 @@ __all__ = [
     "tail",
 ]
 
+_P = ParamSpec("_P")
+
 _OF_APPEND: Final = frozenset(
     {"path", "topic", "subscribe", "transactional.id", "txnappid", "txnversion"}
     | {"checkpointlocation"}
@@ -74,8 +80,38 @@ _OF_GET: Final = _OF_READ | {
 }
 
 
-@crosses_border
+def _noting_outcome(
+    function: Callable[Concatenate[list[Outcome], _P], Outcome],
+) -> Callable[_P, Outcome]:
+    """Let who interrupts an append know whether it is done, and its consumer if it is not.
+
+    ``function`` gets a list first, for the outcome once nothing can change it any more.
+    """
+    signature = inspect.signature(function)
+    given = [each for name, each in signature.parameters.items() if name != "_done"]
+    function.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
+    crossing = crosses_border(function)
+
+    @functools.wraps(function)
+    def call(*given: _P.args, **named: _P.kwargs) -> Outcome:
+        done: list[Outcome] = []
+        try:
+            return crossing(done, *given, **named)
+        except BaseException as error:
+            consumer = named.get("consumer")
+            if done:
+                if IS_DONE not in getattr(error, "__notes__", ()):
+                    error.add_note(IS_DONE)
+            elif hasattr(consumer, "note_failure"):
+                consumer.note_failure()
+            raise
+
+    return call
+
+
+@_noting_outcome
 def append(
+    _done: list[Outcome],
     path: Paths,
     topic: str | None,
     data: pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch] | ArrowStream,
@@ -112,21 +148,23 @@ def append(
         FencedMemberError: the ``consumer`` has lost what it has read; nothing is written.
         KafkaLogError: likewise, for other reasons; see ``kafkalog.errors``.
     """
-    with _telling(consumer):
-        parsed = _append_options(path, topic, options or {})
-        return _append_of_member(data, parsed, (transactional_id, version), consumer)
+    parsed = _append_options(path, topic, options or {})
+    return _append_noting(_done, data, parsed, (transactional_id, version), consumer)
 
 
-@contextmanager
-def _telling(consumer: Consumer | None) -> Iterator[None]:
-    """Tell a member that an append with it has failed, be it interrupted at whatever call."""
-    check_member(consumer)
-    try:
-        yield
-    except BaseException:
-        if consumer is not None:
-            consumer.note_failure()
-        raise
+def _append_noting(
+    done: list[Outcome],
+    data: Rows,
+    parsed: WriteOptions,
+    named: tuple[str | None, int | None],
+    consumer: Consumer | None,
+) -> Outcome:
+    done.append(_append_of_member(data, parsed, named, consumer))
+    if parsed.copied_from is None or not parsed.preserve_ends:
+        # else it is a copy: who makes it moves its starts
+        folders = [Path(each) for each in parsed.paths]
+        retain_if_due(folders, parsed.policy, parsed.retention_check_interval_ms)
+    return done[0]
 
 
 def _append_of_member(
@@ -136,6 +174,7 @@ def _append_of_member(
     consumer: Consumer | None,
 ) -> Outcome:
     """Append with what a member of a group has come to, if there is one."""
+    check_member(consumer)
     identity = _identity(*named, parsed.topic)
     if consumer is None:
         return _append(data, parsed, identity)
@@ -178,30 +217,44 @@ def _append(
     identity: BatchIdentity,
     ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None = None,
 ) -> Outcome:
-    plan = WritePlan.of(parsed)
-    staged = TaskWriter(plan, identity).write(batches_of(data))
-    identity = with_digests(identity, [staged], parsed.topic)
+    plan = shielded_step(WritePlan.of)(parsed)
+    writer = shielded_step(TaskWriter)(plan, identity)
+    try:
+        for batch in batches_of(data):  # which may be the caller's own code
+            shielded_step(writer.add)(batch)
+        return _commit(writer, plan, identity, ride)
+    except BaseException:
+        shielded_step(writer.discard)()
+        raise
+
+
+@shielded
+def _commit(
+    writer: TaskWriter,
+    plan: WritePlan,
+    identity: BatchIdentity,
+    ride: Callable[[], tuple[Condition, Sequence[Rider]]] | None,
+) -> Outcome:
+    staged = writer.finish()
+    identity = with_digests(identity, [staged], plan.options.topic)
     kept = remembered(KeptAppenders)
     conditions: list[Condition] = []
     riders: Sequence[Rider] = ()
     if ride is not None:
         condition, riders = ride()
         conditions.append(condition)
-    copied = None if parsed.copied_from is None else CopiedBatch.from_json(parsed.copied_from)
-    ends = copied.ends if copied is not None and parsed.preserve_ends else None
+    options = plan.options
+    copied = None if options.copied_from is None else CopiedBatch.from_json(options.copied_from)
     committer = Committer(
         plan.commit_plan,
         identity,
         appenders=kept,
         conditions=conditions,
         riders=riders,
-        ends=ends,
+        ends=copied.ends if copied is not None and options.preserve_ends else None,
         copied=copied,
     )
-    outcome = committer.commit_or_abort(staged.runs)
-    if ends is None:  # else it is a copy: who makes it moves its starts
-        retain_if_due(plan.directories, parsed.policy, parsed.retention_check_interval_ms)
-    return outcome
+    return committer.commit_or_abort(staged.runs)
 
 
 @crosses_border
@@ -236,14 +289,19 @@ def read(
         OptionError: options or columns that cannot be used.
         KafkaLogError: topics that do not exist, directories that cannot be read.
     """
+    parsed, rows = _reading(path, topic, columns, strings, options)
+    splits = _plan(parsed)
+    return pa.RecordBatchReader.from_batches(rows.schema, _read_splits(splits, parsed, rows))
+
+
+@shielded_step
+def _plan(parsed: ReadOptions) -> Sequence[LogSplit | LatestSplit]:
     from kafkalog.streaming.source.damage import naming_way_out  # noqa: PLC0415
     from kafkalog.streaming.source.latest import plan_latest  # noqa: PLC0415
     from kafkalog.streaming.source.plan.batch_plan import plan_batch  # noqa: PLC0415
 
-    parsed, rows = _reading(path, topic, columns, strings, options)
     with naming_way_out(parsed):
-        splits = plan_latest(parsed) if parsed.shows_latest else plan_batch(parsed)
-    return pa.RecordBatchReader.from_batches(rows.schema, _rows_of(splits, parsed, rows))
+        return plan_latest(parsed) if parsed.shows_latest else plan_batch(parsed)
 
 
 @crosses_border
@@ -284,11 +342,21 @@ def get(
     topic, sought = topic_name(topic), key_bytes(key)
     partition = lookup.partition_to_search(given, topic, sought, partition)
     as_of = lookup.AsOf(as_of_offset, _moment(as_of_timestamp))
-    found = lookup.look_up(given, topic, frozenset({sought}), partition=partition, as_of=as_of)
+    return _newest(given, topic, sought, partition, as_of)
+
+
+@shielded_step
+def _newest(
+    given: Mapping[str, str], topic: str, key: bytes, partition: int | None, as_of: AsOf
+) -> dict[str, Any] | None:
+    from kafkalog.streaming.source.lookup import look_up  # noqa: PLC0415
+
+    found = look_up(given, topic, frozenset({key}), partition=partition, as_of=as_of)
     rows = [row for batch in found for row in batch.to_pylist()]
     return rows[0] if rows else None
 
 
+@in_shielded_steps("scan")
 @crosses_border
 def scan(
     path: Paths,
@@ -350,6 +418,8 @@ def tail(
 ) -> Iterator[pa.RecordBatch]:
     """Read what is committed from a start on, and continue with what is committed later.
 
+    An exception out of a signal handler does not end it: ask for the next batch again.
+
     Args:
         path: as in :func:`read`.
         topic: as in :func:`read`.
@@ -358,23 +428,23 @@ def tail(
         idle_timeout: seconds without new rows after which it ends; None to continue for ever.
         options: as in :func:`read`; ``startingOffsets`` is ``latest`` by default.
 
-    Yields:
-        record batches, each of one partition, in the order of its offsets.
+    Returns:
+        an iterator over record batches, each of one partition, in the order of its offsets.
 
     Raises:
         OptionError, KafkaLogError: as in :func:`read`; raised when the first batch is asked for.
     """
-    from kafkalog.streaming.source.new_splits import new_splits  # noqa: PLC0415
-    from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415
+    from kafkalog.streaming.source.new_splits import NewRows  # noqa: PLC0415
 
-    parsed, rows = _reading(path, topic, columns, strings, options)
-    for split in new_splits(parsed, idle_timeout):
-        yield from map(rows.chosen, read_split(split, parsed, rows.of_records, size=LARGE_BATCHES))
+    return NewRows(
+        functools.partial(_reading, path, topic, columns, strings, options), idle_timeout
+    )
 
 
+@in_shielded_steps("read")
 @crosses_border
-def _rows_of(
-    splits: Iterable[LogSplit], options: ReadOptions, rows: ReadRows
+def _read_splits(
+    splits: Iterable[LogSplit | LatestSplit], options: ReadOptions, rows: ReadRows
 ) -> Iterator[pa.RecordBatch]:
     from kafkalog.streaming.source.latest import LatestSplit, read_latest  # noqa: PLC0415
     from kafkalog.streaming.source.reading import LARGE_BATCHES, read_split  # noqa: PLC0415

@@ -129,6 +129,6 @@ class SegmentWriter(Closing):
 
     def close(self) -> None:
         """Close the log that is open; closing twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1  # forgotten before it is closed
+        if descriptor >= 0:
+            os.close(descriptor)

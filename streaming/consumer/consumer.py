@@ -2,6 +2,12 @@
 
 Rebalances happen within :meth:`Consumer.poll`, as in Kafka's consumer. Between calls a thread says
 that the member lives.
+
+An exception out of a signal handler (Ctrl-C, an alarm) may leave any call, and each can be called
+again. What a call does to the group, the files and the cursors is done in a shielded thread, which
+ends first. Rows that were read wait in ``_fetched`` until they are handed out; positions move with
+the call after that. Callbacks are the caller's code, and run in its thread: one that was cut off,
+or raised, is called again.
 """
 
 from __future__ import annotations
@@ -9,7 +15,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import (
     CommitError,
@@ -19,6 +25,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.closing import Closing
+from kafkalog.files.shield import Interrupted, shielded, shielded_step
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.arguments import (
@@ -53,6 +60,14 @@ if TYPE_CHECKING:
     Callback: TypeAlias = Callable[[list[TopicPartition]], object]
 
 __all__ = ["Consumer"]
+
+
+class _Due(NamedTuple):
+    """A callback that has to come to its end before anything is read."""
+
+    callback: Callback
+    partitions: list[TopicPartition]
+    is_revoked: bool
 
 
 class Consumer(Closing):
@@ -111,6 +126,16 @@ class Consumer(Closing):
         """The group as of the last round that came to its end."""
         self._is_closed = False
         self._is_calling_back = False
+        self._fetched: Fetched | None = None
+        """Rows that were read, and not handed out as far as is known."""
+        self._handed: Fetched | None = None
+        """The rows that :meth:`poll` has returned last: set by its last step."""
+        self._called: _Due | None = None
+        """The callback that has come to its end, until that is acted upon."""
+        self._lost: set[TopicPartition] = set()
+        """What was taken away, until ``on_revoke`` has come to its end."""
+        self._got: set[TopicPartition] = set()
+        """What was given, until ``on_assign`` has come to its end."""
         self._has_failed = False
         """Whether an append failed: what it was about is returned again."""
         self._is_unsure = False
@@ -122,27 +147,38 @@ class Consumer(Closing):
         self._check_usable()
         return sorted(self._cursors.since)
 
-    @crosses_border
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """Return the next rows of one partition, or None if none came for ``timeout`` seconds.
 
         Columns are those of :func:`kafkalog.read`, in order of their offsets. Here the member
-        joins, gives partitions up and gets others; so call it often.
+        joins, gives partitions up and gets others; so call it often. Rows that an exception out of
+        a signal handler has kept from being returned come with the next call.
 
         Raises:
             FencedMemberError: the group went on without the member: close it, and make another.
             DataLossError: offsets are gone that were to be read.
             KafkaLogError: the group or the logs cannot be read, or a decision not be written.
         """
+        found = self._poll(timeout)
+        if found is None:
+            return None
+        rows = found.rows
+        self._handed = found  # Python looks for no signal between this and the caller
+        return rows
+
+    @crosses_border
+    def _poll(self, timeout: float) -> Fetched | None:
         self._check_usable()
-        if self._is_calling_back:
-            raise KafkaLogError("poll cannot be called from on_assign or on_revoke")
+        self._check_no_callback("poll")
         deadline = system.monotonic() + seconds("timeout", timeout)
         while True:
-            self._take_part()
-            rows = self._next_rows()
-            if rows is not None:
-                return rows  # at once: they count as returned already
+            due = self._advance()
+            if due is not None:
+                self._call_back(due.callback, due.partitions)
+                self._called = due
+                continue
+            if self._fetched is not None:
+                return self._fetched
             left = deadline - system.monotonic()
             if left <= 0:
                 return None
@@ -162,6 +198,11 @@ class Consumer(Closing):
             DurabilityError: it is, and a loss of power may take it away.
         """
         self._check_usable()
+        self._commit()
+
+    @shielded
+    def _commit(self) -> None:
+        self._settle()
         if self._has_failed:
             raise CommitError(
                 "an append with this Consumer failed, so what it has read is not done: try the "
@@ -185,7 +226,11 @@ class Consumer(Closing):
         Raises:
             OptionError: it is none.
         """
-        return self._cursors.position(self._own(partition))
+        key = self._own(partition)
+        handed = self._handed
+        if handed is not None and handed.partition == key:
+            return handed.position
+        return self._cursors.position(key)
 
     @crosses_border
     def seek(self, partition: tuple[str, int], offset: int) -> None:
@@ -200,6 +245,11 @@ class Consumer(Closing):
         key = self._own(partition)
         if type(offset) is not int or not 0 <= offset < 1 << 63:
             raise OffsetOutOfRangeError(f"{key}: offset {offset!r} is no number from 0 to 2^63-1")
+        self._seek(key, offset)
+
+    @shielded_step
+    def _seek(self, key: TopicPartition, offset: int) -> None:
+        self._settle()
         self._cursors.go_to(key, offset)
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -209,7 +259,7 @@ class Consumer(Closing):
             OptionError: the member does not have one.
         """
         self._check_usable()
-        self._cursors.pause([*map(self._own, several("partitions", partitions))], is_paused=True)
+        self._pause([*map(self._own, several("partitions", partitions))], is_paused=True)
 
     def resume(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Return rows of partitions again.
@@ -218,14 +268,22 @@ class Consumer(Closing):
             OptionError: the member does not have one.
         """
         self._check_usable()
-        self._cursors.pause([*map(self._own, several("partitions", partitions))], is_paused=False)
+        self._pause([*map(self._own, several("partitions", partitions))], is_paused=False)
 
+    @shielded_step
+    def _pause(self, keys: list[TopicPartition], *, is_paused: bool) -> None:
+        self._cursors.pause(keys, is_paused=is_paused)
+
+    @crosses_border
     def close(self) -> None:
         """Leave the group; what was not committed is read by others, or later.
 
         A member with a ``kafka.group.instance.id`` falls silent instead: started again within its
         session time-out it goes on. ``on_revoke`` is called first, but not where an error ends
         ``with``: what was read may not be done. In a forked child it does nothing.
+
+        Raises:
+            KafkaLogError: it is called from ``on_assign`` or ``on_revoke``.
         """
         self._leave(calls_back=True)
 
@@ -240,15 +298,27 @@ class Consumer(Closing):
     def _leave(self, *, calls_back: bool) -> None:
         if self._is_closed or self._process != system.process_id():
             return
-        joined = self._joined
-        calls_back = calls_back and not self._has_failed and bool(self._cursors.since)
+        self._check_no_callback("close")
         try:
-            if calls_back and joined is not None and not joined.is_overdue:
-                self._call_back(self._on_revoke, self.assignment)
+            if calls_back and not self._has_failed and self._joined is not None:
+                had = self.assignment
+                if had and not self._joined.is_overdue and self._on_revoke is not None:
+                    self._call_back(self._on_revoke, had)
+        finally:
+            self._end()
+
+    @shielded_step
+    def _end(self) -> None:
+        joined = self._joined
+        try:
+            if joined is not None:
+                try:
+                    joined.leave()
+                except Interrupted:
+                    joined.leave()  # the last member leaves an empty group, if that is possible
+                    raise
         finally:
             self._is_closed = True
-            if joined is not None:
-                joined.leave()
 
     @contextmanager
     def publishing(
@@ -259,6 +329,7 @@ class Consumer(Closing):
         Gives a function that returns the condition and the riders of the commit.
         """
         self._check_usable()
+        self._settle()
         if {Path(os.path.realpath(each)) for each in directories} != {*self._directories}:
             raise OptionError(
                 f"rows for {', '.join(map(str, directories))} cannot be committed with positions "
@@ -273,8 +344,12 @@ class Consumer(Closing):
             return self._ride(moves)
 
         yield ride
-        self._has_failed = False
+        self._published(moves)
+
+    @shielded_step
+    def _published(self, moves: Mapping[TopicPartition, Move]) -> None:
         self._cursors.committed(moves)
+        self._has_failed = False
 
     def _moves(self) -> dict[TopicPartition, Move]:
         """Return what a commit publishes, with the last batches below."""
@@ -305,59 +380,129 @@ class Consumer(Closing):
         now_ms = system.time_ns() // 1_000_000
         return fence, [self._commits.rider(moves, now_ms)] if moves else ()
 
-    def _take_part(self) -> None:
-        """Do what the group asks for, ten times a second at most."""
+    @shielded_step
+    def _settle(self) -> None:
+        """Move to where the rows end that were handed out last."""
+        handed, self._handed = self._handed, None
+        if handed is None:
+            return
+        if handed is self._fetched:
+            self._fetched = None
+        if handed.partition in self._cursors:
+            self._cursors.go_to(handed.partition, handed.position)
+
+    @shielded_step
+    def _advance(self) -> _Due | None:
+        """Do what the group asks for, and read; returns a callback that has to come first."""
+        self._settle()
+        joined = self._join()
+        joined.polled()
+        self._act_upon_callback()
+        due = self._take_part(joined)
+        if due is not None:
+            return due
+        if self._fetched is not None and not self._comes_next(self._fetched):
+            self._fetched = None
+        return None if self._fetched is not None else self._read_on(joined)
+
+    def _join(self) -> Joined:
         if self._joined is None:
             joined = Joined(self._commits, self._options, self._topics, self._read)
             joined.begin()
             self._joined = joined
-        now_s = system.monotonic()
-        self._joined.polled()
-        is_due = self._round_s is None or now_s - self._round_s >= LOOK_S
-        if is_due or self._has_failed or not self._cursors.since:
-            self._round_s = now_s
-            self._round(self._joined)
+        return self._joined
 
-    def _round(self, joined: Joined) -> None:
+    def _act_upon_callback(self) -> None:
+        called, self._called = self._called, None
+        if called is None:
+            return
+        if called.is_revoked:
+            for key in called.partitions:
+                self._drop(key)
+            self._lost.difference_update(called.partitions)
+        else:
+            self._got.difference_update(called.partitions)
+
+    def _take_part(self, joined: Joined) -> _Due | None:
+        """Take part in decisions, ten times a second at most unless something is amiss."""
+        now_s = system.monotonic()
+        is_due = self._round_s is None or now_s - self._round_s >= LOOK_S
+        is_amid = self._state is None or self._lost or self._got or self._fetcher.recreated
+        if not (is_due or is_amid or self._has_failed or not self._cursors.since):
+            return None
+        self._round_s = now_s
+        return self._round(joined)
+
+    def _round(self, joined: Joined) -> _Due | None:
         state = joined.member.round()
         check_strategy(joined.member, self._options.strategy, state.record)
-        if state is self._state and not self._has_failed:
-            return  # nothing was committed since
-        stands = state.positions
+        if state is self._state and not (self._has_failed or self._fetcher.recreated):
+            return None  # nothing was committed since
+        self._state = None  # until all of it was followed
         if self._has_failed:
-            self._cursors.go_back(stands)
+            self._cursors.go_back(state.positions)
             self._fetcher.begin(self._cursors.positions, state.batches)
             self._has_failed = False
         now = {key: joined.member.since(key) for key in joined.member.assigned}
-        lost = sorted(key for key, since in self._cursors.since.items() if now.get(key) != since)
-        if lost:
-            for key in lost:
-                if key in now:  # had once more, as of a recreated topic: nothing can be committed
-                    self._drop(key)
-            self._call_back(self._on_revoke, lost)
-            for key in lost:
-                self._drop(key)
+        self._note_lost(now, state)
+        if self._lost and self._on_revoke is not None:
+            return _Due(self._on_revoke, sorted(self._lost), is_revoked=True)
+        for key in self._lost:
+            self._drop(key)
+        self._lost.clear()
         joined.member.give_up(joined.member.revoked)
-        new = sorted(key for key in now if key not in self._cursors and key in stands)
+        new = sorted(key for key in now.keys() & state.positions.keys() if key not in self._cursors)
         for key in new:
-            self._cursors.add(key, now[key], stands[key])
-        self._fetcher.begin({key: stands[key] for key in new}, state.batches)
-        if new:
-            self._call_back(self._on_assign, new)
+            self._cursors.add(key, now[key], state.positions[key])
+            self._got.add(key)
+        self._fetcher.begin({key: state.positions[key] for key in new}, state.batches)
+        if self._got and self._on_assign is not None:
+            return _Due(self._on_assign, sorted(self._got), is_revoked=False)
+        self._got.clear()
         self._state = state
+        return None
+
+    def _note_lost(self, now: Mapping[TopicPartition, int], state: GroupState) -> None:
+        """Find what was taken away, or is had once more, as of a topic that was recreated."""
+        since = self._cursors.since
+        # Where the group stands by now counts in the topic that is there: the fetcher knew another.
+        recreated = {key for key in self._fetcher.recreated if key in state.positions}
+        self._fetcher.recreated &= since.keys()
+        lost = {key for key in since if now.get(key) != since[key] or key in recreated}
+        for key in lost & now.keys():
+            self._drop(key)  # nothing of it can be committed
+        self._lost |= lost
 
     def _drop(self, key: TopicPartition) -> None:
         self._cursors.drop(key)
         self._fetcher.forget(key)
+        self._got.discard(key)
 
-    def _next_rows(self) -> pa.RecordBatch | None:
-        while (found := self._fetch()) is not None:
+    def _comes_next(self, found: Fetched) -> bool:
+        """Whether rows that were read still are what comes next of a partition."""
+        return self._cursors.wanted.get(found.partition) == found.begin
+
+    def _read_on(self, joined: Joined) -> _Due | None:
+        """Read until there are rows, which wait in ``_fetched``, or nothing is new."""
+        while True:
+            try:
+                found = self._fetcher.next(self._cursors.wanted)
+            except UnknownTopicOrPartitionError:
+                before, is_recreated = self._cursors.since, bool(self._fetcher.recreated)
+                due = self._round(joined)
+                if due is not None or self._fetcher.recreated:
+                    return due  # a topic that was recreated waits for its group to notice
+                if self._cursors.since == before and not is_recreated:
+                    raise
+                continue
+            if found is None:
+                return None
+            if found.rows is not None:
+                self._fetched = found
+                return None
             if found.position < self._cursors.position(found.partition):
                 self._go_back(found.partition, found.position)
             self._cursors.go_to(found.partition, found.position)
-            if found.rows is not None:
-                return found.rows
-        return None
 
     def _go_back(self, key: TopicPartition, end: int) -> None:
         """Let the group stand where a log ends: else it would pass over what comes there."""
@@ -367,26 +512,16 @@ class Consumer(Closing):
                 self._joined.member.commit({key: move})
             self._cursors.add(key, move.since, end)
 
-    def _fetch(self) -> Fetched | None:
-        """Return what comes next. A topic that was recreated waits for its group to notice."""
-        try:
-            return self._fetcher.next(self._cursors.wanted)
-        except UnknownTopicOrPartitionError:
-            before = self._cursors.since
-            if self._joined is not None:
-                self._round(self._joined)
-            if self._cursors.since == before:
-                raise
-            return None
-
-    def _call_back(self, callback: Callback | None, partitions: list[TopicPartition]) -> None:
-        if callback is None:
-            return
+    def _call_back(self, callback: Callback, partitions: list[TopicPartition]) -> None:
         self._is_calling_back = True
         try:
             callback(partitions)
         finally:
             self._is_calling_back = False
+
+    def _check_no_callback(self, call: str) -> None:
+        if self._is_calling_back:
+            raise KafkaLogError(f"{call} cannot be called from on_assign or on_revoke")
 
     def _own(self, partition: tuple[str, int]) -> TopicPartition:
         self._check_usable()

@@ -79,8 +79,8 @@ class Cursors:
 
     def go_to(self, key: TopicPartition, position: int) -> None:
         """Read on at another offset."""
-        self._cursors[key].position = position
         self._moved.add(key)
+        self._cursors[key].position = position
 
     def back(self, key: TopicPartition, end: int) -> Move | None:
         """Return how the group goes back to where a log ends; None if it stands no further."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
-from kafkalog.files.system import system
+from kafkalog.files.shield import pause
 from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.source.followed_logs import FollowedLogs
 from kafkalog.streaming.source.loss import LossPolicy
@@ -32,10 +32,11 @@ __all__ = ["Fetched", "Fetcher"]
 class Fetched(NamedTuple):
     """Rows of one partition, and the offset after them; without rows, what is passed over.
 
-    An offset before the one that was asked for is where a log was cut.
+    ``begin`` is the offset that was asked for. One before it is where a log was cut.
     """
 
     partition: TopicPartition
+    begin: int
     rows: pa.RecordBatch | None
     position: int
 
@@ -68,6 +69,8 @@ class Fetcher:
         self._ahead: dict[TopicPartition, _Ahead] = {}
         self._ids: dict[TopicPartition, str | None] = {}
         self._turn: TopicPartition | None = None
+        self.recreated: set[TopicPartition] = set()
+        """Those that belong to another topic now than when they were read last."""
 
     def next(self, positions: Mapping[TopicPartition, int]) -> Fetched | None:
         """Return what comes next of partitions, from where one is in each; None if nothing is new.
@@ -126,16 +129,18 @@ class Fetcher:
         self._validator.forget([key])
         self._ahead.pop(key, None)
         self._ids.pop(key, None)
+        self.recreated.discard(key)
 
     def _read(self, key: TopicPartition, ahead: _Ahead) -> Fetched:
+        begin = ahead.position
         if ahead.rows is None and ahead.splits:
             ahead.rows = iter(read_split(ahead.splits.popleft(), self._options, self._schema))
         for rows in ahead.rows or ():
             if rows.num_rows:
-                return Fetched(key, rows, rows.column("offset")[-1].as_py() + 1)
+                return Fetched(key, begin, rows, rows.column("offset")[-1].as_py() + 1)
         ahead.rows = None
         self._turn = key  # the others come first now
-        return Fetched(key, None, ahead.position if ahead.splits else ahead.end)
+        return Fetched(key, begin, None, ahead.position if ahead.splits else ahead.end)
 
     def _choose(self, positions: Mapping[TopicPartition, int]) -> TopicPartition | Fetched | None:
         """Return a partition with something to read: the one at hand, else the next in turn.
@@ -152,7 +157,7 @@ class Fetcher:
             log_start = self._logs.log_start_if_there(key) or 0
             there = min(positions[key], max(log_start, divergence.cut_at or positions[key]))
             if there < positions[key]:
-                return Fetched(key, None, there)
+                return Fetched(key, positions[key], None, there)
         self._validator.note(positions)
         self._validator.keep_only(positions, planned)
         order = sorted(
@@ -180,7 +185,7 @@ class Fetcher:
             if not found:
                 return found
             if turn < self._options.fetch_retries - 1:
-                system.sleep(self._options.fetch_retry_interval_ms / 1000)
+                pause(self._options.fetch_retry_interval_ms / 1000)
                 self._logs.look(positions[0])
         found = {key: each for key, each in found.items() if not self._is_other_topic(key)}
         self._policy.history_changed(found)
@@ -193,7 +198,7 @@ class Fetcher:
             try:
                 return self._plan_once(key, position, ends[key], LossPolicy(fail=True))
             except DataLossError:
-                system.sleep(self._options.fetch_retry_interval_ms / 1000)
+                pause(self._options.fetch_retry_interval_ms / 1000)
                 ends = {**ends, **self._logs.look({key: position})}
         return self._plan_once(key, position, ends[key], self._policy)
 
@@ -216,6 +221,7 @@ class Fetcher:
         found = self._logs.topic_id(key)
         known = self._ids.setdefault(key, found)
         if self._is_other_topic(key):
+            self.recreated.add(key)
             raise UnknownTopicOrPartitionError(
                 f"{key} belongs to another topic of that name now (topic id {found}, and it was "
                 f"{known}): where the group stands in it means nothing there"

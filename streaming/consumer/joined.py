@@ -112,7 +112,11 @@ class Joined:
                 listed(missing),
             )
         self.member.join()
-        self._heartbeat.start()
+        try:
+            self._heartbeat.start()
+        except BaseException:
+            self.member.vanish()  # nobody would say that it lives, nor that it has left
+            raise
 
     def polled(self) -> None:
         """Take note that its owner asks for more.

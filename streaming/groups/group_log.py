@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.errors import CorruptRecordError, LogDirectoryError
+from kafkalog.errors import CorruptRecordError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
 from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata, encode_group_key
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
@@ -51,6 +51,16 @@ class GroupState:
     def is_unknown(self) -> bool:
         """Whether nothing is known of it."""
         return self.record == GroupRecord() and not self.positions and not self.outdated
+
+    @property
+    def without_position(self) -> frozenset[TopicPartition]:
+        """Partitions that members have, and in which the group has no position any more.
+
+        A decision that assigns a partition commits a position in it. It was taken away since, with
+        its topic: what has the topic's name now is another one.
+        """
+        members = self.record.members.values()
+        return frozenset(key for each in members for key in each.held if key not in self.positions)
 
     def without(self, outdated: frozenset[TopicPartition]) -> GroupState:
         """Return the group without positions of earlier topics."""
@@ -154,7 +164,7 @@ class GroupLog:
         except CorruptRecordError as error:
             self._begin_anew(None)
             raise type(error)(f"group {self._group!r} in {log.directory}: {error}") from error
-        except LogDirectoryError:
+        except BaseException:  # an interrupt, too: some of it may have been fed already
             self._begin_anew(None)
             raise
         found = self._replay.positions().get(self._group, {})

@@ -14,6 +14,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError, KafkaLogError
+from kafkalog.files.shield import start_thread_if_possible
 from kafkalog.files.system import system
 from kafkalog.streaming.groups.watch import LOOK_S
 
@@ -38,9 +39,9 @@ class Heartbeat:
         """Whether the owner was taken for stuck: the member is lost."""
 
     def start(self) -> None:
-        """Begin."""
+        """Begin. Where no thread can be started, the owner's own rounds have to do."""
         self.polled()
-        system.start_thread(self._run, ())
+        start_thread_if_possible(self._run)
 
     def polled(self) -> None:
         """Take note that the owner asks for more."""

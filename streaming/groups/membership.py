@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError
-from kafkalog.files.shield import shielded_part
+from kafkalog.files.shield import pause, shielded_part
 from kafkalog.files.system import system
 from kafkalog.streaming.groups.group_lock import GroupLock
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder, remove_member
@@ -86,6 +86,8 @@ class Membership:
         self._of_thread = commits.another(), MemberFolder(self._folder, commits.group)
         self._nothing_follows: tuple[object, ...] = ()
         """Of what it was found last that no generation follows from it."""
+        self._begun_anew: tuple[GroupState | None, frozenset[TopicPartition]] = None, frozenset()
+        """What is to be given anew, as of a state."""
         self._waits_since_s: float | None = None
         """Since when somebody else has had the group's lock, and nothing was decided."""
         self._presence = Presence(settings, strategy)
@@ -221,7 +223,7 @@ class Membership:
         self._file.remove()
         for waits in (False, *[True] * _MOST_WAITS):
             if waits:
-                system.sleep(LOOK_S)  # who has the group's lock may not have seen that
+                pause(LOOK_S)  # who has the group's lock may not have seen that
             if self.member_id in self._commits.look().record.members:
                 self._decide()
             if self.member_id not in self._commits.look().record.members:
@@ -270,16 +272,23 @@ class Membership:
         signs, present = self._look_at_members(self._members, state.record)
         wanted = frozenset[str]().union(*(each.settings.topics for each in present.values()))
         topics = self._commits.partitions_of(wanted)
-        given = (state.record, present, topics, state.outdated)
+        begun_anew = self._to_begin_anew(state)
+        given = (state.record, present, topics, begun_anew)
         if given == self._nothing_follows:
             return None
         found = next_record(
-            state.record, present, topics, recreated=state.outdated, decider=self.member_id
+            state.record, present, topics, recreated=begun_anew, decider=self.member_id
         )
         if found is None:
             self._nothing_follows = given
             return None
         return found if self._members.read() == signs else None
+
+    def _to_begin_anew(self, state: GroupState) -> frozenset[TopicPartition]:
+        """Return the partitions in which the group has no position that counts."""
+        if self._begun_anew[0] is not state:
+            self._begun_anew = state, state.outdated | state.without_position
+        return self._begun_anew[1]
 
     def _look_at_members(
         self, members: MemberFolder, record: GroupRecord

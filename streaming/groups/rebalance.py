@@ -75,7 +75,7 @@ def next_record(
         present: those that live, by member id. Who was lost, or did not give a partition up in
             time, is not among them.
         topics: the number of partitions of each topic that exists.
-        recreated: partitions of which the position is of an earlier topic: they are given anew.
+        recreated: partitions without a position of the present topic: they are given anew.
         decider: who asks.
     """
     generation = record.generation + 1

@@ -24,7 +24,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import DataLossError, FencedMemberError
-from kafkalog.files.system import system
+from kafkalog.files.shield import pause
 from kafkalog.streaming.consumer.beginnings import beginnings
 from kafkalog.streaming.joining.member_options import instance_of, member_options
 from kafkalog.streaming.joining.query_member import QueryMember
@@ -245,7 +245,7 @@ class JoinedControl:
             try:
                 return self._splits_once(ranges, LossPolicy(fail=True))
             except DataLossError:
-                system.sleep(self._options.fetch_retry_interval_ms / 1000)
+                pause(self._options.fetch_retry_interval_ms / 1000)
         return self._splits_once(ranges, self._policy)
 
     def _splits_once(

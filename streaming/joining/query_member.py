@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kafkalog.errors import FencedMemberError, KafkaLogError, LockTimeoutError, OptionError
+from kafkalog.files.shield import pause, start_thread_if_possible
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.consumer.joined import check_strategy
@@ -126,7 +127,7 @@ class QueryMember:
         deadline = system.monotonic() + self._rebalance_s
         self.take_part()
         while not self._is_settled() and system.monotonic() < deadline:
-            system.sleep(LOOK_S)
+            pause(LOOK_S)
             self.take_part()
 
     @property
@@ -295,8 +296,8 @@ class QueryMember:
         plan = load_plan(self._folder, self._group, self._instance)
         self._running = plan if plan is not None and plan.member in before.members else None
         self._member = member
+        start_thread_if_possible(self._run, member)
         self._round(member)
-        system.start_thread(self._run, (member,))
 
     def _take_name(self) -> None:
         """Take the lock of the name, unless another process has it that lives.
@@ -306,7 +307,7 @@ class QueryMember:
         began_s = system.monotonic()
         last, changed_s, has_beaten = self._counters(), began_s, False
         while not self._lock.try_to_take():
-            system.sleep(LOOK_S)
+            pause(LOOK_S)
             now_s, found = system.monotonic(), self._counters()
             if found != last:
                 last, changed_s, has_beaten = found, now_s, now_s - began_s > _DYING_S
@@ -342,7 +343,7 @@ class QueryMember:
                     f"{self._rebalance_s:g} s (kafka.rebalance.timeout.ms): the locks of the log "
                     "directories are held all the time, or other members do not decide"
                 )
-            system.sleep(LOOK_S)
+            pause(LOOK_S)
 
     def _round(self, member: Membership) -> None:
         """Take part, and give up what is revoked and not being read."""

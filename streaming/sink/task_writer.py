@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalog.errors import LogDirectoryError, RowError
+from kafkalog.files.shield import check_interrupt
 from kafkalog.files.stalling import outlast
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.row_digest import RowDigest, row_hashes
@@ -72,6 +73,8 @@ class TaskWriter:
                 f"the driver: they belong to set {self._catalog.set_id or 'none'}, the driver's to "
                 f"{plan.set_id}. They must be mounted on every machine that runs tasks"
             )
+        self._staging: Staging | None = None
+        """Where rows are staged, from the first ones on."""
         self._topics: dict[str, OpenTopic] = {}
         self._digest = RowDigest() if plan.digests_rows else None
         self._digests: dict[str, RowDigest] = {}
@@ -90,22 +93,50 @@ class TaskWriter:
             RecordTooLargeError: a record beyond ``max.message.bytes``.
             CommitError: the staged files cannot be written.
         """
-        staging = self._staging()
         try:
             for batch in batches:
-                if batch.num_rows:
-                    self._add(batch, staging)
-            for partition in self._open_partitions():
-                self._write_out(partition, partition.finish(), staging)
-            runs = tuple(self._counted(run) for run in staging.finish())
+                self.add(batch)
+            return self.finish()
         except BaseException:
-            staging.discard()
+            self.discard()
             raise
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Stage rows; who adds them by himself calls :meth:`finish` or :meth:`discard`.
+
+        Raises:
+            RowError, RecordTooLargeError, CommitError: as :meth:`write`.
+        """
+        if batch.num_rows:
+            self._add(batch, self._staged())
+
+    def finish(self) -> TaskOutput:
+        """Return what was staged, which is left to the commit from then on.
+
+        Raises:
+            RecordTooLargeError, CommitError: as :meth:`write`.
+        """
+        staging = self._staged()
+        for partition in self._open_partitions():
+            self._write_out(partition, partition.finish(), staging)
+        runs = tuple(self._counted(run) for run in staging.finish())
+        self._staging = None
         digests = tuple(self._digests.items())
         nonce = None if self._plan.planned is None else self._plan.planned.nonce
         return TaskOutput(self._identity, self._query_id, runs, self._digest, digests, nonce)
 
-    def _staging(self) -> Staging:
+    def discard(self) -> None:
+        """Remove what was staged, unless it was left to the commit."""
+        staging, self._staging = self._staging, None
+        if staging is not None:
+            staging.discard()
+
+    def _staged(self) -> Staging:
+        if self._staging is None:
+            self._staging = self._make_staging()
+        return self._staging
+
+    def _make_staging(self) -> Staging:
         folders, nodes = self._plan.directories, self._plan.data_nodes
         prefix, durable = self._identity.staged_prefix, self._plan.options.flush == "commit"
         if len(nodes) > 1:
@@ -127,6 +158,7 @@ class TaskWriter:
     def _add(self, batch: pa.RecordBatch, staging: Staging) -> None:
         now_ms = system.time_ns() // 1_000_000
         for first in range(0, batch.num_rows, PIECE_ROWS):
+            check_interrupt()
             try:
                 self._add_piece(batch.slice(first, PIECE_ROWS), now_ms, staging)
             except RowError as error:

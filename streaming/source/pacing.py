@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from kafkalog.files.shield import pause
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class IdlePacer:
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         self._clock = clock or system.monotonic
-        self._sleep = sleep or system.sleep
+        self._sleep = sleep or pause
         self._asked = 0.0
         self._began = 0.0
         self._not_before = 0.0

@@ -55,4 +55,13 @@ class ReadRows:
 
     def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the columns that were asked for."""
-        return batch if self.of_records is not None else batch.select(self.schema.names)
+        if batch.num_columns == len(self.schema):
+            return batch
+        return batch.select(self.schema.names)
+
+    def with_offset(self) -> RowSchema | None:
+        """Return how to read records so that their offsets are known; None where a view is read."""
+        read = self.of_records
+        if read is None or "offset" in read.columns:
+            return read
+        return RowSchema.named((*read.columns, "offset"), strings=read.strings)

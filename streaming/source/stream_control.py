@@ -23,7 +23,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
-from kafkalog.files.system import system
+from kafkalog.files.shield import pause
 from kafkalog.streaming.source.bounds.batch_limits import BatchLimits
 from kafkalog.streaming.source.bounds.positions import starting_positions
 from kafkalog.streaming.source.bounds.start import resolve_start, starting_bound
@@ -381,7 +381,7 @@ class StreamControl:
 
     def _rest(self) -> None:
         """Wait before what seems lost is looked at again; the next look asks stores again, too."""
-        system.sleep(self._options.fetch_retry_interval_ms / 1000)
+        pause(self._options.fetch_retry_interval_ms / 1000)
         self._logs.ask_stores_again()
 
     def _look(self, start: PartitionOffsets) -> PartitionOffsets:

@@ -1,4 +1,8 @@
-"""The streaming source as Spark sees it: a thin layer over :mod:`.stream_control`."""
+"""The streaming source as Spark sees it: a thin layer over :mod:`.stream_control`.
+
+What it knows of the logs it keeps from call to call. So calls that change that do their work in
+shielded threads, and an interrupt leaves nothing half changed.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from kafkalog.files.shield import shielded_step
 from kafkalog.model import MAX_OFFSET
 from kafkalog.streaming.border import crosses_border
 from kafkalog.streaming.options import warn_ignored
@@ -115,6 +120,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._control
 
     @crosses_border
+    @shielded_step
     def initialOffset(self) -> OffsetJson:  # noqa: N802
         """Return where a query without a checkpoint starts."""
         with naming_way_out(self._options):
@@ -134,11 +140,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(MAX_OFFSET)
 
     @crosses_border
+    @shielded_step
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read up to the ends that the first look finds, and then end."""
         self.control.freeze_targets()
 
     @crosses_border
+    @shielded_step
     def latestOffset(  # noqa: N802
         self, start: OffsetJson | None = None, limit: ReadLimit | None = None
     ) -> OffsetJson:
@@ -162,6 +170,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._to_json(self.control.latest) or None
 
     @crosses_border
+    @shielded_step
     def partitions(self, start: OffsetJson, end: OffsetJson) -> Sequence[InputPartition]:
         """Cut a batch into splits; a task gets one, or several of few bytes.
 
@@ -187,6 +196,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from read_split(split, self._options, self._rows)
 
     @crosses_border
+    @shielded_step
     def commit(self, end: OffsetJson) -> None:
         """Write the positions of the query's group, if asked to; Spark keeps the offsets."""
         self.control.batch_ran()

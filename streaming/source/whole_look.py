@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.files.system import system
+from kafkalog.files.shield import pause
 from kafkalog.streaming.store.ends.missing_parts import NOTHING
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class WholeLook:
             parts = self._parts(concerns)
             if is_whole() and (parts == self._said or not parts.is_loss):
                 break
-            system.sleep(self._options.fetch_retry_interval_ms / 1000)
+            pause(self._options.fetch_retry_interval_ms / 1000)
             self._logs.ask_stores_again()
             ends = look()
         self._say(self._parts(concerns))

@@ -77,9 +77,9 @@ class SpillFile:
 
     def close(self) -> None:
         """Give the bytes back."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1  # forgotten before it is closed
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _failed(self, action: str, size: int, error: OSError) -> SpillError:
         return SpillError(

@@ -60,7 +60,7 @@ def fill_from(descriptor: int, position: int, data: npt.NDArray[np.uint8]) -> in
 
 
 class LocalFile:
-    """A descriptor, which belongs to it."""
+    """A descriptor, which belongs to it: one that is not closed goes with the object."""
 
     __slots__ = ("_descriptor",)
 
@@ -95,6 +95,10 @@ class LocalFile:
 
     def close(self) -> None:
         """Close the descriptor; closing twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # Forgotten first: what interrupts this must not let a number be closed twice that is
+        # somebody else's by then.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    __del__ = close

@@ -16,6 +16,7 @@ for a moment after it was closed, as long as listings say the same of it.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -61,6 +62,10 @@ class _Threads:
 
     def __init__(self) -> None:
         self.pool = system.pool(2, "kafkalog-ahead")
+
+
+# A forked child does not have the threads.
+os.register_at_fork(after_in_child=lambda: system.memory.pop(_Threads, None))
 
 
 class _Known(NamedTuple):

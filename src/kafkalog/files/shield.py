@@ -8,29 +8,42 @@ is interrupted, it asks the thread to stop, waits for it, and then raises what i
 
 The thread stops where nothing is left half done, see :func:`check_interrupt`: queued work never
 begins, running work ends, the commit is taken back, and the locks are given back last.
+
+What keeps something from call to call (a Consumer, a stream's reader) does each call's work in such
+a thread, too: an interrupt never leaves it half changed.
+
+Where no thread can be started, the work is done in the caller's: when the interpreter shuts down
+(Python 3.12 refuses from the end of the main thread on), or the process has all it may have.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, Protocol, TypeVar
 
+from kafkalog.errors import KafkaLogError
 from kafkalog.files.system import system
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = [
+    "IS_DONE",
     "Interrupted",
     "Running",
     "Shielded",
     "check_interrupt",
     "current",
+    "in_shielded_steps",
+    "pause",
     "run_as",
     "shielded",
     "shielded_part",
     "shielded_rest",
+    "shielded_step",
+    "start_thread_if_possible",
 ]
 
 _P = ParamSpec("_P")
@@ -39,11 +52,18 @@ _T = TypeVar("_T")
 _LOOK_S: Final = 0.25
 """How long to wait at once: a signal that comes right before the wait does not end it."""
 
+IS_DONE: Final = "kafkalog: this came too late to stop anything: it is done"
+"""What is noted to an interrupt that did."""
+
+_PAUSE_S: Final = 0.1
+
 _ALL: Final = "all"
 _BEGINNING: Final = "beginning"
 _REST: Final = "rest"
+_STEP: Final = "step"
 
 _CALLER: Final = "caller"
+_IN_CALLER: Final = "in caller"
 _THREAD: Final = "thread"
 
 
@@ -95,6 +115,106 @@ def shielded_rest(function: Callable[_P, _T]) -> Callable[_P, _T]:
         return Shielded(functools.partial(function, *args, **kwargs), part=_REST).result()
 
     return call
+
+
+def shielded_step(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Do as :func:`shielded`, for a step of something that can be called again: it needs no note.
+
+    What the step has found belongs into an object that the next call finds: an interrupt takes the
+    value away.
+    """
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        if _HERE.running is not None:
+            return function(*args, **kwargs)
+        return Shielded(functools.partial(function, *args, **kwargs), part=_STEP).result()
+
+    return call
+
+
+def in_shielded_steps(
+    what: str,
+) -> Callable[[Callable[_P, Iterator[_T]]], Callable[_P, Iterator[_T]]]:
+    """Let what a function gives be iterated over in shielded threads, a step each.
+
+    What was cut off, by an error or an interrupt, does not seem to end there: who asks it for more
+    is told that ``what`` he does was.
+    """
+
+    def decorate(function: Callable[_P, Iterator[_T]]) -> Callable[_P, Iterator[_T]]:
+        @functools.wraps(function)
+        def call(*args: _P.args, **kwargs: _P.kwargs) -> Iterator[_T]:
+            steps = _Steps(function(*args, **kwargs))
+            # Not one generator: what is raised in it would let the next one who asks find its end.
+            return itertools.chain(steps.taken(), steps.refusal(what))
+
+        return call
+
+    return decorate
+
+
+class _Steps(Generic[_T]):
+    """What an iterator gives, until it is cut off."""
+
+    def __init__(self, source: Iterator[_T]) -> None:
+        self._source = source
+        self._is_over = False
+
+    def taken(self) -> Iterator[_T]:
+        """Give what is there, one after the other."""
+        while found := self._take():
+            yield found.pop()
+        self._is_over = True  # Python looks for no signal between this and the caller
+
+    @shielded_step
+    def _take(self) -> list[_T]:
+        for each in self._source:
+            return [each]
+        return []
+
+    def refusal(self, what: str) -> Iterator[_T]:
+        """Give nothing, if all was given.
+
+        Raises:
+            KafkaLogError: it was cut off before that.
+        """
+        if not self._is_over:
+            raise KafkaLogError(
+                f"this {what} was cut off by an error or an interrupt, and rows are missing: it "
+                "cannot continue; call it again"
+            )
+        yield from ()
+
+
+def start_thread_if_possible(function: Callable[..., object], *args: object) -> bool:
+    """Start a thread; return whether that was possible.
+
+    It is not when the interpreter shuts down, from the end of the main thread on in Python 3.12,
+    nor where the system has no more threads to give.
+    """
+    try:
+        system.start_thread(function, args)
+    except RuntimeError as error:
+        if type(error) is RuntimeError and "thread" in str(error):
+            return False
+        raise
+    return True
+
+
+def pause(seconds: float) -> None:
+    """Rest; in a shielded thread no longer than until the caller is interrupted.
+
+    Raises:
+        Interrupted: as :func:`check_interrupt`.
+    """
+    if _HERE.running is None:
+        system.sleep(seconds)
+        return
+    end = system.monotonic() + seconds
+    while (left := end - system.monotonic()) > 0:
+        check_interrupt()
+        system.sleep(min(left, _PAUSE_S))
 
 
 def check_interrupt() -> None:
@@ -153,7 +273,8 @@ class Shielded(Generic[_T]):
         try:
             self._act()
         except BaseException as interrupt:
-            interrupt.add_note(self._outcome())
+            if self._part is not _STEP:
+                interrupt.add_note(self._outcome())
             raise
         try:
             if self._error is not None:
@@ -172,7 +293,8 @@ class Shielded(Generic[_T]):
         """
         try:
             # One call: an interrupt within Thread.start may leave a thread that never runs.
-            system.start_thread(self._run, ())
+            if not start_thread_if_possible(self._run):
+                self._run_in_caller()
             while not self._has_ended:
                 self._end.acquire(timeout=_LOOK_S)
         except BaseException:
@@ -205,20 +327,30 @@ class Shielded(Generic[_T]):
         if interrupt is not None:
             raise interrupt
 
+    def _run_in_caller(self) -> None:
+        if self._first.setdefault(None, _IN_CALLER) == _IN_CALLER:
+            try:
+                self._do()
+            finally:
+                _HERE.running = None
+
     def _run(self) -> None:
-        if self._first.setdefault(None, _THREAD) != _THREAD:
-            return
+        if self._first.setdefault(None, _THREAD) == _THREAD:
+            self._do()
+
+    def _do(self) -> None:
         _HERE.running = self
         try:
             self._values.append(self._action())
         except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
             self._error = error
+        del self._action  # with all it holds: this thread ends after the caller has gone on
         self._has_ended = True
         self._end.release()
 
     def _outcome(self) -> str:
         if self._part is _REST or (self._values and self._part is _ALL):
-            return "kafkalog: this came too late to stop anything: it is done"
+            return IS_DONE
         if self._error is None or isinstance(self._error, Interrupted):
             return "kafkalog: it was stopped before it was done"
         return f"kafkalog: {self._error}"

@@ -27,7 +27,7 @@ import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from kafkalog.files.shield import current, run_as
+from kafkalog.files.shield import current, run_as, start_thread_if_possible
 from kafkalog.files.system import remembered, system
 
 if TYPE_CHECKING:
@@ -145,7 +145,10 @@ class _Going(Generic[_T]):
 
     def has_ended_within(self, limit_s: float) -> bool:
         """Run the action; returns whether it came to its end, else its thread is left behind."""
-        system.start_thread(self._run, ())
+        if not start_thread_if_possible(self._run):
+            waiting = current()
+            self._run()  # nobody can be left behind
+            run_as(waiting)
         signs, since = -1, system.monotonic()
         while not self._has_ended:
             self._end.acquire(timeout=min(_LOOK_S, limit_s / 4))

@@ -116,9 +116,9 @@ def _mounts() -> str | None:
 
 
 def _pool(threads: int, name: str) -> Executor:
-    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - a reader needs none
+    from kafkalog.files.thread_pool import ThreadPool  # noqa: PLC0415 - a reader needs none
 
-    return ThreadPoolExecutor(threads, thread_name_prefix=name)
+    return ThreadPool(threads, name)
 
 
 system: Final = System()

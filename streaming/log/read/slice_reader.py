@@ -23,6 +23,7 @@ from kafkalog.errors import (
     UnknownTopicOrPartitionError,
 )
 from kafkalog.files.places import as_path
+from kafkalog.files.shield import check_interrupt
 from kafkalog.streaming.log.offset_order import ends_with_gap
 from kafkalog.streaming.log.read.aborted_transactions import AbortedTransactions
 from kafkalog.streaming.log.read.slices import open_planned
@@ -316,6 +317,7 @@ class _SliceReader:
         try:
             for bound in dict.fromkeys([end_position, None]):
                 for chunk in segment.chunks(position, bound):
+                    check_interrupt()
                     if self._overlaps(segment, chunk):
                         yield from self._decode(segment, chunk._replace(table=chunk.table[:-1]))
                         raise segment.disorder(chunk.table[-1:])
@@ -348,6 +350,7 @@ class _SliceReader:
         """Read on like ``_read_segment``, but around damage."""
         for bound in dict.fromkeys([end_position, None]):
             for chunk in salvage.chunks(segment, position, bound):
+                check_interrupt()
                 yield from self._decode(segment, chunk)
                 if self._next >= self._end:
                     return

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import DataLossError, OptionError, UnknownTopicOrPartitionError
-from kafkalog.files.system import system
+from kafkalog.files.shield import pause
 from kafkalog.streaming.source.bounds.positions import starting_positions
 from kafkalog.streaming.source.bounds.start import batch_bounds, resolve_end, resolve_start
 from kafkalog.streaming.source.followed_logs import FollowedLogs
@@ -54,7 +54,7 @@ def plan_batch(options: ReadOptions, selection: Selection | None = None) -> list
         try:
             return _plan(options, bounds, selection, logs, available, LossPolicy(fail=True))
         except (DataLossError, UnknownTopicOrPartitionError):  # perhaps a replica that moves
-            system.sleep(options.fetch_retry_interval_ms / 1000)
+            pause(options.fetch_retry_interval_ms / 1000)
             logs.ask_stores_again()
             available = look()
     return _plan(options, bounds, selection, logs, available, policy)

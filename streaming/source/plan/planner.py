@@ -7,7 +7,7 @@ by bytes, so that one hot partition keeps all cores busy. Every split is read in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kafkalog.errors import KafkaLogError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -45,6 +45,15 @@ class LogSplit:
     def size(self) -> int:
         """Bytes of segment files."""
         return sum(piece.size for piece in self.slices)
+
+    def from_offset(self, offset: int) -> LogSplit:
+        """Return what is left of it from an offset on."""
+        left = tuple(
+            piece._replace(start_offset=max(piece.start_offset, offset))
+            for piece in self.slices
+            if piece.end_offset > offset
+        )
+        return replace(self, slices=left)
 
 
 def readable_ranges(

@@ -128,6 +128,8 @@ class EndsWatch:
         self._begin()
 
     def _begin(self) -> None:
+        self._is_amid = False
+        """Whether a look was cut off: what is kept may be half of it."""
         self._looking_at: Path | None = None
         """The log directory of the log that is being looked at."""
         self._listing = Watched(self._log_dirs.paths, self._log_dirs.partitions)
@@ -157,6 +159,14 @@ class EndsWatch:
             CorruptRecordError: bytes of the log that cannot be walked over.
             DataLossError: a loss of power has taken committed records.
         """
+        if self._is_amid:
+            self._begin()
+        self._is_amid = True
+        ends = self._look_between_changes(reached)
+        self._is_amid = False
+        return ends
+
+    def _look_between_changes(self, reached: Offsets | None) -> Ends:
         for _ in range(_ATTEMPTS):
             ends = self._look_around_failures()
             if ends is None:

@@ -124,8 +124,8 @@ class Copying:
                 if equal < size:
                     _check_sound(self.source, base, equal, self.log_end)
                 if found > equal and sealed:
-                    os.close(writing)
-                    writing = -1
+                    closing, writing = writing, -1  # never twice, whatever closing it raises
+                    os.close(closing)
                     remove_segment(self.target, base)
                     writing, found, equal = create_exclusive(self.target / name), 0, 0
                     self.seen.note(self.target / name, writing)

@@ -18,6 +18,7 @@ from tests.support.consuming import (
     table,
     written,
 )
+from tests.support.interrupting import AlarmError, raising
 
 import kafkalog
 from kafkalog.errors import (
@@ -33,6 +34,8 @@ from kafkalog.errors import (
 from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
+from kafkalog.streaming.consumer.fetching import Fetcher
+from kafkalog.streaming.consumer.joined import Joined
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder
@@ -43,6 +46,7 @@ from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import look_at
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -550,3 +554,132 @@ def test_a_static_member_is_not_replaced_by_one_that_was_killed_before_it_was_le
     MemberFile(folder, "g", member).create(Presence(settings, "range"))
     with consumer(folder, options={"kafka.group.instance.id": "i"}) as reader:
         assert sorted([*rest(reader), *rest(reader)]) == list(range(40))
+
+
+def test_a_group_whose_id_utf8_cannot_hold_is_refused(folder: Path) -> None:
+    with pytest.raises(OptionError, match=r"caf\\udce9', which is no text that UTF-8 can hold"):
+        kafkalog.Consumer(folder, os.fsdecode("café".encode("latin-1")), "in")
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Any]:
+    with raising() as call:
+        yield call
+
+
+def interrupting(interrupt: Any, original: Any, *, before: bool = False) -> tuple[Any, Any]:
+    """Return a method that interrupts the main thread once, and what tells whether it has."""
+    done: list[bool] = []
+
+    def method(*given: Any) -> Any:
+        found = None if before else original(*given)
+        if not done:
+            done.append(True)
+            interrupt()
+        return original(*given) if before else found
+
+    return method, done
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Fetcher, "next"),
+        (Fetcher, "_plan"),
+        (Joined, "begin"),
+        (Joined, "polled"),
+        (MemberFile, "say"),
+    ],
+    ids=lambda given: getattr(given, "__name__", given),
+)
+def test_an_interrupted_poll_takes_no_rows_away_and_leaves_one_member(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, interrupt: Any, kind: type, name: str
+) -> None:
+    method, done = interrupting(interrupt, getattr(kind, name))
+    with consumer(folder) as reader:
+        monkeypatch.setattr(kind, name, method)
+        found = []
+        for _ in range(200):
+            with suppress(AlarmError):
+                rows = reader.poll(0.05)
+                found += [] if rows is None else numbers(rows)
+            if len(found) == 40:
+                break
+        assert done
+        assert sorted(found) == list(range(40))
+        assert len(MemberFolder(folder, "g").read()) == 1
+        reader.commit()
+    assert positions(folder) == dict.fromkeys(IN, 10)
+    assert not list(folder.glob(f"{MEMBER_PREFIX}*"))
+
+
+def test_an_interrupted_close_has_left_the_group(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, interrupt: Any
+) -> None:
+    reader = consumer(folder)
+    assert reader.poll(5) is not None
+    method, _ = interrupting(interrupt, Joined.leave, before=True)
+    monkeypatch.setattr(Joined, "leave", method)
+    with pytest.raises(AlarmError):
+        reader.close()
+    assert not list(folder.glob(f"{MEMBER_PREFIX}*"))
+    reader.close()
+    with pytest.raises(KafkaLogError, match="is closed"):
+        reader.poll()
+
+
+def test_callbacks_that_failed_are_called_again_before_any_row(folder: Path) -> None:
+    calls: list[str] = []
+
+    def assigned(partitions: list[TopicPartition]) -> None:
+        calls.append("+")
+        if len(calls) == 1:
+            raise ConnectionError("the store of offsets is away")
+        for key in partitions:
+            a.seek(key, 8)
+
+    def revoked(_: list[TopicPartition]) -> None:
+        calls.append("-")
+        if calls.count("-") == 1:
+            raise ConnectionError("the store of offsets is away")
+
+    named = {"kafka.client.id": "a"}
+    a = consumer(folder, options=named, on_assign=assigned, on_revoke=revoked)
+    with a, consumer(folder) as b:
+        with pytest.raises(ConnectionError):
+            a.poll(5)
+        assert sorted(rest(a)) == list(range(32, 40))
+        assert calls == ["+", "+"]
+        for _ in range(100):
+            b.poll(0.02)
+            with suppress(ConnectionError):
+                a.poll(0.02)
+            if b.assignment:
+                break
+        assert calls == ["+", "+", "-", "-"]
+        assert (a.assignment, b.assignment) == (IN[:2], IN[2:])
+
+
+def test_a_callback_cannot_close_and_the_consumer_is_closed_all_the_same(folder: Path) -> None:
+    reader = consumer(folder, on_revoke=lambda _: reader.close())
+    assert reader.poll(5) is not None
+    with pytest.raises(KafkaLogError, match="close cannot be called from on_assign or on_revoke"):
+        reader.close()
+    reader.close()
+    assert not list(folder.glob(f"{MEMBER_PREFIX}*"))
+
+
+def test_rows_that_a_seek_or_a_pause_has_passed_are_not_returned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, interrupt: Any
+) -> None:
+    """They were read when poll was interrupted, and not handed out."""
+    with consumer(folder) as reader:
+        assert rest(reader)
+        append(folder, "in", table([44]))
+        method, _ = interrupting(interrupt, Fetcher.next)
+        with monkeypatch.context() as patch:
+            patch.setattr(Fetcher, "next", method)
+            with pytest.raises(AlarmError):
+                reader.poll(5)
+        reader.seek(IN[0], 9)
+        assert sorted(rest(reader)) == [36, 44]

@@ -1,4 +1,4 @@
-"""A topic that is deleted by hand and recreated: its group begins at its start."""
+"""A topic that is deleted, by hand or by command, and recreated: its group begins at its start."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from kafkalog.jobs.lag.readers import ReadersNamed
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.groups.group_commits import GroupCommits
 from kafkalog.streaming.library import append, read
+from kafkalog.streaming.operate.topics import delete
 from kafkalog.streaming.sink.group_writer import GroupWriter
 from kafkalog.streaming.store.policy import SetPolicy
 
@@ -152,3 +153,58 @@ def test_a_position_that_a_query_has_written_is_of_its_topic_too(folder: Path) -
     assert positions(folder) == {}
     with consumer(folder) as reader:
         assert sorted(rest(reader)) == [*range(200, 240)]
+
+
+@pytest.mark.parametrize("count", [4, 40, 80])
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_topic_deleted_by_command_and_recreated_between_two_polls_is_read_from_its_start(
+    folder: Path, count: int, start: str
+) -> None:
+    """The command takes the group's positions away, and nobody has looked meanwhile."""
+    with consumer(folder, options={"startingOffsets": start}) as reader:
+        assert len(rest(reader)) == (40 if start == "earliest" else 0)
+        reader.commit()
+        delete([str(folder)], "in")
+        append(folder, "in", table(range(200, 200 + count)), options={"numPartitions": 4})
+        assert sorted(rest(reader)) == [*range(200, 200 + count)]
+        reader.commit()
+        assert positions(folder) == dict.fromkeys(IN, count // 4)
+
+
+def test_a_recreated_topic_with_more_partitions_is_read_whole(folder: Path) -> None:
+    with consumer(folder, options={"startingOffsets": "latest"}) as reader:
+        assert rest(reader) == []
+        delete([str(folder)], "in")
+        append(folder, "in", table(range(200, 280)), options={"numPartitions": 8})
+        assert sorted(rest(reader)) == [*range(200, 280)]
+        reader.commit()
+
+
+def test_rows_of_a_topic_that_was_deleted_are_refused_and_those_that_follow_are_not(
+    folder: Path,
+) -> None:
+    with consumer(folder) as reader:
+        rows = reader.poll(5)
+        assert rows is not None
+        delete([str(folder)], "in")
+        append(folder, "in", table(range(200, 240)), options={"numPartitions": 4})
+        with pytest.raises(FencedMemberError, match="stands at no offset of in-0"):
+            append(folder, "out", output(rows), consumer=reader)
+        found = []
+        while (rows := reader.poll(0.3)) is not None:
+            append(folder, "out", output(rows), consumer=reader)
+            found += numbers(rows)
+        assert sorted(found) == [*range(200, 240)]
+
+
+def test_a_position_without_an_id_counts_in_the_topic_that_replaces_one_under_a_member(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(GroupWriter, "_ids_of", lambda *_: {})  # as who knows no ids
+    GroupWriter([str(folder)], "g").commit(dict.fromkeys(IN, 9))
+    with consumer(folder) as reader:
+        assert sorted(rest(reader)) == [36, 37, 38, 39]
+        recreate_topic(folder, 80)
+        assert sorted(rest(reader)) == [*range(236, 280)], "as another member would begin there"
+        reader.commit()
+    assert positions(folder) == dict.fromkeys(IN, 20)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from contextlib import nullcontext
@@ -18,9 +20,20 @@ from tests.support.killing import run_and_kill
 from tests.support.sinking import Writer, rows, values_of
 
 import kafkalog
-from kafkalog.errors import CommitError
+from kafkalog.errors import CommitError, KafkaLogError
+from kafkalog.files.local_file import LocalFile
 from kafkalog.files.parallel import for_each
-from kafkalog.files.shield import Interrupted, check_interrupt, shielded, shielded_rest
+from kafkalog.files.shield import (
+    Interrupted,
+    check_interrupt,
+    in_shielded_steps,
+    pause,
+    shielded,
+    shielded_rest,
+    shielded_step,
+)
+from kafkalog.files.system import system
+from kafkalog.files.thread_pool import ThreadPool
 from kafkalog.streaming.operate.recover import recover
 from kafkalog.streaming.store.locks import DirectoryLocks
 
@@ -353,3 +366,158 @@ def _takes_locks(function: ast.FunctionDef) -> bool:
     used += [call.args[0] for call in calls if getattr(call.func, "id", "") == "partial"]
     names = {each.id if isinstance(each, ast.Name) else getattr(each, "attr", "") for each in used}
     return bool(names & {"DirectoryLocks", "Session", "opened_set", "_session", "_written"})
+
+
+def no_thread(*_: Any) -> int:
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def test_where_no_thread_can_be_started_the_caller_does_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python 3.12 starts none once the main thread has ended."""
+    monkeypatch.setattr(system, "start_thread", no_thread)
+    monkeypatch.setattr(threading.Thread, "start", no_thread)
+    assert shielded(threading.get_ident)() == threading.get_ident()
+    assert shielded(lambda: 1)() == 1, "it is not in a shielded thread for ever"
+    options = {"numPartitions": 20, "max.block.ms": 5000}
+    partitions = pa.array(range(20), pa.int32())
+    rows = pa.table({"value": ["a"] * 20, "partition": partitions})
+    kafkalog.append(tmp_path, "t", rows, options=options)
+    start = {"startingOffsets": "earliest"}
+    assert next(kafkalog.tail(tmp_path, "t", options=start)).num_rows == 1
+    with kafkalog.Consumer(tmp_path, "g", "t", options=start) as reader:
+        assert reader.poll(5) is not None
+        reader.commit()
+
+
+@pytest.mark.parametrize("ends_as", ["thread", "exit hook"])
+def test_rows_are_appended_and_polled_after_the_main_thread_has_ended(
+    tmp_path: Path, ends_as: str
+) -> None:
+    code = """
+import atexit, sys, threading, pyarrow as pa, kafkalog
+folder, ends_as = sys.argv[1:]
+rows = pa.table({"value": ["late"]})
+
+def late():
+    if ends_as == "thread":
+        threading.main_thread().join()
+    kafkalog.append(folder, "t", rows, options={"numPartitions": 1})
+    start = {"startingOffsets": "earliest"}
+    with kafkalog.Consumer(folder, "g", "t", options=start) as reader:
+        print(reader.poll(5).num_rows)
+        reader.commit()
+
+if ends_as == "thread":
+    threading.Thread(target=late).start()
+else:
+    atexit.register(late)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path), ends_as],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
+def test_a_pool_does_all_in_so_many_threads_and_reuses_idle_ones() -> None:
+    seen, most = set(), 0
+    running, guard = 0, threading.Lock()
+
+    def work(number: int) -> int:
+        nonlocal running, most
+        with guard:
+            running += 1
+            most = max(most, running)
+            seen.add(threading.current_thread().name)
+        time.sleep(0.001)
+        with guard:
+            running -= 1
+        if number == 7:
+            raise CommitError("no")
+        return number
+
+    with ThreadPool(3, "kafkalog-test") as pool:
+        futures = [pool.submit(work, number) for number in range(50)]
+    assert [each.result() for n, each in enumerate(futures) if n != 7] == [*range(7), *range(8, 50)]
+    with pytest.raises(CommitError):
+        futures[7].result()
+    assert most <= 3
+    assert seen <= {f"kafkalog-test_{n}" for n in range(3)}
+    with pytest.raises(RuntimeError, match="shut down"):
+        pool.submit(work, 1)
+
+
+def test_what_waits_in_a_pool_can_be_cancelled() -> None:
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        goes_on.wait(60)
+
+    with ThreadPool(1, "kafkalog-test") as pool:
+        running, waiting = pool.submit(work), pool.submit(work)
+        assert begun.wait(60)
+        assert waiting.cancel()
+        goes_on.set()
+        assert running.result() is None
+
+
+def test_steps_that_were_cut_off_do_not_seem_to_have_ended(interrupt: Any) -> None:
+    @in_shielded_steps("count")
+    def numbers() -> Iterator[int]:
+        for number in range(5):
+            if number == 2:
+                interrupt()
+                check_interrupt()
+            yield number
+
+    found = numbers()
+    assert [next(found), next(found)] == [0, 1]
+    with pytest.raises(AlarmError):
+        next(found)
+    with pytest.raises(KafkaLogError, match="this count was cut off by an error or an interrupt"):
+        next(found)
+
+
+def test_an_interrupt_of_a_step_needs_no_note_and_ends_a_rest(interrupt: Any) -> None:
+    def step() -> None:
+        interrupt()
+        pause(600)
+
+    with pytest.raises(AlarmError) as raised:
+        shielded_step(step)()
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_descriptor_is_never_closed_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    closed: list[int] = []
+    close = os.close
+
+    def interrupted(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        raise KeyboardInterrupt
+
+    file = LocalFile(os.open(tmp_path / "a", os.O_RDONLY))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            file.close()
+        file.close()
+    assert len(closed) == 1
+
+
+def test_a_file_that_was_not_closed_is_closed_with_its_object(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    descriptor = os.open(tmp_path / "a", os.O_RDONLY)
+    file = LocalFile(descriptor)
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -6,6 +6,8 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.support.alarms import interrupt_at
+from tests.support.interrupting import AlarmError
 from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint, write_segment
 from tests.support.sinking import Writer
@@ -537,3 +539,29 @@ def test_records_that_nobody_can_have_appended_are_not_advised_to_be_read(
     assert "1 offset of 1 partition lie above what is committed" in caplog.text
     assert "`kafkalog takeover` takes them over" in caplog.text
     assert "logEnd" not in caplog.text
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["the first look", "one after others"])
+def test_a_look_that_was_cut_off_anywhere_is_followed_by_one_that_finds_all(
+    log: Path, tmp_path: Path, is_first: bool
+) -> None:
+    """A signal's exception comes at each place in turn where Python looks for signals."""
+    place, is_cut_off = 0, True
+    while is_cut_off:
+        copy = tmp_path / str(place)
+        shutil.copytree(log, copy)
+        tail = tail_of(copy)
+        if not is_first:
+            tail.look()
+        write_segment(copy / "t-7", 0, batch_bytes(0, rows(3)))
+        put_state(copy, 1, 2)
+        expected = ends(tail_of(copy))
+        try:
+            interrupt_at(place, tail.look)
+            is_cut_off = False
+        except AlarmError:
+            pass
+        assert ends(tail) == expected
+        shutil.rmtree(copy)
+        place += 61
+    assert place > 600

@@ -1,0 +1,373 @@
+"""Alarms at random bytecodes and moments, in all that a program calls: each call can be made again.
+
+No row is lost or doubled, no object stays broken, no descriptor is closed twice, no lock stays
+taken, and no member that nobody knows takes part in a group.
+
+``make test`` takes a few hundred alarms, ``make nightly`` 20,000. A seed and the number of a world
+make the same alarms again, as far as bytecodes are chosen; moments are the clock's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from contextlib import closing, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.support.alarms import OUTSIDE, Alarms, closed_once
+from tests.support.consuming import keep_groups_small
+from tests.support.interrupting import AlarmError
+
+import kafkalog
+from kafkalog.errors import CommitError, KafkaLogError
+from kafkalog.files.shield import IS_DONE
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.groups.administration import reset_group
+from kafkalog.streaming.groups.group_commits import GroupCommits
+from kafkalog.streaming.operate.topics import create, delete
+from kafkalog.streaming.schema import RowSchema
+from kafkalog.streaming.source.read_options import ReadOptions
+from kafkalog.streaming.source.stream_reader import LogStreamReader
+from kafkalog.streaming.store.group_files import MEMBER_PREFIX
+from kafkalog.streaming.store.policy import SetPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.crash
+
+ALARMS = int(os.environ.get("KAFKALOG_ALARMS", "300"))
+SEED = int(os.environ.get("KAFKALOG_ALARM_SEED", "7"))
+ALARMS_OF_WORLD = 150
+PARTITIONS = 3
+START = {"startingOffsets": "earliest"}
+QUICK = {"flush": "os", "max.block.ms": 5000}
+MEMBER = {
+    **START,
+    **QUICK,
+    "splitBytes": "1",
+    "kafka.session.timeout.ms": "60s",
+    "kafka.heartbeat.interval.ms": "50",
+}
+
+
+class World:
+    """A topic of numbers, what is known to be in it, and what reads on from call to call."""
+
+    def __init__(self, folder: Path, alarms: Alarms, number: int) -> None:
+        self.folder = folder
+        self.alarms = alarms
+        self.random = alarms.random
+        self.known: set[int] = set()
+        self.copied: list[int] = []
+        self.next = 0
+        self.version = 0
+        self.group = f"g{number}"
+        self.got: list[int] = []
+        self.waiting: list[int] = []
+        """What the member has read, and not copied or committed."""
+        self.tailed: list[int] = []
+        self.streamed: list[int] = []
+        create([str(folder)], "in", partitions=PARTITIONS)
+        self.append(list(range(30)))
+        self.next = 30
+        self.tail = self.new_tail()
+        self.consumer = self.new_consumer()
+        self.stream = self.new_stream()
+        self.at = self.stream.initialOffset()
+
+    def new_consumer(self) -> kafkalog.Consumer:
+        return kafkalog.Consumer(self.folder, self.group, "in", options=MEMBER)
+
+    def new_tail(self) -> Iterator[pa.RecordBatch]:
+        """Read on behind what was tailed: offsets count the rows of a partition."""
+        read = Counter(number % PARTITIONS for number in self.tailed)
+        offsets = {"in": {str(part): read[part] for part in range(PARTITIONS)}}
+        options = {"startingOffsets": offsets}
+        return kafkalog.tail(self.folder, "in", columns=["value"], idle_timeout=0, options=options)
+
+    def new_stream(self) -> LogStreamReader:
+        given = {"path": str(self.folder), "subscribe": "in", **START}
+        return LogStreamReader(ReadOptions.parse(given), RowSchema.named())
+
+    def append(self, numbers: list[int], topic: str = "in", **named: Any) -> kafkalog.Outcome:
+        options = {**QUICK, "numPartitions": PARTITIONS}
+        return kafkalog.append(self.folder, topic, rows_of(numbers), options=options, **named)
+
+    def read(self, topic: str = "in") -> list[int]:
+        return numbers_of(kafkalog.read(self.folder, topic).read_all())
+
+    # What is called with an alarm
+
+    def some_numbers(self) -> list[int]:
+        self.next += 3
+        return list(range(self.next - 3, self.next))
+
+    def appends(self) -> None:
+        """Rows without an identity: the exception says whether they are there."""
+        numbers = self.some_numbers()
+        is_there = True
+        try:
+            self.alarms.call("append", lambda: self.append(numbers))
+        except AlarmError as error:
+            is_there = IS_DONE in getattr(error, "__notes__", ())
+        self.known |= {*numbers} if is_there else set()
+        assert sorted(self.read()) == sorted(self.known)
+
+    def appends_once(self) -> None:
+        """Rows with a name and a version: the same again makes up for what was cut off."""
+        numbers = self.some_numbers()
+        self.version += 1
+        named = {"transactional_id": "w", "version": self.version}
+        with suppress(AlarmError):
+            self.alarms.call("append once", lambda: self.append(numbers, **named))
+        self.append(numbers, **named)
+        self.known |= {*numbers}
+        assert sorted(self.read()) == sorted(self.known)
+
+    def appends_from_generator(self) -> None:
+        numbers = self.some_numbers()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for number in numbers:
+                yield from rows_of([number]).to_batches()
+
+        self.version += 1
+        named = {"transactional_id": "w", "version": self.version}
+        with suppress(AlarmError):
+            self.alarms.call(
+                "append generator",
+                lambda: kafkalog.append(self.folder, "in", batches(), options=QUICK, **named),
+            )
+        self.append(numbers, **named)
+        self.known |= {*numbers}
+
+    def reads(self) -> None:
+        reader = None
+        try:
+            reader = self.alarms.call("read", lambda: kafkalog.read(self.folder, "in"))
+            found = self.alarms.call("read_all", lambda: numbers_of(reader.read_all()))
+        except AlarmError as error:
+            if reader is not None and str(error) != OUTSIDE:
+                with pytest.raises(KafkaLogError, match="was cut off"):
+                    reader.read_all()
+            found = self.read()
+        assert sorted(found) == sorted(self.known)
+
+    def tails(self) -> None:
+        try:
+            with suppress(AlarmError):
+                self.tailed += numbers_of(self.alarms.call("tail", self.tail.__next__))
+        except StopIteration:  # nothing was new
+            self.tail = self.new_tail()
+
+    def gets(self) -> None:
+        chosen = self.random.choice(sorted(self.known))
+        options = {"cache.memory": self.random.choice(["0", "8m"])}
+
+        def get() -> Any:
+            key, partition = str(chosen), chosen % PARTITIONS
+            return kafkalog.get(self.folder, "in", key, partition=partition, options=options)
+
+        with suppress(AlarmError):
+            self.alarms.call("get", get)
+        assert get()["value"] == str(chosen).encode()
+
+    def scans(self) -> None:
+        found: list[int] = []
+        scan = kafkalog.scan(self.folder, "in")
+        try:
+            self.alarms.call("scan", lambda: found.extend(n for b in scan for n in numbers_of(b)))
+        except AlarmError as error:
+            if str(error) != OUTSIDE:
+                with pytest.raises(KafkaLogError, match="was cut off"):
+                    next(scan)
+            found = [n for b in kafkalog.scan(self.folder, "in") for n in numbers_of(b)]
+        assert sorted(found) == sorted(self.known)
+
+    def polls(self) -> None:
+        with suppress(AlarmError):
+            rows = self.alarms.call("poll", lambda: self.consumer.poll(0.0))
+            if rows is not None:
+                self.waiting += numbers_of(rows)
+
+    def commits(self) -> None:
+        if self.consumer._has_failed:
+            with pytest.raises(CommitError, match="an append with this Consumer failed"):
+                self.consumer.commit()
+            return
+        with suppress(AlarmError):
+            self.alarms.call("commit", self.consumer.commit)
+        self.consumer.commit()
+        self.got += self.waiting
+        self.waiting.clear()
+
+    def copies(self) -> None:
+        """Append what was read with the group's positions: it is there once, or comes again."""
+        if not self.waiting:
+            return
+        numbers = list(self.waiting)
+        try:
+            self.alarms.call(
+                "append with consumer",
+                lambda: self.append(numbers, "out", consumer=self.consumer),
+            )
+        except AlarmError:
+            copied = self.read("out") if (self.folder / "out-0").exists() else []
+            if not {*numbers} <= {*copied}:
+                if self.consumer._has_failed:  # else the alarm came before the first step of it
+                    self.waiting.clear()  # they come again
+                return
+        self.copied += numbers
+        self.got += numbers
+        self.waiting.clear()
+
+    def seeks(self) -> None:
+        """Go back, and on: a position is where it was, or where it was to be."""
+        owned = self.consumer.assignment
+        if not owned:
+            return
+        key = self.random.choice(owned)
+        before = self.consumer.position(key)
+        with suppress(AlarmError):
+            self.alarms.call("seek", lambda: self.consumer.seek(key, 0))
+        assert self.consumer.position(key) in {0, before}
+        with suppress(AlarmError):
+            self.alarms.call("pause", lambda: self.consumer.pause(owned))
+        self.consumer.resume(owned)
+        self.consumer.seek(key, before)
+        with suppress(AlarmError):
+            assert self.alarms.call("position", lambda: self.consumer.position(key)) == before
+
+    def closes(self) -> None:
+        """Leave and join again: what was not committed comes again, to the next member."""
+        with suppress(AlarmError):
+            self.alarms.call("close", self.consumer.close)
+        self.consumer.close()
+        assert not list(self.folder.glob(f"{MEMBER_PREFIX}*"))
+        assert not GroupCommits([self.folder], self.group, SetPolicy()).look().record.members
+        self.waiting.clear()
+        if self.random.random() < 0.2:
+            with suppress(AlarmError):
+                self.alarms.call(
+                    "reset",
+                    lambda: reset_group([str(self.folder)], self.group, self.stands(), topics=[]),
+                )
+        self.consumer = self.new_consumer()
+
+    def stands(self) -> dict[TopicPartition, int]:
+        found = GroupCommits([self.folder], self.group, SetPolicy()).look().positions
+        return dict(found) or {TopicPartition("in", 0): 0}
+
+    def streams(self) -> None:
+        """Ask as Spark does; what an answer did not arrive for is asked again."""
+        with suppress(AlarmError):
+            end = self.alarms.call(
+                "latestOffset", lambda: self.stream.latestOffset(self.at, ReadAllAvailable())
+            )
+            if end != self.at:
+                tasks = self.alarms.call("partitions", lambda: self.stream.partitions(self.at, end))
+                found = [self.stream.read(each) for each in tasks]
+                self.streamed += [n for rows in found for b in rows for n in numbers_of(b)]
+                self.at = end
+                self.alarms.call("commit of stream", lambda: self.stream.commit(end))
+
+    def manages(self) -> None:
+        with suppress(AlarmError):
+            self.alarms.call("create", lambda: create([str(self.folder)], "other", partitions=2))
+        with suppress(KafkaLogError):
+            create([str(self.folder)], "other", partitions=2)
+        with suppress(AlarmError):
+            self.alarms.call("delete", lambda: delete([str(self.folder)], "other"))
+        with suppress(KafkaLogError):
+            delete([str(self.folder)], "other")
+        assert not list(self.folder.glob("other-*"))
+
+    # What must hold in the end
+
+    def finish(self) -> None:
+        assert sorted(self.read()) == sorted(self.known)
+        self.tailed += [n for batch in self.tail for n in numbers_of(batch)]
+        self.tailed += [n for batch in self.new_tail() for n in numbers_of(batch)]
+        assert sorted(self.tailed) == sorted(self.known)
+        while (end := self.stream.latestOffset(self.at, ReadAllAvailable())) != self.at:
+            for task in self.stream.partitions(self.at, end):
+                self.streamed += [n for b in self.stream.read(task) for n in numbers_of(b)]
+            self.at = end
+        assert sorted(self.streamed) == sorted(self.known)
+        with closing(self.consumer) as reader:
+            while (rows := reader.poll(0.3)) is not None:
+                self.waiting += numbers_of(rows)
+            reader.commit()
+        self.got += self.waiting
+        assert sorted(self.got) == sorted(self.known)
+        assert sorted(self.copied) == (sorted(self.read("out")) if self.copied else [])
+        assert not list(self.folder.glob(f"{MEMBER_PREFIX}*"))
+        assert not GroupCommits([self.folder], self.group, SetPolicy()).look().record.members
+
+
+def rows_of(numbers: list[int]) -> pa.Table:
+    texts = [str(each).encode() for each in numbers]
+    partitions = pa.array([each % PARTITIONS for each in numbers], pa.int32())
+    return pa.table({"key": texts, "value": texts, "partition": partitions})
+
+
+def numbers_of(rows: pa.RecordBatch | pa.Table) -> list[int]:
+    return [int(each) for each in rows.column("value").to_pylist()]
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+OPERATIONS: list[tuple[int, Callable[[World], None]]] = [
+    (3, World.appends),
+    (3, World.appends_once),
+    (1, World.appends_from_generator),
+    (4, World.reads),
+    (6, World.tails),
+    (2, World.gets),
+    (2, World.scans),
+    (14, World.polls),
+    (3, World.commits),
+    (4, World.copies),
+    (2, World.seeks),
+    (2, World.closes),
+    (6, World.streams),
+    (1, World.manages),
+]
+
+
+def test_whatever_an_alarm_cuts_off_can_be_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_groups_small(monkeypatch)
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() else None
+    number, hits = 0, 0
+    while hits < ALARMS:
+        alarms = Alarms(SEED * 1_000_003 + number)
+        with TemporaryDirectory(dir=place, prefix="alarms-") as name, closed_once() as twice:
+            world = World(Path(name), alarms, number)
+            world.known |= set(range(30))
+            threads, files = threading.active_count(), open_files()
+            weights = [weight for weight, _ in OPERATIONS]
+            asked = []
+            try:
+                while sum(alarms.hits.values()) < min(ALARMS_OF_WORLD, ALARMS - hits):
+                    (_, operation) = alarms.random.choices(OPERATIONS, weights)[0]
+                    asked.append(operation.__name__)
+                    operation(world)
+                    assert not twice
+                world.finish()
+            except BaseException as error:
+                error.add_note(f"seed {SEED}, world {number}, after {asked[-12:]}")
+                raise
+            assert open_files() <= files + 8
+            assert threading.active_count() <= threads
+        hits += sum(alarms.hits.values())
+        number += 1
