@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pytest
+import typer
 from tests.support.lent import format_nodes, know
 from tests.support.log_files import flip
 from tests.support.logs import Row, append_batch, batch_bytes, write_checkpoint
@@ -34,6 +35,7 @@ from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
     META_PROPERTIES,
     PARTITION_METADATA,
+    RECOVERY_POINT,
     write_topic_id,
 )
 from kafkalog.checkpoints.commit_stamp import STATE_FILE
@@ -998,6 +1000,156 @@ def a_topic_that_exists_is_altered(place: Place) -> None:
     place.check()
 
 
+# What names an option, a file or a folder
+
+
+@case("continue without them", "lets the log continue without those", on="one, three")
+def what_a_loss_of_power_took_is_done_without(place: Place) -> None:
+    place.flush = "os"
+    place.write(place.version, ["late 0", "late 1"])
+    place.version += 1
+    for path in place.logs:
+        path.write_bytes(path.read_bytes()[:170])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "boot_id", lambda: "another run of the machine")
+        message = place.refused()
+        place.follow(message, "recover")
+        place.check([*FIRST, "late 1"])
+
+
+@case("That was no loss of", on="one")
+def what_was_durable_and_is_lost_is_restored(place: Place) -> None:
+    place.flush = "os"
+    place.write(place.version, ["late 0", "late 1"])
+    place.version += 1
+    place.rows += ["late 0", "late 1"]
+    place.run("backup", place.path, f"{place.root}/backup")
+    for path in place.logs:
+        path.write_bytes(path.read_bytes()[:85])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system, "boot_id", lambda: "another run of the machine")
+        message = place.run("recover", place.path, "--accept-os-loss", code=1)
+        assert "Restore the log directories" in message
+        restore(place)
+        place.check()
+
+
+@case("write with another txnAppId", on="one, three")
+def a_version_that_is_there_is_written_with_another_id(place: Place) -> None:
+    assert "write with another txnAppId" in place.refused(lambda: place.write(1, ["other"]))
+    table = pa.table({"value": ["other"]})
+    kafkalog.append(place.path, "t", table, transactional_id="another", version=1)
+    place.check([*FIRST, "other"])
+
+
+@case("Restore it; or remove it: ", on="one")
+def a_broken_checkpoint_is_removed(place: Place) -> None:
+    for name in (RECOVERY_POINT, HIGH_WATERMARK):
+        (place.folders[0] / name).write_bytes(b"?\n")
+        assert "or remove it" in place.run("recover", place.path, code=1)
+        (place.folders[0] / name).unlink()
+    place.check()
+
+
+@case("kafkalog takeover`: it", on="one, two directories")
+def a_damaged_intent_is_moved_away(place: Place) -> None:
+    cut_off(place)
+    for folder in place.folders:
+        flip(folder / INTENT_FILE, 300)
+    message = place.refused()
+    move_ours(*place.folders)
+    place.follow(message, "takeover")
+    place.check([*FIRST, "cut 0", "cut 1"])
+
+
+@case("The option allowBrokerDirectory=true permits it", on="one")
+def writing_where_a_broker_lived_is_allowed(place: Place) -> None:
+    (place.folders[0] / META_PROPERTIES).write_text("version=1\n")
+    (words,) = re.findall(r"at the command line (--set \S+)\)", place.refused())
+    done = CliRunner().invoke(
+        app, ["append", place.path, "--topic", "t", *words.split()], input="line\n"
+    )
+    assert done.exit_code == 0, done.output
+    (place.folders[0] / META_PROPERTIES).unlink()
+    place.check([*FIRST, "line"])
+
+
+@case("The option allowInternalTopics=true permits it", on="one, three")
+def writing_to_an_internal_topic_is_allowed(place: Place) -> None:
+    words = ["append", place.path, "--topic", "__consumer_offsets", "--partitions", "1"]
+    message = CliRunner().invoke(app, words[:4], input="line\n").output
+    (given,) = {*re.findall(r"at the command line (--set \w+=\w+)", " ".join(message.split()))}
+    done = CliRunner().invoke(app, [*words[:4], *given.split()], input="line\n")
+    assert done.exit_code == 0, done.output
+    place.check()
+
+
+@case("--allow-broker-directory permits it", on="one")
+def retention_where_a_broker_lived_is_allowed(place: Place) -> None:
+    (place.folders[0] / META_PROPERTIES).write_text("version=1\n")
+    (place.folders[0] / CLEAN_SHUTDOWN).write_text('{"version":0,"brokerEpoch":1}')
+    message = place.run("retain", place.path, code=2)
+    (flag,) = re.findall(r"(--allow-broker-directory) permits it", message)
+    place.run("retain", place.path, flag)
+
+
+@case("gives it to this run", "--config gives one to this run", on="one, three")
+def a_policy_is_given_to_one_run(place: Place) -> None:
+    said = place.run("compact", place.path, "--topic", "t", code=0)
+    config = re.findall(r"--config (cleanup.policy=compact)", said)
+    place.run(
+        "compact", place.path, "--topic", "t", "--config", *(config or ["cleanup.policy=compact"])
+    )
+    place.run("retain", place.path, "--topic", "t", "--config", "retention.ms=9999999999")
+    place.check()
+
+
+@case("a node that joins a set holds nothing yet: move them", on="three")
+def a_new_node_that_holds_something_is_emptied(place: Place) -> None:
+    shutil.copytree(place.folders[0] / "t-0", place.root / "d" / "t-0")
+    words = ("reassign", place.path, "--replace", f"1={place.root}/d")
+    assert "move them away" in place.run(*words, code=2)
+    (place.root / "d" / "t-0").rename(place.root / "elsewhere")
+    place.run(*words)
+    place.path = f"{place.root}/a;{place.root}/d;{place.root}/c"
+    place.run("recover", place.path)
+    place.check()
+
+
+@case("only one node may hold anything", on="one")
+def two_sets_do_not_become_nodes_of_one(place: Place) -> None:
+    table = pa.table({"value": ["x"]})
+    kafkalog.append(f"{place.root}/other", "t", table)
+    wrong = f"{place.path};{place.root}/other"
+    message = place.refused(lambda: kafkalog.append(wrong, "t", table))
+    assert "Name an empty directory" in message
+    place.path = f"{place.path};{place.root}/new"
+    place.check()
+
+
+@case("and holds what that did not put there", on="one")
+def what_others_put_into_a_folder_of_a_cut_off_commit_is_moved_away(place: Place) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LogSet, "publish", _power_cut)
+        with pytest.raises(PowerCutError):
+            kafkalog.append(place.path, "new", pa.table({"value": ["x"]}))
+    (place.folders[0] / "new-0" / "mine.txt").write_text("mine")
+    message = place.refused()
+    assert "Move it away" in message
+    (place.folders[0] / "new-0" / "mine.txt").rename(place.root / "mine.txt")
+    place.check()
+
+
+@case("a disk may not be mounted there", on="two directories")
+def a_directory_that_is_not_mounted_is_mounted(place: Place) -> None:
+    away = place.folders[1].rename(place.root / "away")
+    place.folders[1].mkdir()
+    assert "may not be mounted" in place.refused()
+    shutil.rmtree(place.folders[1])
+    away.rename(place.folders[1])
+    place.check()
+
+
 # What the errors say in general
 
 
@@ -1074,6 +1226,38 @@ def _texts() -> list[str]:
     """Return all texts of the sources."""
     trees = (ast.parse(path.read_text()) for path in _sources())
     return [text for tree in trees for node in ast.walk(tree) if (text := _text(node))]
+
+
+def _documented() -> list[tuple[str, str]]:
+    """List the commands in the pages of the documentation, in lines and in backquotes."""
+    found = []
+    for page in {*(HOME / "docs").glob("*.md")} - {HOME / "docs" / "mistakes.md"}:
+        text = page.read_text().replace("\\\n", " ")
+        lines = re.findall(r"^(?:    |\$ )(kafkalog [^\n]+)$", text, re.MULTILINE)
+        found += [(page.name, line) for line in [*lines, *COMMAND.findall(text)]]
+    return sorted({*found})
+
+
+def test_each_command_and_option_that_a_text_names_exists() -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    named = [*_documented(), *(("a message", each) for each in _commands_in_messages())]
+    wrong = []
+    for where, line in named:
+        words = re.split(r"\s+", re.split(r" [|>#]|[;&]$|\s\s+", line)[0])[1:]
+        name = next((each for each in (" ".join(words[:2]), words[0]) if each in commands), None)
+        if name is None:
+            is_command = re.fullmatch("[a-z][a-z-]+", words[0]) and re.search("LOG|PATH|/", line)
+            wrong += [(where, line)] if is_command else []
+            continue
+        options = {o for each in commands[name].params for o in each.opts} | {"--help", "-h"}
+        given = {word.split("=")[0] for word in words if re.match("--[a-z]", word)}
+        if name != "run" and given - options:
+            wrong.append((where, line))
+    assert not wrong
+
+
+def _commands_in_messages() -> list[str]:
+    return [each for text in MESSAGES.values() for each in COMMAND.findall(text)]
 
 
 @pytest.mark.parametrize(

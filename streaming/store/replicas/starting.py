@@ -189,7 +189,8 @@ def _set_that_is_there(nodes: Sequence[tuple[Sequence[Path], bool]]) -> int | No
         if found is not None or is_witness:
             raise LogDirectoryError(
                 f"{', '.join(map(str, folders))} is a set of its own already, and cannot become "
-                "another node of one: only the first node may hold anything"
+                "another node of one: only one node may hold anything, and no witness. Name an "
+                "empty directory in its place"
             )
         if any(load_intent(folder) is not None for folder in folders):
             raise LogDirectoryError(
