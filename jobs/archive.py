@@ -5,8 +5,10 @@ r"""Stream topics into a Delta table: every record as it is, with its offset.
         archive.py LOG TABLE --topic T --checkpoint C [OPTIONS]
 
 What the topics hold is taken over and the job ends; with ``--follow`` it tails them. A job that
-was killed continues from its checkpoint, and the table holds every record once. After Ctrl-C or
-SIGTERM the job ends with the micro-batch that runs. ``kafkalog run restore`` is the way back.
+was killed continues, and the table holds every record once. So it does with an older checkpoint, or
+a new one: the table knows what it holds. What would leave a gap is refused, and the sentence says
+how to go on. After Ctrl-C or SIGTERM the job ends with the micro-batch that runs.
+``kafkalog run restore`` is the way back.
 
 Each day and topic has files of its own. Settings, log starts and log ends of the topics are kept
 as properties of the table. When the job ends, and every 100 micro-batches, small files are put
@@ -24,9 +26,11 @@ from kafkalog.jobs.archiving import DELTA_FORMAT, Archive
 from kafkalog.jobs.arguments import (
     CHECKPOINT,
     FOLLOW,
+    FROM_TARGET,
     GRACE,
     ISOLATION,
     LOG,
+    REBUILD,
     SETTINGS,
     TABLE,
     TABLE_FORMAT,
@@ -74,10 +78,11 @@ def main(
     isolation: ISOLATION = Isolation.COMMITTED,
     setting: SETTINGS = None,
     follow: FOLLOW = False,
+    from_target: FROM_TARGET = False,
+    rebuild: REBUILD = False,
     grace: GRACE = "60s",
 ) -> None:
     """Run the pipeline."""
-    grace_ms = milliseconds("--grace", grace)
     archive = Archive(
         log=log,
         table=table,
@@ -88,8 +93,14 @@ def main(
         text=text,
         table_format=table_format,
         options=reading_options(isolation, setting),
+        from_target=from_target,
+        rebuild=rebuild,
     )
     _check(archive)
+    _run(archive, milliseconds("--grace", grace), follow=follow)
+
+
+def _run(archive: Archive, grace_ms: int, *, follow: bool) -> None:
     with session(f"kafkalog {archive.name}", delta=archive.is_delta) as spark:
         ended = attend(
             archive.start(spark, follow=follow),
@@ -104,6 +115,8 @@ def main(
 def _check(archive: Archive) -> None:
     if archive.latest is not None and not archive.is_delta:
         raise OptionError(f"--latest needs a Delta table, and --format is {archive.table_format!r}")
+    if archive.from_target and archive.rebuild:
+        raise OptionError("--from-target keeps what the table has, and --rebuild does not: one")
     check_reading(archive.log, ",".join(archive.topics), archive.checkpoint, archive.options)
     folders = {"TABLE": archive.table, "--latest": archive.latest}
     check_folders_of_spark({**folders, "--checkpoint": archive.checkpoint})

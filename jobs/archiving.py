@@ -1,29 +1,47 @@
 """From topics to tables: a query that keeps every record, or the newest one of each key.
 
-**Exactly once.** Delta keeps the number of the last micro-batch in its own log, under the query's
-id, and skips one that comes again. The table of newest records is merged into: the same
-micro-batch again changes nothing there.
+**Exactly once.** Each Delta table keeps what it holds of the source in the very commit that adds
+rows (:mod:`~kafkalog.jobs.delta_state`). So the table decides where a batch continues, and not the
+checkpoint's number of it (:mod:`~kafkalog.jobs.continuation`): rows that the table holds are left
+out, and a batch that would leave a gap is refused. That makes an older checkpoint, a new one, and
+two runs at once come out right.
 
 **Properties.** After each micro-batch, how far the topics were read is noted in the table's
-properties (:mod:`~kafkalog.jobs.topic_facts`). A job that is killed before that repeats the
-micro-batch, and notes it then.
+properties (:mod:`~kafkalog.jobs.topic_facts`). A job that is killed before that notes it later.
+
+**Deleted keys.** A record without a value removes the row of its key from the table of newest
+records. A key may have records in several partitions, once a topic got more of them, and the
+partitions are read in any order. So a table ``_kafkalog_deleted``, in the folder of the table of
+newest records, keeps for each key the newest record without a value: an older record of another
+partition that comes later does not bring the key back. It is written before the rows are merged,
+and says nothing but what the log has said. Nothing is kept there of topics with one partition.
+
+**Other formats** have no transactions. There the table and the checkpoint must be of one time,
+which is decided before anything is read. The ids of their topics are kept with the checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeAlias
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 
-from kafkalog.checkpoints.query_offsets import query_offsets
-from kafkalog.errors import CheckpointError
-from kafkalog.jobs.delta_tables import DeltaTable
-from kafkalog.jobs.hadoop import read_text
-from kafkalog.jobs.topic_facts import FactsOfLogs, read_facts, to_properties
-from kafkalog.model import TopicPartition
-from kafkalog.streaming.source.offsets import from_json_text
+from kafkalog.errors import OptionError, TargetMismatchError
+from kafkalog.files.local_paths import SCHEME
+from kafkalog.jobs.checkpoint_folder import CheckpointFolder
+from kafkalog.jobs.continuation import TargetState, WaysOn, first_offsets
+from kafkalog.jobs.copied_logs import SourceLogs, without_held_rows
+from kafkalog.jobs.delta_state import HeldByTable
+from kafkalog.jobs.delta_tables import DeltaTable, sql_text
+from kafkalog.jobs.hadoop import exists, list_names
+from kafkalog.jobs.inputs import FILES
+from kafkalog.jobs.topic_facts import FactsOfLogs, property_of, read_facts, to_properties
+from kafkalog.model import partition_counts
+from kafkalog.streaming.source.offsets import to_json
 from kafkalog.streaming.source.read_options import ReadOptions
 
 if TYPE_CHECKING:
@@ -33,9 +51,15 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from kafkalog.jobs.continuation import PlannedBatch
+    from kafkalog.model import TopicPartition
     from kafkalog.streaming.source.offsets import PartitionOffsets
 
-__all__ = ["DELTA_FORMAT", "Archive", "reached_of"]
+    _Ranges: TypeAlias = dict[TopicPartition, tuple[int | None, int]]
+
+__all__ = ["DELTA_FORMAT", "Archive"]
+
+_LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
 DELTA_FORMAT: Final = "delta"
 
@@ -50,15 +74,28 @@ _OPEN_FILES: Final = ("spark.sql.maxConcurrentOutputFileWriters", "4")
 all rows by their folders, which takes as long as to write them. A task that meets more folders
 sorts the rest of its rows. Either way rows of a partition stay in the order of their offsets."""
 
+_EARLIEST: Final = -2
+_STARTS: Final = frozenset({"startingoffsets", "startingoffsetsbytimestamp", "startingtimestamp"})
+_DELETED: Final = "_kafkalog_deleted"
+
 _IS_NEWER: Final = (
-    "CASE WHEN s.partition = t.partition THEN s.offset > t.offset "
-    "ELSE s.timestamp >= t.timestamp END"
+    "CASE WHEN s.partition = t.partition THEN s.offset > t.offset ELSE "
+    "struct(s.timestamp, s.partition) > struct(t.timestamp, t.partition) END"
 )
+"""Of records of one partition offsets tell, and else timestamps. So the order in which partitions
+are read does not count."""
+
+_SAME_KEY: Final = "s.topic = t.topic AND s.key = t.key"
 _MERGE: Final = f"""\
-MERGE INTO {{0}} AS t USING kafkalog_newest AS s ON t.topic = s.topic AND t.key = s.key
+MERGE INTO {{0}} AS t USING kafkalog_newest AS s ON {_SAME_KEY}
 WHEN MATCHED AND {_IS_NEWER} AND s.value IS NULL THEN DELETE
 WHEN MATCHED AND {_IS_NEWER} THEN UPDATE SET *
 WHEN NOT MATCHED AND s.value IS NOT NULL THEN INSERT *
+""".format
+_MERGE_DELETED: Final = f"""\
+MERGE INTO {{0}} AS t USING kafkalog_deleted AS s ON {_SAME_KEY}
+WHEN MATCHED AND {_IS_NEWER} THEN UPDATE SET *
+WHEN NOT MATCHED THEN INSERT *
 """.format
 
 
@@ -78,6 +115,9 @@ class Archive:
         text: keep keys and values as text instead of bytes.
         table_format: ``delta``, or another one that Spark can stream into.
         options: of the source, such as ``maxOffsetsPerTrigger``.
+        from_target: put the checkpoint aside, and continue where the tables end.
+        rebuild: put the checkpoint aside, remove the topics from the tables, and archive all that
+            the log has. Either is done by the first :meth:`start`.
     """
 
     log: str
@@ -89,6 +129,8 @@ class Archive:
     text: bool = False
     table_format: str = DELTA_FORMAT
     options: Mapping[str, str] = field(default_factory=dict)
+    from_target: bool = False
+    rebuild: bool = False
     _tables: _Tables | None = field(default=None, init=False, repr=False)
 
     @property
@@ -107,37 +149,63 @@ class Archive:
         Args:
             spark: a session with Delta, or with the table's format.
             follow: tail the topics instead of ending where they end now.
+
+        Raises:
+            TargetMismatchError: table, checkpoint and log do not belong together; nothing was
+                written.
+            KafkaLogError: one of them cannot be read.
         """
+        options: Mapping[str, str] = {"startingOffsets": "earliest", **self.options}
+        checkpoint = CheckpointFolder(spark, self.checkpoint)
+        if self.is_delta:
+            self._tables = _Tables.of(self, spark, checkpoint)
+            options = self._tables.prepare(self._columns, options)
+        else:
+            _refuse_other_times(self, spark, checkpoint)
+            options = {**self._kept_ids, **options}
         records = (
             spark.readStream.format("kafkalog")
             .schema(self._columns)
-            .options(**{"startingOffsets": "earliest", **self.options})
+            .options(**options)
             .option("subscribe", ",".join(self.topics))
             .load(self.log)
         )
-        writer = self._into_delta(spark, records) if self.is_delta else self._into_files(records)
+        if self._tables is not None:
+            writer = records.writeStream.foreachBatch(self._tables.take)
+        else:
+            writer = self._into_files(records)
         writer = writer.queryName(self.name).option("checkpointLocation", self.checkpoint)
         return (writer if follow else writer.trigger(availableNow=True)).start()
 
     def finish(self, spark: SparkSession) -> None:
         """Put small files together, and note where logs start now; of Delta tables only."""
         if self.is_delta:
-            tables = self._tables or _Tables.of(self, spark)
+            checkpoint = CheckpointFolder(spark, self.checkpoint)
+            tables = self._tables or _Tables.of(self, spark, checkpoint)
             tables.finish()
 
     @property
     def _columns(self) -> str:
         return _COLUMNS("STRING" if self.text else "BINARY")
 
-    def _into_delta(self, spark: SparkSession, records: DataFrame) -> DataStreamWriter:
-        tables = self._tables = _Tables.of(self, spark)
-        tables.create(self._columns)
-        return records.writeStream.foreachBatch(tables.take)
+    @property
+    def _kept_ids(self) -> Mapping[str, str]:
+        """Where a query whose table keeps no ids of topics keeps them."""
+        is_local = not SCHEME.match(self.checkpoint)
+        return {"stateLocation": f"{self.checkpoint}/kafkalog"} if is_local else {}
 
     def _into_files(self, records: DataFrame) -> DataStreamWriter:
         by = _BY_DAY if self.by_day else ()
         writer = _with_day(records, by).writeStream.format(self.table_format)
         return writer.partitionBy(*by).option("path", self.table)
+
+
+class _Part(NamedTuple):
+    """What a table takes of a micro-batch: from which offsets on, and what it holds then."""
+
+    ranges: _Ranges
+    first: Mapping[TopicPartition, int]
+    after: TargetState
 
 
 @dataclass
@@ -146,94 +214,253 @@ class _Tables:
 
     archive: Archive
     facts: FactsOfLogs
-    kept: DeltaTable
-    """The one with the properties."""
-    records: DeltaTable | None
-    newest: DeltaTable | None
-    query_id: str = ""
+    logs: SourceLogs
+    checkpoint: CheckpointFolder
+    records: HeldByTable | None
+    newest: HeldByTable | None
 
     @classmethod
-    def of(cls, archive: Archive, spark: SparkSession) -> Self:
+    def of(cls, archive: Archive, spark: SparkSession, checkpoint: CheckpointFolder) -> Self:
         table = DeltaTable(spark, archive.table)
         newest = None if archive.latest is None else DeltaTable(spark, archive.latest)
-        records = None if newest is not None and newest.path == table.path else table
+        is_latest = newest is not None and newest.path == table.path
         given = {"path": archive.log, "subscribe": ",".join(archive.topics)}
         parsed = ReadOptions.parse({**archive.options, **given})
-        return cls(archive, FactsOfLogs(parsed.paths, archive.topics), table, records, newest)
+        return cls(
+            archive,
+            FactsOfLogs(parsed.paths, archive.topics),
+            SourceLogs(parsed),
+            checkpoint,
+            None if is_latest else HeldByTable(table),
+            None if newest is None else HeldByTable(newest),
+        )
 
-    def create(self, columns: str) -> None:
+    @property
+    def _held(self) -> list[HeldByTable]:
+        return [held for held in (self.records, self.newest) if held is not None]
+
+    # Before the query starts
+
+    def prepare(self, columns: str, options: Mapping[str, str]) -> Mapping[str, str]:
+        """Hold tables, checkpoint and log against each other; return the options of the source.
+
+        Raises:
+            TargetMismatchError: they do not belong together.
+        """
+        begins = self.archive.rebuild or self.archive.from_target
+        starts = {} if begins else self.checkpoint.next_starts()
+        for each in self._held:
+            held = each.look()
+            if not self.archive.rebuild:
+                ranges: _Ranges = {key: (None, end) for key, end in self._ends(held).items()}
+                ranges |= {key: (start, start) for key, start in starts.items()}
+                self._first_offsets(each, self.logs.planned(ranges, held))
+        if begins:
+            self._put_checkpoint_aside()
+        self._create(columns)
+        if self.archive.rebuild:
+            for each in self._held:
+                self._empty(each)
+        self.archive.rebuild = self.archive.from_target = False  # done, also for who starts again
+        return options if starts else self._continuing(options)
+
+    def _ends(self, held: TargetState) -> dict[TopicPartition, int]:
+        """Return up to where a table holds the topics that are archived here."""
+        return {key: end for key, end in held.ends.items() if key.topic in self._topics}
+
+    @property
+    def _topics(self) -> frozenset[str]:
+        return frozenset(self.archive.topics)
+
+    def _first_offsets(self, each: HeldByTable, batch: PlannedBatch) -> dict[TopicPartition, int]:
+        """Decide from which offsets a table takes a batch; see :func:`first_offsets`."""
+        table = f"the table {each.table.path}"
+        ways = WaysOn(
+            f"{table} ({each.why})" if each.why else table,
+            self.archive.log,
+            f"the checkpoint {self.archive.checkpoint}",
+            rebuild="--rebuild empties the table and takes all that the log has",
+            other_target="another TABLE and another --checkpoint leave this one as it is",
+        )
+        if each.is_mixed:
+            raise TargetMismatchError(
+                f"{ways.target} has a gap, or records twice. Nothing was written. Ways on: "
+                f"{ways.rebuild}; {ways.other_target}"
+            )
+        if each.others:
+            raise TargetMismatchError(
+                f"somebody else has written records to {table}: {each.others}. Nothing was "
+                "written. Ways on: RESTORE TABLE to the version before that; "
+                f"{ways.rebuild}; {ways.other_target}"
+            )
+        return first_offsets(each.held, batch, ways, is_changed_id=self.logs.is_changed_id)
+
+    def _put_checkpoint_aside(self) -> None:
+        if (aside := self.checkpoint.put_aside()) is not None:
+            _LOGGER.warning("the checkpoint %s is %s now", self.archive.checkpoint, aside)
+
+    def _create(self, columns: str) -> None:
         if self.records is not None:
             by_day = self.archive.by_day
-            self.records.create(columns + ", day DATE" * by_day, _BY_DAY if by_day else ())
+            self.records.table.create(columns + ", day DATE" * by_day, _BY_DAY if by_day else ())
         if self.newest is not None:
-            self.newest.create(columns, ())
+            self.newest.table.create(columns, ())
+
+    def _empty(self, each: HeldByTable) -> None:
+        """Remove the topics from a table, and from what it is known to hold."""
+        each.look()
+        names = ", ".join(map(sql_text, self.archive.topics))
+        others = {name: it for name, it in each.held.topics.items() if name not in self._topics}
+        each.delete(f"topic IN ({names})", TargetState(topics=others))
+        each.table.unset_properties([property_of(topic) for topic in self.archive.topics])
+        deleted = self._deleted(each)
+        if each is self.newest and deleted.exists:
+            deleted.delete(f"topic IN ({names})")
+
+    def _continuing(self, options: Mapping[str, str]) -> Mapping[str, str]:
+        """Let a query without a checkpoint start where the tables end, as far as they go."""
+        states = [each.look() for each in self._held]
+        if not any(map(self._ends, states)):
+            return options
+        starts = {}
+        for key in self.logs.ends():
+            ends = [state.end_of(key) for state in states]
+            known = [end for end in ends if end is not None]
+            starts[key] = min(known) if len(known) == len(ends) else _EARLIEST
+        kept = {name: value for name, value in options.items() if name.lower() not in _STARTS}
+        return {**kept, "startingOffsets": json.dumps(to_json(starts))}
+
+    # With each micro-batch
 
     def take(self, rows: DataFrame, batch_id: int) -> None:
-        """Take in a micro-batch; all of it changes nothing when it comes again."""
-        spark = rows.sparkSession
-        both = self.records is not None and self.newest is not None
-        rows = rows.persist() if both else rows
+        """Take in a micro-batch, as far as the tables do not hold it.
+
+        Raises:
+            TargetMismatchError: it does not continue them; nothing was written.
+            CommitError: another run has written to a table meanwhile.
+        """
+        starts, ends = (self.checkpoint.ends(number) for number in (batch_id - 1, batch_id))
+        ranges: _Ranges = {key: (starts.get(key), end) for key, end in ends.items()}
+        taken = [self._plan(each, ranges) for each in self._held]
+        self._note_new_topics(ends)
+        is_shared = all(taken) and len(taken) > 1
+        rows = rows.persist() if is_shared else rows
         try:
-            if self.records is not None:
-                self._append(self.records, rows, batch_id)
-            if self.newest is not None:
-                _merge(self.newest, rows)
+            for each, part in zip(self._held, taken, strict=True):
+                if part is not None:
+                    self._write(each, part, rows)
         finally:
-            if both:
+            if is_shared:
                 rows.unpersist()
-        self._note(self._reached(spark, batch_id))
+        self._note()
         if (batch_id + 1) % _BATCHES_BETWEEN_COMPACTIONS == 0:
             self._compact()
 
     def finish(self) -> None:
-        self._note(
-            {
-                TopicPartition(topic, number): bounds.end
-                for topic, facts in read_facts(self.kept.properties).items()
-                if topic in self.archive.topics
-                for number, bounds in facts.partitions.items()
-            }
-        )
+        for each in self._held:
+            each.look()
+        self._note()
         self._compact()
 
-    def _append(self, table: DeltaTable, rows: DataFrame, batch_id: int) -> None:
-        if not self.query_id:
-            metadata = read_text(rows.sparkSession, f"{self.archive.checkpoint}/metadata")
-            self.query_id = json.loads(metadata)["id"]
-        by = table.partition_columns
+    def _plan(self, each: HeldByTable, ranges: _Ranges) -> _Part | None:
+        """Decide what a table takes of a micro-batch; None if it holds all of it."""
+        held = each.look()
+        batch = self.logs.planned(ranges, held)
+        first = self._first_offsets(each, batch)
+        after = held.after(batch)
+        return None if after == held else _Part(ranges, first, after)
+
+    def _write(self, each: HeldByTable, part: _Part, rows: DataFrame) -> None:
+        rows = without_held_rows(rows, part.ranges, part.first)
+        if each is self.newest:
+            _merge(each, rows, part.after, self._deleted(each), self._many_partitions())
+            return
+        by = each.table.partition_columns
         rows.sparkSession.conf.set(*_OPEN_FILES)  # of the query's own session
-        writer = _with_day(rows, by).write.format(DELTA_FORMAT)
-        version = {"txnAppId": self.query_id, "txnVersion": str(batch_id)}
-        writer.mode("append").options(**version).save(table.path)
+        with each.committing(part.after, rows.sparkSession) as options:
+            writer = _with_day(rows, by).write.format(DELTA_FORMAT).mode("append")
+            writer.options(**options).save(each.table.path)
 
-    def _reached(self, spark: SparkSession, batch_id: int) -> PartitionOffsets:
-        """Return where a micro-batch ends, trailing markers included, as Spark has planned it."""
-        path = f"{self.archive.checkpoint}/offsets/{batch_id}"
-        return reached_of(read_text(spark, path), path)
+    def _deleted(self, each: HeldByTable) -> DeltaTable:
+        return DeltaTable(each.table.spark, f"{each.table.path}/{_DELETED}")
 
-    def _note(self, reached: PartitionOffsets) -> None:
-        known = read_facts(self.kept.properties)
-        self.kept.set_properties(to_properties(self.facts.look(reached, known)))
+    def _many_partitions(self) -> list[str]:
+        """Return the topics that have more than one partition: a key may be in several."""
+        counts = partition_counts(self.logs.ends())
+        return sorted(topic for topic, count in counts.items() if count > 1)
+
+    def _note(self) -> None:
+        """Note in each table's properties what is known of the topics, and how much it holds."""
+        for each in self._held:
+            self._note_in(each, self._ends(each.held))
+
+    def _note_new_topics(self, ends: PartitionOffsets) -> None:
+        """Note the ids of topics before their first rows, of which nothing is read yet."""
+        for each in self._held:
+            known = read_facts(each.table.properties)
+            if new := {key: 0 for key in ends if key.topic not in known}:
+                self._note_in(each, new)
+
+    def _note_in(self, each: HeldByTable, ends: PartitionOffsets) -> None:
+        known = read_facts(each.table.properties)
+        each.table.set_properties(to_properties(self.facts.look(ends, known)))
 
     def _compact(self) -> None:
-        for table in (self.records, self.newest):
-            if table is not None:
-                table.compact()
+        for each in self._held:
+            each.table.compact()
 
 
-def reached_of(planned: str, path: str) -> PartitionOffsets:
-    """Return where a micro-batch of a query with one source ends, of what Spark has planned.
+def _refuse_other_times(
+    archive: Archive, spark: SparkSession, checkpoint: CheckpointFolder
+) -> None:
+    """Refuse a table in files that is of another time than the checkpoint.
+
+    Spark's file sink skips a micro-batch whose number its folder ``_spark_metadata`` has, whatever
+    rows it has now, and knows nothing of another checkpoint. Formats that keep no such folder are
+    not looked into, but for whether there are rows.
 
     Raises:
-        CheckpointError: the file, which is named by ``path``, does not tell.
+        TargetMismatchError: the checkpoint is older or newer than the table, or a new one.
+        OptionError: options that need a Delta table.
     """
+    if archive.rebuild or archive.from_target:
+        raise OptionError(
+            f"--rebuild and --from-target need a Delta table, and --format is "
+            f"{archive.table_format!r}: remove TABLE and the checkpoint's folder to archive again"
+        )
+    names = list_names(spark, f"{archive.table}/_spark_metadata")
+    numbers = (name.partition(".")[0] for name in names)
+    written = max((int(number) for number in numbers if number.isdecimal()), default=-1)
+    ended = -1 if checkpoint.ended is None else checkpoint.ended
+    planned = -1 if checkpoint.planned is None else checkpoint.planned
+    if names:
+        is_of_time = ended <= written <= planned
+    else:
+        has_rows = _has_rows(archive, spark)
+        is_of_time = has_rows is None or (planned >= 0 if has_rows else ended < 0)
+    if not is_of_time:
+        raise TargetMismatchError(
+            f"the table {archive.table} and the checkpoint {archive.checkpoint} are not of the "
+            f"same time: {_batches(written, 'the table')}, and {_batches(ended, 'the checkpoint')}."
+            f" Files of the format {archive.table_format} do not tell what of the log is in them, "
+            "so records would be missing or twice. Nothing was written. Ways on: restore both of "
+            "one time; remove both, which archives all that the log has; another TABLE and another "
+            "--checkpoint leave these as they are"
+        )
+
+
+def _batches(last: int, what: str) -> str:
+    return f"{what} ends with micro-batch {last}" if last >= 0 else f"{what} knows no micro-batch"
+
+
+def _has_rows(archive: Archive, spark: SparkSession) -> bool | None:
+    """Whether there is a table with rows; None of a format that cannot be read."""
+    if archive.table_format in FILES:
+        return any(not name.startswith(("_", ".")) for name in list_names(spark, archive.table))
     try:
-        (end,) = query_offsets(planned).values()
-        return from_json_text(end)
-    except (CheckpointError, ValueError) as error:
-        raise CheckpointError(
-            f"{path} does not tell how far the topics are read: {error}"
-        ) from error
+        return not spark.read.format(archive.table_format).load(archive.table).isEmpty()
+    except PySparkException:
+        return None if exists(spark, archive.table) else False
 
 
 def _with_day(rows: DataFrame, partitioned_by: Sequence[str]) -> DataFrame:
@@ -241,18 +468,45 @@ def _with_day(rows: DataFrame, partitioned_by: Sequence[str]) -> DataFrame:
     return rows.withColumn("day", sf.to_date("timestamp")) if "day" in partitioned_by else rows
 
 
-def _merge(table: DeltaTable, rows: DataFrame) -> None:
-    """Bring the newest record of each key into a table; one without a value removes the key's."""
+def _merge(
+    each: HeldByTable,
+    rows: DataFrame,
+    after: TargetState,
+    deleted: DeltaTable,
+    topics: Sequence[str],
+) -> None:
+    """Bring the newest record of each key into a table; one without a value removes the key's.
+
+    ``topics`` are those for which ``deleted`` keeps the newest records without a value.
+    """
+    newest = _newest(rows).persist()
+    spark = newest.sparkSession
+    try:
+        newest.createOrReplaceTempView("kafkalog_newest")
+        gone = newest.where("value IS NULL").where(sf.col("topic").isin(*topics))
+        if not gone.isEmpty():
+            gone = gone.select("topic", "partition", "offset", "timestamp", "key")
+            deleted.create(gone.schema, ())
+            gone.createOrReplaceTempView("kafkalog_deleted")
+            with each.telling_conflicts():
+                spark.sql(_MERGE_DELETED(deleted.name))
+        older = deleted.rows() if deleted.exists else None
+        if older is not None:
+            is_older = sf.expr(f"{_SAME_KEY} AND s.value IS NOT NULL AND NOT ({_IS_NEWER})")
+            left = newest.alias("s").join(older.alias("t"), is_older, "left_anti")
+            left.createOrReplaceTempView("kafkalog_newest")
+        with each.committing(after, spark):
+            spark.sql(_MERGE(each.table.name))
+    finally:
+        newest.unpersist()
+
+
+def _newest(rows: DataFrame) -> DataFrame:
+    """Return the newest record of each key: of one partition by offset, among them by time."""
     whole = sf.struct(*[sf.col(f"`{name}`") for name in rows.columns])
     keyed = rows.where("key IS NOT NULL").withColumn("record", whole)
     by_partition = keyed.groupBy("topic", "key", "partition").agg(
         sf.max_by("record", "offset").alias("record")
     )
     last = sf.max_by("record", sf.struct("record.timestamp", "partition"))
-    newest = by_partition.groupBy("topic", "key").agg(last.alias("record")).select("record.*")
-    newest = newest.persist()
-    try:
-        newest.createOrReplaceTempView("kafkalog_newest")
-        newest.sparkSession.sql(_MERGE(table.name))
-    finally:
-        newest.unpersist()
+    return by_partition.groupBy("topic", "key").agg(last.alias("record")).select("record.*")

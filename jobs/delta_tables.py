@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyspark.errors import AnalysisException
 
-from kafkalog.jobs.hadoop import qualified
+from kafkalog.jobs.hadoop import exists, qualified, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
-__all__ = ["FEW_FILES", "DeltaTable"]
+__all__ = ["FEW_FILES", "WRITES", "DeltaTable", "TableCommit", "sql_text"]
 
 FEW_FILES: Final = 16
 """A folder with so many files is left as it is: to put them together means to write all again."""
@@ -25,6 +27,42 @@ _SMALL_FILES: Final = ("spark.databricks.delta.optimize.minFileSize", str(64 * 2
 would be written again each time."""
 
 
+_STARTS: Final = ("CREATE", "REPLACE", "CLONE", "CONVERT", "TRUNCATE")
+WRITES: Final = frozenset({"WRITE", "STREAMING UPDATE", "MERGE", "UPDATE", "COPY INTO"})
+"""Operations that may add rows, or change them."""
+
+_EVERY_ROW: Final = frozenset({"[]", '["true"]'})
+
+
+class TableCommit(NamedTuple):
+    """One version in a table's history."""
+
+    version: int
+    operation: str
+    parameters: Mapping[str, str | None]
+    metadata: str | None
+
+    @property
+    def begins_anew(self) -> bool:
+        """Whether what the table held before counts no more."""
+        if self.operation.startswith(_STARTS):
+            return True
+        if self.operation == "DELETE":
+            return self.parameters.get("predicate", "[]") in _EVERY_ROW
+        mode = self.parameters.get("mode") or self.parameters.get("outputMode")
+        return self.operation in WRITES and mode in {"Overwrite", "Complete"}
+
+    @property
+    def changes_contents(self) -> bool:
+        """Whether the rows after it are not those before it and what was added."""
+        return self.begins_anew or self.operation == "RESTORE"
+
+    @property
+    def matters(self) -> bool:
+        """Whether it may have changed what the table holds."""
+        return bool(self.metadata) or self.changes_contents or self.operation in WRITES
+
+
 class DeltaTable:
     """The table in a folder, which nobody else changes; it may not be there yet."""
 
@@ -32,10 +70,10 @@ class DeltaTable:
         """Take a folder on any file system of Spark's."""
         self.path = qualified(spark, folder)
         self.name = "delta.`{}`".format(self.path.replace("`", "``"))
-        self._spark = spark
+        self.spark = spark
 
-    def create(self, columns: str, partitioned_by: Sequence[str]) -> None:
-        """Make an empty table of these columns (DDL), unless there is one.
+    def create(self, columns: str | StructType, partitioned_by: Sequence[str]) -> None:
+        """Make an empty table of these columns, unless there is one.
 
         Whoever was killed while it made the table has left folders without a first version. CREATE
         TABLE IF NOT EXISTS would take them for a table, so nothing is appended to it instead.
@@ -43,9 +81,58 @@ class DeltaTable:
         try:
             _ = self._detail
         except AnalysisException:
-            nothing = self._spark.createDataFrame([], columns)
+            nothing = self.spark.createDataFrame([], columns)
             writer = nothing.write.format("delta").mode("append")
             writer.partitionBy(*partitioned_by).save(self.path)
+
+    @property
+    def exists(self) -> bool:
+        """Whether the folder has a log of Delta's, be it without a version yet."""
+        return exists(self.spark, f"{self.path}/_delta_log")
+
+    @property
+    def id(self) -> str:
+        """The table's id, which a clone, or one that is made in its place, does not have."""
+        return str(self._detail["id"])
+
+    def commits(self, most: int | None = None) -> list[TableCommit]:
+        """Return the newest commits of its history, the newest one first; none without a table."""
+        limit = "" if most is None else f" LIMIT {most}"
+        try:
+            history = self.spark.sql(f"DESCRIBE HISTORY {self.name}{limit}")
+            rows = history.select("version", "operation", "operationParameters", "userMetadata")
+            found = rows.collect()
+        except AnalysisException:
+            return []
+        return [
+            TableCommit(version, operation, parameters or {}, metadata)
+            for version, operation, parameters, metadata in found
+        ]
+
+    def commits_after(self, version: int) -> list[TableCommit]:
+        """Return the commits above a version, the newest one first, without a job of Spark's.
+
+        They are read from the table's log: ``_delta_log/<version>.json`` has a line ``commitInfo``.
+        """
+        found: list[TableCommit] = []
+        while True:
+            path = f"{self.path}/_delta_log/{(version := version + 1):020}.json"
+            if not exists(self.spark, path):
+                return found[::-1]
+            lines = map(json.loads, read_text(self.spark, path).splitlines())
+            infos = (line["commitInfo"] for line in lines if "commitInfo" in line)
+            info: dict[str, Any] = next(infos, {})
+            given = info.get("operationParameters", {})
+            parameters = {n: v if v is None else str(v) for n, v in given.items()}
+            operation = info.get("operation", "")
+            found.append(TableCommit(version, operation, parameters, info.get("userMetadata")))
+
+    def rows(self) -> DataFrame | None:
+        """Read its newest version; None without a table."""
+        try:
+            return self.spark.read.format("delta").load(self.path)
+        except AnalysisException:
+            return None
 
     @property
     def partition_columns(self) -> list[str]:
@@ -60,32 +147,46 @@ class DeltaTable:
     @property
     def version(self) -> int:
         """The number of its newest version."""
-        (row,) = self._spark.sql(f"DESCRIBE HISTORY {self.name} LIMIT 1").collect()
-        return int(row["version"])
+        (commit,) = self.commits(1)
+        return commit.version
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Set some properties; those that have the value already cost no version of the table."""
         known = self.properties
         changed = {name: text for name, text in properties.items() if known.get(name) != text}
         if changed:
-            pairs = ", ".join(f"{_literal(k)} = {_literal(v)}" for k, v in changed.items())
-            self._spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({pairs})")
+            pairs = ", ".join(f"{sql_text(k)} = {sql_text(v)}" for k, v in changed.items())
+            self.spark.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({pairs})")
             known.update(changed)
+
+    def unset_properties(self, names: Sequence[str]) -> None:
+        """Remove some properties, as far as they are set."""
+        there = [name for name in names if name in self.properties]
+        if there:
+            listed = ", ".join(map(sql_text, there))
+            self.spark.sql(f"ALTER TABLE {self.name} UNSET TBLPROPERTIES IF EXISTS ({listed})")
+            for name in there:
+                del self.properties[name]
+
+    def delete(self, condition: str) -> None:
+        """Delete the rows that fulfil a condition in SQL."""
+        self.spark.sql(f"DELETE FROM {self.name} WHERE {condition}")  # noqa: S608 - of our own
 
     def compact(self) -> None:
         """Put small files together, if a folder has more than :data:`FEW_FILES`."""
-        files = self._spark.read.format("delta").load(self.path).inputFiles()
+        files = self.spark.read.format("delta").load(self.path).inputFiles()
         folders = Counter(file.rpartition("/")[0] for file in files)
         if max(folders.values(), default=0) > FEW_FILES:
-            self._spark.conf.set(*_SMALL_FILES)
-            self._spark.sql(f"OPTIMIZE {self.name}")
+            self.spark.conf.set(*_SMALL_FILES)
+            self.spark.sql(f"OPTIMIZE {self.name}")
 
     @cached_property
     def _detail(self) -> Row:
-        (row,) = self._spark.sql(f"DESCRIBE DETAIL {self.name}").collect()
+        (row,) = self.spark.sql(f"DESCRIBE DETAIL {self.name}").collect()
         return row
 
 
-def _literal(text: str) -> str:
+def sql_text(text: str) -> str:
+    """Return a text as SQL has it in quotes."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

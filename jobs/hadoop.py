@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["qualified", "read_text"]
+__all__ = ["exists", "list_names", "qualified", "read_text", "rename"]
 
 
 def qualified(spark: SparkSession, path: str) -> str:
@@ -24,6 +24,32 @@ def read_text(spark: SparkSession, path: str) -> str:
         return str(_jvm(spark).org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
     finally:
         stream.close()
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Whether there is a file or folder."""
+    file_system, found = _open(spark, path)
+    return bool(file_system.exists(found))
+
+
+def list_names(spark: SparkSession, path: str) -> list[str]:
+    """Return the names of what is in a folder; none if there is no such folder."""
+    file_system, found = _open(spark, path)
+    if not file_system.exists(found):
+        return []
+    return [str(status.getPath().getName()) for status in file_system.listStatus(found)]
+
+
+def rename(spark: SparkSession, path: str, name: str) -> None:
+    """Give a file or folder another name, which must be free.
+
+    Raises:
+        OSError: the file system has not done it.
+    """
+    file_system, found = _open(spark, path)
+    _, wanted = _open(spark, name)
+    if file_system.exists(wanted) or not file_system.rename(found, wanted):
+        raise OSError(f"{path} could not be renamed to {name}")
 
 
 def _open(spark: SparkSession, path: str) -> tuple[Any, Any]:

@@ -2,11 +2,12 @@
 
 It is a property of the Delta table, ``kafkalog.topic.<name>``, whose text is JSON::
 
-    {"partitionCount": 2, "timestampType": "CreateTime", "settings": {"retention.ms": "1000"},
-     "partitions": {"0": [500, 731], "1": [0, 0]}}
+    {"topicId": "2nKGh3uGQ0a2qXfWc1kKTA", "partitionCount": 2, "timestampType": "CreateTime",
+     "settings": {"retention.ms": "1000"}, "partitions": {"0": [500, 731], "1": [0, 0]}}
 
 ``partitions`` has the log start and the log end of each. ``settings`` and ``timestampType`` are
-null where neither the commit state nor a cluster's metadata tells them.
+null where neither the commit state nor a cluster's metadata tells them, ``topicId`` where the
+topic's folders have none.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.coordinator.cluster_metadata import ClusterTopics
 
-__all__ = ["FactsOfLogs", "TopicFacts", "read_facts", "to_properties"]
+__all__ = ["FactsOfLogs", "TopicFacts", "property_of", "read_facts", "to_properties"]
 
 _LOGGER: Final = logging.getLogger("kafkalog.jobs")
 
@@ -42,10 +43,11 @@ _TIMESTAMP_TYPE: Final = "message.timestamp.type"
 
 @dataclass(frozen=True)
 class TopicFacts:
-    """A topic's partitions by their numbers, and the settings given to it; None if not known."""
+    """A topic's partitions by their numbers, its settings and its id; None if not known."""
 
     partitions: Mapping[int, Bounds]
     settings: Mapping[str, str] | None
+    topic_id: str | None = None
 
     @property
     def partition_count(self) -> int:
@@ -56,6 +58,7 @@ class TopicFacts:
         """Return the text of the property."""
         known = self.settings
         facts = {
+            "topicId": self.topic_id,
             "partitionCount": self.partition_count,
             "timestampType": None if known is None else known.get(_TIMESTAMP_TYPE, "CreateTime"),
             "settings": None if known is None else dict(sorted(known.items())),
@@ -70,12 +73,17 @@ class TopicFacts:
         """Read the text of the property."""
         facts: dict[str, Any] = json.loads(text)
         partitions = {int(number): Bounds(*pair) for number, pair in facts["partitions"].items()}
-        return cls(partitions, facts["settings"])
+        return cls(partitions, facts["settings"], facts["topicId"])
 
 
 def to_properties(facts: Mapping[str, TopicFacts]) -> dict[str, str]:
     """Return the properties of a table that keep what is known of topics."""
-    return {f"{_PREFIX}{topic}": known.to_json() for topic, known in facts.items()}
+    return {property_of(topic): known.to_json() for topic, known in facts.items()}
+
+
+def property_of(topic: str) -> str:
+    """Return the name of the property that keeps what is known of a topic."""
+    return f"{_PREFIX}{topic}"
 
 
 def read_facts(properties: Mapping[str, str]) -> dict[str, TopicFacts]:
@@ -118,7 +126,16 @@ class FactsOfLogs:
             bounds.setdefault(key.topic, {})[key.partition] = Bounds(min(start, end), end)
         settings = {topic: facts.settings for topic, facts in known.items()}
         settings |= self._settings(bounds)
-        return {topic: TopicFacts(found, settings.get(topic)) for topic, found in bounds.items()}
+        ids = {topic: facts.topic_id for topic, facts in known.items()} | self._ids()
+        return {
+            topic: TopicFacts(found, settings.get(topic), ids.get(topic))
+            for topic, found in bounds.items()
+        }
+
+    def _ids(self) -> dict[str, str]:
+        """Return the ids of the topics that have one, as of the last look."""
+        ids = self._watch.topic_ids()
+        return {key.topic: known for key, known in sorted(ids.items()) if known is not None}
 
     def _settings(self, topics: Iterable[str]) -> dict[str, Mapping[str, str]]:
         """Return the settings of the topics of which any are known; a broker's are newer."""

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import StreamingQueryException
 from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 from tests.support.spark import delta_session
 
 import kafkalog
+from kafkalog.errors import CommitError, TargetMismatchError
 from kafkalog.jobs import delta_tables
 from kafkalog.jobs.archiving import Archive
+from kafkalog.jobs.continuation import HeldTopic, TargetState
+from kafkalog.jobs.delta_state import HeldByTable
 from kafkalog.jobs.delta_tables import DeltaTable
+from kafkalog.jobs.topic_facts import TopicFacts, to_properties
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.copied_bounds import Bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
@@ -82,7 +91,9 @@ def archived(spark: SparkSession, table: str, table_format: str = "delta") -> li
 
 def facts(spark: SparkSession, table: str) -> dict[str, Any]:
     found = DeltaTable(spark, table).properties
-    return {name: json.loads(text) for name, text in found.items() if "kafkalog" in name}
+    kept = {name: json.loads(text) for name, text in found.items() if "kafkalog" in name}
+    assert all(len(each.pop("topicId")) == 22 for each in kept.values())
+    return kept
 
 
 def test_a_table_has_each_record_as_it_is_and_what_is_known_of_the_topics(
@@ -188,6 +199,257 @@ def test_records_may_go_into_another_format(spark: SparkSession, log: Path) -> N
     assert archived(spark, one.table, "parquet") == records(
         read_batch(path=str(log), subscribe="t,u")
     )
+
+
+# What was set back
+
+
+@pytest.fixture
+def grow(tmp_path: Path) -> Callable[[int], None]:
+    """Append records to ``t`` of the directory ``log``, one each second and a key for each ten."""
+    count = 0
+
+    def append(number: int) -> None:
+        nonlocal count
+        these = range(count, count + number)
+        count += number
+        columns = {
+            "key": [f"k{each % 10}" for each in these],
+            "value": [f"v{each}" for each in these],
+            "timestamp": pa.array([each * 1000 for each in these], pa.timestamp("ms", "UTC")),
+        }
+        kafkalog.append(str(tmp_path / "log"), "t", pa.table(columns))
+
+    return append
+
+
+def offsets(spark: SparkSession, table: str | Path) -> list[int]:
+    return sorted(row["offset"] for row in spark.read.load(str(table), "delta").collect())
+
+
+def newest(spark: SparkSession, table: str | Path) -> dict[bytes, bytes]:
+    found = spark.read.load(str(table), "delta").collect()
+    assert len(found) == len({bytes(row["key"]) for row in found})
+    return {bytes(row["key"]): bytes(row["value"]) for row in found}
+
+
+def test_an_older_checkpoint_and_a_new_one_continue_where_the_tables_end(
+    spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
+) -> None:
+    checkpoint, older, latest = (tmp_path / name for name in ("checkpoint", "older", "latest"))
+    one = archive(tmp_path, topics=("t",), latest=str(latest))
+    grow(20)
+    run(spark, one)
+    shutil.copytree(checkpoint, older)
+    grow(20)
+    run(spark, one)
+    grow(20)
+    shutil.rmtree(checkpoint)
+    shutil.copytree(older, checkpoint)
+    run(spark, one)
+    assert offsets(spark, one.table) == [*range(60)]
+    shutil.rmtree(checkpoint)
+    grow(5)
+    run(spark, one)
+    assert offsets(spark, one.table) == [*range(65)]
+    assert newest(spark, latest)[b"k4"] == b"v64"
+    assert facts(spark, one.table)["kafkalog.topic.t"]["partitions"] == {"0": [0, 65]}
+    # A table that is new beside one that is there takes all, and the other one nothing twice.
+    again = archive(tmp_path, topics=("t",), latest=str(tmp_path / "again"))
+    with pytest.raises(TargetMismatchError, match=r"again: t-0 from 65, and nothing of it is"):
+        run(spark, again)
+    run(spark, replace(again, from_target=True))
+    assert newest(spark, tmp_path / "again") == newest(spark, latest)
+    assert offsets(spark, one.table) == [*range(65)]
+
+
+def test_a_table_that_was_rolled_back_or_removed_is_refused_and_each_way_on_is_right(
+    spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
+) -> None:
+    one = archive(tmp_path, topics=("t",))
+    grow(10)
+    run(spark, one)
+    table = DeltaTable(spark, one.table)
+    version = table.version
+    grow(10)
+    run(spark, one)
+    spark.sql(f"RESTORE TABLE {table.name} TO VERSION AS OF {version}")
+    refused = rf"RESTORE to {version} in its .*: t-0 from 20, and up to 10 .*--from-target .*--rebu"
+    with pytest.raises(TargetMismatchError, match=refused):
+        run(spark, one)
+    assert offsets(spark, one.table) == [*range(10)]
+    run(spark, replace(one, from_target=True))
+    assert offsets(spark, one.table) == [*range(20)]
+    assert len([*tmp_path.glob("checkpoint.before-*/offsets")]) == 1
+    grow(1)
+    run(spark, one)
+    assert offsets(spark, one.table) == [*range(21)]
+    shutil.rmtree(one.table)
+    with pytest.raises(TargetMismatchError, match="t-0 from 21, and nothing of it is there"):
+        run(spark, one)
+    assert not Path(one.table).exists()
+    other = replace(one, table=str(tmp_path / "other"), checkpoint=str(tmp_path / "c2"))
+    run(spark, other)
+    assert offsets(spark, other.table) == [*range(21)]
+    run(spark, replace(one, rebuild=True))
+    assert offsets(spark, one.table) == [*range(21)]
+    assert len([*tmp_path.glob("checkpoint.before-*/offsets")]) == 2
+
+
+def test_a_topic_that_was_recreated_is_refused_with_a_new_checkpoint_too_and_rebuilt(
+    spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
+) -> None:
+    latest = tmp_path / "latest"
+    one = archive(tmp_path, topics=("t",), latest=str(latest))
+    grow(20)
+    run(spark, one)
+    assert command("delete", str(tmp_path / "log"), "--topic", "t") == 0
+    grow(25)
+    for each in (
+        one,
+        replace(one, checkpoint=str(tmp_path / "c2")),
+        replace(one, from_target=True),
+    ):
+        with pytest.raises(TargetMismatchError, match="another topic of the same name: t with the"):
+            run(spark, each)
+    rebuilt = replace(one, rebuild=True)
+    run(spark, rebuilt)
+    run(spark, rebuilt)
+    assert offsets(spark, one.table) == [*range(25)]
+    assert len([*tmp_path.glob("checkpoint.before-*")]) == 1
+    assert newest(spark, latest)[b"k4"] == b"v44"
+    assert newest(spark, latest)[b"k5"] == b"v35"
+
+
+def test_a_log_that_is_an_older_copy_is_refused(
+    spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
+) -> None:
+    log, copy, checkpoint = (tmp_path / name for name in ("log", "copy", "checkpoint"))
+    one = archive(tmp_path, topics=("t",))
+    grow(10)
+    run(spark, one)
+    shutil.copytree(log, copy)
+    shutil.copytree(checkpoint, tmp_path / "older")
+    grow(10)
+    run(spark, one)
+    for there, of in ((log, copy), (checkpoint, tmp_path / "older")):
+        shutil.rmtree(there)
+        shutil.copytree(of, there)
+    with pytest.raises(TargetMismatchError, match=r"t-0 ends at 10 in .*log, and 20 is held"):
+        run(spark, one)
+
+
+@pytest.mark.parametrize("most", ["1000", "4"])
+def test_a_key_that_was_deleted_later_does_not_come_back_from_another_partition(
+    spark: SparkSession, tmp_path: Path, most: str
+) -> None:
+    log = tmp_path / "log"
+    puts = rows(["a"] * 12, keys=[*map(str, range(10)), "K", "L"], timestamps=[*range(12)])
+    Writer(log, topic="t", numPartitions="2").write(
+        0, puts.append_column("partition", pa.array([0] * 12, pa.int32()))
+    )
+    late = rows([None, "b", None], keys=["K", "L", "M"], partitions=[1] * 3, timestamps=[100] * 3)
+    Writer(log, name="2", topic="t").write(0, late)
+    one = archive(tmp_path, latest=str(tmp_path / "table"), topics=("t",))
+    one = replace(one, options={"maxOffsetsPerTrigger": most})
+    run(spark, one)
+    expected = {str(key).encode(): b"a" for key in range(10)} | {b"L": b"b"}
+    assert newest(spark, one.table) == expected
+    again = rows(["old", "new"], keys=["K", "M"], partitions=[0, 0], timestamps=[50, 200])
+    Writer(log, name="3", topic="t").write(0, again)
+    run(spark, one)
+    assert newest(spark, one.table) == expected | {b"M": b"new"}
+
+
+def test_of_two_runs_from_one_version_one_writes_and_the_other_says_so(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = DeltaTable(spark, str(tmp_path / "table"))
+    table.create("topic STRING, partition INT, offset BIGINT", ())
+    one, two = HeldByTable(table), HeldByTable(table)
+    held = TargetState("", None, {"t": HeldTopic("A", {0: 5})})
+
+    def append(run: HeldByTable) -> None:
+        records = spark.range(5).selectExpr("'t' AS topic", "0 AS partition", "id AS offset")
+        with run.committing(held, spark) as options:
+            records.write.format("delta").mode("append").options(**options).save(table.path)
+
+    assert one.look() == two.look() == TargetState()
+    append(one)
+    with pytest.raises(CommitError, match="another run has written to the table"):
+        append(two)
+    assert offsets(spark, table.path) == [*range(5)]
+    assert two.look().ends == one.look().ends == {TopicPartition("t", 0): 5}
+    # What somebody else appends, or sets back unseen, is noticed.
+    restored = table.version
+    spark.sql(f"INSERT INTO {table.name} VALUES ('t', 0, 9)")
+    one.look()
+    assert one.others == "t-0 up to 10, and 5 by this"
+    spark.sql(f"RESTORE TABLE {table.name} TO VERSION AS OF {restored}")
+    assert one.look().ends == {TopicPartition("t", 0): 5}
+    spark.sql(f"RESTORE TABLE {table.name} TO VERSION AS OF 0")
+    with pytest.raises(CommitError, match="was changed while a batch was written: RESTORE to 0"):
+        append(one)
+    assert one.look().ends == {TopicPartition("t", 0): 5}
+    assert one.is_mixed
+
+
+def test_clones_and_tables_whose_log_was_cleaned_up_hold_what_their_rows_show(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    every = "spark.databricks.delta.properties.defaults.checkpointInterval"
+    spark.conf.set(every, "1")
+    try:
+        table = DeltaTable(spark, str(tmp_path / "table"))
+        table.create("topic STRING, partition INT, offset BIGINT", ())
+    finally:
+        spark.conf.unset(every)
+    facts = TopicFacts({0: Bounds(0, 8), 1: Bounds(0, 3)}, None, "A")
+    table.set_properties(to_properties({"t": facts}))
+    held = HeldByTable(table)
+    held.look()
+    records = spark.range(5).selectExpr("'t' AS topic", "0 AS partition", "id AS offset")
+    with held.committing(TargetState(topics={"t": HeldTopic("A", {0: 9})}), spark) as options:
+        records.write.format("delta").mode("append").options(**options).save(table.path)
+    spark.sql(f"OPTIMIZE {table.name}")
+    spark.sql(f"ALTER TABLE {table.name} SET TBLPROPERTIES ('some' = 'thing')")
+    assert HeldByTable(table).look().ends == {TopicPartition("t", 0): 9}
+    by_rows = {"t": HeldTopic("A", {0: 8})}
+    clone = DeltaTable(spark, str(tmp_path / "clone"))
+    spark.sql(f"CREATE TABLE {clone.name} SHALLOW CLONE {table.name}")
+    assert HeldByTable(clone).look().topics == by_rows
+    cleaned = tmp_path / "cleaned"
+    shutil.copytree(table.path.removeprefix("file:"), cleaned)
+    for file in sorted(cleaned.glob("_delta_log/*.json"))[:-1]:
+        file.unlink()
+        (file.parent / f".{file.name}.crc").unlink()
+    assert HeldByTable(DeltaTable(spark, str(cleaned))).look().topics == by_rows
+
+
+def test_files_without_transactions_need_the_checkpoint_of_their_time(
+    spark: SparkSession, tmp_path: Path, grow: Callable[[int], None]
+) -> None:
+    checkpoint, older = tmp_path / "checkpoint", tmp_path / "older"
+    one = archive(tmp_path, topics=("t",), table_format="parquet")
+    grow(10)
+    run(spark, one)
+    shutil.copytree(checkpoint, older)
+    grow(10)
+    run(spark, one)
+    grow(10)
+    for other in (str(older), str(tmp_path / "new")):
+        with pytest.raises(TargetMismatchError, match="are not of the same time: the table ends"):
+            run(spark, replace(one, checkpoint=other))
+    Path(one.table).rename(tmp_path / "away")
+    with pytest.raises(TargetMismatchError, match="the table knows no micro-batch"):
+        run(spark, one)
+    (tmp_path / "away").rename(one.table)
+    run(spark, one)
+    assert {row["offset"] for row in spark.read.parquet(one.table).collect()} == {*range(30)}
+    assert command("delete", str(tmp_path / "log"), "--topic", "t") == 0
+    grow(40)
+    with pytest.raises(StreamingQueryException, match="deleted and recreated"):
+        run(spark, one)
 
 
 # The recipe of docs/latest.md

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.support.sinking import Writer, rows, values_of
 
-from kafkalog.jobs.archiving import reached_of
+from kafkalog.jobs.checkpoint_folder import reached_of
 from kafkalog.jobs.lag.spark_checkpoint import read_checkpoint
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kafkalog.errors import CheckpointError
-from kafkalog.jobs.archiving import reached_of
+from kafkalog.jobs.checkpoint_folder import reached_of
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.query_checkpoint import QueryCheckpoint
 

@@ -50,7 +50,7 @@ def test_another_end_is_refused(text: str) -> None:
 
 
 def test_facts_of_topics_survive_as_properties() -> None:
-    facts = {"t": FACTS, "a.b-c": TopicFacts({0: Bounds(0, 1)}, None)}
+    facts = {"t": FACTS, "a.b-c": TopicFacts({0: Bounds(0, 1)}, None, "an id")}
     assert read_facts({**to_properties(facts), "delta.appendOnly": "false"}) == facts
 
 
@@ -60,7 +60,9 @@ def test_facts_of_what_is_gone_stay_as_they_were(tmp_path: Path) -> None:
     Writer(*there, topic="t").write(0, rows(["v"] * 4, partitions=[0, 0, 1, 1]))
     facts, ends = FactsOfLogs(there, ["t"]), {T0: 2, T1: 2}
     known = facts.look(ends)
-    assert known == {"t": TopicFacts({0: Bounds(0, 2), 1: Bounds(0, 2)}, {"retention.ms": "9"})}
+    bounds, topic_id = {0: Bounds(0, 2), 1: Bounds(0, 2)}, known["t"].topic_id
+    assert topic_id is not None
+    assert known == {"t": TopicFacts(bounds, {"retention.ms": "9"}, topic_id)}
     (tmp_path / "b").rename(tmp_path / "away")
     (tmp_path / "b").mkdir()
     assert facts.look(ends, known) == known

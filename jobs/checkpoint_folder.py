@@ -1,0 +1,101 @@
+"""A query's checkpoint, on any of Spark's file systems: what was planned, and putting it aside.
+
+Spark writes ``offsets/<batch>`` before a micro-batch runs, and ``commits/<batch>`` once it has
+ended (:mod:`kafkalog.checkpoints.query_offsets`).
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kafkalog.checkpoints.query_offsets import query_offsets
+from kafkalog.errors import CheckpointError
+from kafkalog.files.system import system
+from kafkalog.jobs.hadoop import exists, list_names, read_text, rename
+from kafkalog.streaming.source.offsets import from_json_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+
+__all__ = ["CheckpointFolder", "reached_of"]
+
+
+class CheckpointFolder:
+    """The checkpoint of a query with one source, as it is before the query starts."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        """Read nothing yet."""
+        self.folder = folder
+        self._spark = spark
+
+    @cached_property
+    def planned(self) -> int | None:
+        """The number of the last micro-batch that was planned; None if there is none."""
+        return self._last("offsets")
+
+    @cached_property
+    def ended(self) -> int | None:
+        """The number of the last micro-batch that has ended; None if there is none."""
+        return self._last("commits")
+
+    def ends(self, batch_id: int) -> PartitionOffsets:
+        """Return where a micro-batch ends, trailing markers included; nothing of one below 0.
+
+        Raises:
+            CheckpointError: the file does not tell.
+        """
+        if batch_id < 0:
+            return {}
+        path = f"{self.folder}/offsets/{batch_id}"
+        return reached_of(read_text(self._spark, path), path)
+
+    def next_starts(self) -> PartitionOffsets:
+        """Return where the next micro-batch starts, or the one that has not ended.
+
+        Nothing of a query whose first one has not ended: it starts where its options say.
+
+        Raises:
+            CheckpointError: a file does not tell.
+        """
+        if self.planned is None:
+            return {}
+        has_ended = self.ended is not None and self.ended >= self.planned
+        return self.ends(self.planned if has_ended else self.planned - 1)
+
+    def put_aside(self) -> str | None:
+        """Rename the folder, so that the query begins anew; returns its new name.
+
+        None if it is not there.
+
+        Raises:
+            OSError: it cannot be renamed.
+        """
+        if not exists(self._spark, self.folder):
+            return None
+        aside = f"{self.folder.rstrip('/')}.before-{system.time_ns() // 1_000_000}"
+        rename(self._spark, self.folder, aside)
+        self.__dict__.pop("planned", None)
+        self.__dict__.pop("ended", None)
+        return aside
+
+    def _last(self, kind: str) -> int | None:
+        names = list_names(self._spark, f"{self.folder}/{kind}")
+        return max((int(name) for name in names if name.isdecimal()), default=None)
+
+
+def reached_of(planned: str, path: str) -> PartitionOffsets:
+    """Return where a micro-batch of a query with one source ends, of what Spark has planned.
+
+    Raises:
+        CheckpointError: the file, which is named by ``path``, does not tell.
+    """
+    try:
+        (end,) = query_offsets(planned).values()
+        return from_json_text(end)
+    except (CheckpointError, ValueError) as error:
+        raise CheckpointError(
+            f"{path} does not tell how far the topics are read: {error}"
+        ) from error
