@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import kafkalog
 from kafkalog.jobs.interrupts import cancel_jobs_on_interrupt, uninterrupted
 from kafkalog.jobs.jars import delta_jars, fetch, kafka_jars
+from kafkalog.jobs.python_daemon import DAEMON_MODULE
 from kafkalog.jobs.python_launcher import launcher
 from pyspark_kafkalog import DefaultSource
 
@@ -40,6 +42,7 @@ _LOCAL: Final = {
     # Each look at a Delta table is so many tasks. Its 50 are meant for a cluster.
     "spark.databricks.delta.snapshotPartitions": "4",
     "spark.master": "local[*]",
+    "spark.python.daemon.module": DAEMON_MODULE,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
@@ -82,10 +85,22 @@ def session(
         text = str(error)  # which the JVM has
         _end(spark)
         raise RuntimeError(text) from None
-    except BaseException:
+    except BaseException as error:
+        _keep_text(error)
         _end(spark)
         raise
     _end(spark)
+
+
+def _keep_text(error: BaseException) -> None:
+    """Let an error of Spark's, and what it comes from, have its text when the JVM has gone."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, CapturedException):
+            text, kind = str(seen), type(seen)
+            kept = {"__str__": lambda _, text=text: text, "__module__": kind.__module__}
+            seen.__class__ = type(kind.__name__, (kind,), kept)
+        seen = seen.__cause__ or seen.__context__
 
 
 def _end(spark: SparkSession) -> None:

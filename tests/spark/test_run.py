@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.delta_table import values_in
@@ -103,6 +104,16 @@ def test_what_is_wrong_with_an_expression_is_told_once(tmp_path: Path) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.count("nocolumn") == 1, done.stderr
+
+
+def test_what_a_task_of_a_job_fails_of_is_the_last_line(tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    kafkalog.append(log, "t", pa.table({"value": [b"x" * 1000]}))
+    words = ("replay", log, tmp_path / "to", "--topic=t", "--target-set=max.message.bytes=100")
+    code, out, said = ended(*_COMMAND[1:], *words)
+    assert (code, out) == (1, ""), said
+    assert "max.message.bytes" in said, said
+    assert "AssertionError" not in said, said
 
 
 _UNTOLD: Final = """
