@@ -92,6 +92,8 @@ class TopicPlan:
     settings: Mapping[str, str]
     rows: Mapping[int, int]
     """How many records the table has of each partition."""
+    lasts: Mapping[int, int]
+    """The last offset that the table has of each partition."""
     unknown: tuple[str, ...]
     """What the table does not tell, in words."""
 
@@ -126,7 +128,8 @@ class TopicPlan:
             f"what its setting {name}={known[name]} means: give it to the topic in the cluster"
             for name in sorted(known.keys() - understood(known).keys())
         ]
-        return cls(topic, tuple(bounds), understood(known), rows, tuple(unknown))
+        lasts = {number: each.last for number, each in seen.items()}
+        return cls(topic, tuple(bounds), understood(known), rows, lasts, tuple(unknown))
 
     def version(self, choice: str) -> str:
         """Return the id under which the topic's records are written; ``choice`` tells which."""
@@ -148,6 +151,37 @@ class TopicPlan:
     def last_settings(self) -> dict[str, str]:
         """The settings by which old records are deleted."""
         return {name: text for name, text in self.settings.items() if name in _RETENTION}
+
+    def bounds_now(self, log: str) -> dict[int, Bounds]:
+        """Return where the logs of a topic whose records are written are to start and to end.
+
+        One to which somebody else has appended since it was restored ends where it does now.
+
+        Raises:
+            LogDirectoryError: somebody has appended before the ends were set, at offsets that the
+                original gave to others.
+        """
+        known = _known(log, self.topic)
+        found = {}
+        for number, (start, end) in enumerate(self.bounds):
+            now = known.partitions[number].log_end if known is not None else end
+            written = min(self.lasts.get(number, -1) + 1, end)
+            if written < now < end:
+                raise LogDirectoryError(
+                    f"{self.topic}-{number} ends at offset {now} in {log}. A restore that was cut "
+                    f"off has written it up to {written}, and it is to end at {end}: somebody else "
+                    "has appended since, at offsets that the original gave to other records. "
+                    f"`kafkalog delete PATH --topic {self.topic}` deletes the topic there: restore "
+                    "again then"
+                )
+            found[number] = Bounds(start, max(end, now))
+        return found
+
+    def unset(self, log: str) -> dict[str, str]:
+        """Return the settings by which old records are deleted, as far as the topic has none."""
+        known = _known(log, self.topic)
+        there = {} if known is None else known.settings
+        return {name: text for name, text in self.last_settings.items() if name not in there}
 
     def progress(self, log: str, version: str) -> Progress | None:
         """Return how far the topic has come in the log directories; None if it is not there.
@@ -253,8 +287,15 @@ def _known(log: str, topic: str) -> TopicState | None:
 
 def _refuse_records(log: str, known: TopicState) -> None:
     if any(each.log_end > each.log_start for each in known.partitions.values()):
+        by_other = any(name.startswith("restore ") for name in known.versions)
+        whose = (
+            "that another restore has written: of other offsets or keys, or before the table got "
+            "the records that it has now"
+            if by_other
+            else "that this restore has not written"
+        )
         raise LogDirectoryError(
-            f"topic {known.name!r} has records in {log} that this restore has not written: restore "
-            f"into other log directories, or `kafkalog delete PATH --topic {known.name}` deletes "
-            "the topic there"
+            f"topic {known.name!r} has records in {log} {whose}. Nothing was written. Restore into "
+            f"other log directories, or `kafkalog delete PATH --topic {known.name}` deletes the "
+            "topic there"
         )

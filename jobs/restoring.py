@@ -24,7 +24,7 @@ from kafkalog.jobs.header_lists import with_header_lists
 from kafkalog.jobs.restore_groups import restore_groups
 from kafkalog.jobs.restore_plan import NO_END, Progress, Seen, TopicPlan, Until
 from kafkalog.jobs.topic_facts import read_facts
-from kafkalog.model import OFFSETS_TOPIC, TopicPartition, many
+from kafkalog.model import OFFSETS_TOPIC, TopicPartition, listed, many
 from kafkalog.streaming.operate.copied_bounds import set_bounds
 from kafkalog.streaming.operate.topics import alter, create
 
@@ -126,11 +126,14 @@ class Restore:
             said.append(f"{topic}: its records were restored before")
         else:
             self._write(rows, plan, version)
-        numbered = enumerate(plan.bounds)
-        set_bounds(paths, {TopicPartition(topic, number): each for number, each in numbered})
-        if plan.last_settings:
-            alter(paths, topic, config=plan.last_settings)
-            limits = " ".join(f"{name}={text}" for name, text in sorted(plan.last_settings.items()))
+        bounds = plan.bounds_now(self.log)
+        since = [f"{topic}-{n} up to {it.end}" for n, it in bounds.items() if it != plan.bounds[n]]
+        if since:
+            said.append(f"{topic}: somebody else has appended to it since: {listed(since)}")
+        set_bounds(paths, {TopicPartition(topic, number): it for number, it in bounds.items()})
+        if settings := plan.unset(self.log):
+            alter(paths, topic, config=settings)
+            limits = " ".join(f"{name}={text}" for name, text in sorted(settings.items()))
             said.append(f"{topic}: has {limits}: who writes or serves it deletes what has expired")
         return plan.written(self.log, version)
 

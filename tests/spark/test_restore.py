@@ -15,6 +15,7 @@ from tests.support.reading import read_batch
 from tests.support.sinking import Writer, rows
 from tests.support.spark import delta_session
 
+import kafkalog
 from kafkalog.checkpoints.broker import (
     LOG_START_OFFSET,
     read_offset_checkpoint,
@@ -227,7 +228,7 @@ def test_the_same_command_ends_what_a_killed_one_has_begun_and_another_one_is_re
             patch.setattr(Restore if step == "_write" else restoring, step, die)
             with pytest.raises(ZeroDivisionError):
                 restored(spark, table, source, tmp_path / "copy")
-    with pytest.raises(LogDirectoryError, match="that this restore has not written"):
+    with pytest.raises(LogDirectoryError, match="that another restore has written"):
         restored(spark, table, source, tmp_path / "copy", keys=frozenset({b"k1"}))
     for _ in range(2):
         copy, said = restored(spark, table, source, tmp_path / "copy")
@@ -236,6 +237,9 @@ def test_the_same_command_ends_what_a_killed_one_has_begun_and_another_one_is_re
     assert copy.records() == source.records()
     assert copy.bounds() == source.bounds()
     assert copy.settings() == source.settings()
+    kafkalog.append(str(tmp_path / "copy"), "t", pa.table({"value": ["later"]}))
+    _, said = restored(spark, table, source, tmp_path / "copy")
+    assert any(line.startswith("t: somebody else has appended to it since: t-") for line in said)
 
 
 def test_only_some_keys_and_what_was_deleted_since_it_was_archived(

@@ -145,6 +145,23 @@ def test_a_topic_with_records_of_others_is_refused_and_an_empty_one_is_not(tmp_p
             refused()
 
 
+def test_what_others_append_after_a_restore_stays_and_amid_one_it_is_refused(
+    tmp_path: Path,
+) -> None:
+    log = str(tmp_path / "log")
+    plan = planned(TopicFacts({0: Bounds(0, 5)}, None), {0: Seen(3, 0, 2, None)})
+    writer = Writer(tmp_path / "log", topic="t")
+    writer.write(0, rows(["a", "b", "c"]))
+    assert plan.bounds_now(log) == {0: Bounds(0, 5)}
+    writer.write(1, rows(["other"]))
+    with pytest.raises(
+        LogDirectoryError, match=r"t-0 ends at offset 4 in .* up to 3, and it"
+    ):
+        plan.bounds_now(log)
+    writer.write(2, rows(["other", "other"]))
+    assert plan.bounds_now(log) == {0: Bounds(0, 6)}
+
+
 @pytest.mark.parametrize(
     ("topic", "config"),
     [("a/b", {}), ("__consumer_offsets", {}), ("t", {"retention": "1"})],
