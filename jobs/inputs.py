@@ -87,7 +87,7 @@ class Input:
         if self.schema is not None:
             reader = reader.schema(self.schema)
         if self.is_kafka:
-            return reader.format("kafka").options(**self._kafka_options()).load()
+            return reader.format("kafka").options(**self.kafka_options()).load()
         reader = reader.options(**self.options)
         if self.format == "table":
             return reader.table(self.place)
@@ -107,7 +107,8 @@ class Input:
             raise typer.BadParameter("give one of subscribe, subscribePattern and assign")
         require_answer(read_brokers(self.place, "INPUT"))
 
-    def _kafka_options(self) -> dict[str, str]:
+    def kafka_options(self) -> dict[str, str]:
+        """Return the options of Spark's connector."""
         names = {name.lower() for name in self.options}
         chosen = {} if names & set(_SUBSCRIPTIONS) else {"subscribe": self.topic}
         if self.isolation is not None:

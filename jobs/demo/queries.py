@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kafkalog.jobs.archiving import Archive
 from kafkalog.jobs.checks import compare_contents, find_disorder, find_gaps
 from kafkalog.jobs.demo.flights import ID, NULL, SCHEMA, write_flights
-from kafkalog.jobs.ingest import start_ingest, to_records
+from kafkalog.jobs.ingesting import start_ingest, to_records
 from kafkalog.jobs.inputs import read_files
 from kafkalog.jobs.topic_report import topic_logs
 

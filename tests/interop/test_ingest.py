@@ -14,7 +14,7 @@ from tests.support.foreign import read_partition
 from tests.support.kafka import Broker, Topic
 from tests.support.spark import end_jvm, small_session
 
-from kafkalog.jobs.ingest import start_ingest, to_records
+from kafkalog.jobs.ingesting import start_ingest, to_records
 from kafkalog.jobs.inputs import Input
 from kafkalog.jobs.jars import delta_jars, fetch
 from kafkalog.jobs.running import sentence_in

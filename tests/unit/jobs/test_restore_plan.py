@@ -154,9 +154,7 @@ def test_what_others_append_after_a_restore_stays_and_amid_one_it_is_refused(
     writer.write(0, rows(["a", "b", "c"]))
     assert plan.bounds_now(log) == {0: Bounds(0, 5)}
     writer.write(1, rows(["other"]))
-    with pytest.raises(
-        LogDirectoryError, match=r"t-0 ends at offset 4 in .* up to 3, and it"
-    ):
+    with pytest.raises(LogDirectoryError, match=r"t-0 ends at offset 4 in .* up to 3, and it"):
         plan.bounds_now(log)
     writer.write(2, rows(["other", "other"]))
     assert plan.bounds_now(log) == {0: Bounds(0, 6)}
