@@ -67,6 +67,12 @@ KEEPS: Final = {"preserveOffsets": "true", "preserveEnds": "true", "maxNewTopics
 
 _READER: Final = "mirror"
 
+_RECORDS: Final = (
+    "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, timestampType INT, key BINARY, "
+    "value BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
+"""All that a record has; with its time in ms, which a timestamp of Spark may be unable to hold."""
+
 
 class PlannedCopy(NamedTuple):
     """What a micro-batch brings into the copy."""
@@ -171,7 +177,8 @@ class Mirror:
 
     def start(self, spark: SparkSession, *, follow: bool = False) -> StreamingQuery:
         """Start the query; ``follow`` lets it tail the source, else it ends where that ends now."""
-        records = spark.readStream.format("kafkalog").options(**self.source_options()).load()
+        reader = spark.readStream.format("kafkalog").schema(_RECORDS)
+        records = reader.options(**self.source_options()).load()
         writer = (
             with_header_lists(records)
             .writeStream.foreachBatch(self._take)

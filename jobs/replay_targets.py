@@ -131,7 +131,7 @@ class _Terminal:
         """Print a JSON object a line."""
         del copied
         count = 0
-        for row in rows.withColumn("timestamp", sf.unix_millis("timestamp")).toLocalIterator():
+        for row in rows.toLocalIterator():
             headers = [[each.key, _text(each.value)] for each in row.headers or ()]
             shown = {
                 "topic": row.topic,

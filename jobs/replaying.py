@@ -48,7 +48,7 @@ __all__ = ["NO_OFFSETS", "Replay", "parse_speed"]
 NO_OFFSETS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 _COLUMNS: Final = (
-    "topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, key BINARY, value BINARY, "
+    "topic STRING, partition INT, offset BIGINT, timestamp BIGINT, key BINARY, value BINARY, "
     "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 )
 _LOOK_SECONDS: Final = 0.2
@@ -226,10 +226,12 @@ class Replay:
             alone = {**end, key: at[key]}
             options = {**self.options, **_between(alone, end)}
             options.pop("subscribe")
+            options["onTimestampOverflow"] = "null"
             rows = kafkalog.read(self.log, self.topics, columns=["timestamp"], options=options)
             for batch in rows:
                 if batch.num_rows:
-                    found.append(batch.column(0)[0].value // 1000)
+                    micros = batch.column(0)[0].value  # None for what a pace knows no wait to
+                    found += [] if micros is None else [micros // 1000]
                     break
         return min(found, default=None)
 

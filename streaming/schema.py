@@ -1,11 +1,14 @@
 """The rows of the source: once as Spark knows them, once as Arrow.
 
 The columns are those of Spark's Kafka source. A schema given by the user selects some of them, in
-any order and any case of the names, and may read ``key`` and ``value`` as ``STRING``; a column that
-it leaves out is never built.
+any order and any case of the names, and may read ``key`` and ``value`` as ``STRING``, and
+``timestamp`` as ``BIGINT``: a column that it leaves out is never built.
 
 ``STRING`` means what ``CAST(value AS STRING)`` means in Spark: the bytes as they are. Spark does
 not validate UTF-8 in that cast, and neither does this: bytes that are no UTF-8 stay what they are.
+
+``BIGINT`` is the timestamp in ms as it is stored, all 64 bits of it: Spark's ``TIMESTAMP`` has µs,
+and cannot hold each of them.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ _NAMES: Final = (
     *("offset", "timestamp", "timestampType", "headers"),
 )
 _READABLE_AS_STRING: Final = frozenset({"key", "value"})
+_ALSO: Final = {"key": "string", "value": "string", "timestamp": "bigint"}
+"""What a column may be read as, beside the type that Spark's Kafka source has."""
 _NEVER_NULL: Final = frozenset({"topic", "partition", "offset", "timestampType"})
 
 
@@ -60,13 +65,15 @@ class RowSchema:
     """Which columns the rows have, in which order, and how key and value are shown.
 
     ``columns`` are the names of this module's columns; ``fields`` the names and nullability that
-    the user's schema gives them; ``strings`` those of the columns that are to be ``STRING``.
+    the user's schema gives them; ``strings`` those of the columns that are to be ``STRING``; and
+    with ``has_ms`` timestamps are ``BIGINT``, in ms.
     """
 
     columns: tuple[str, ...]
     names: tuple[str, ...]
     nullable: tuple[bool, ...]
     strings: frozenset[str]
+    has_ms: bool = False
 
     @classmethod
     def named(
@@ -113,6 +120,10 @@ class RowSchema:
                 for column, field in zip(columns, schema.fields, strict=True)
                 if column in _READABLE_AS_STRING and field.dataType.typeName() == "string"
             ),
+            has_ms=any(
+                column == "timestamp" and field.dataType.simpleString() == "bigint"
+                for column, field in zip(columns, schema.fields, strict=True)
+            ),
         )
 
     def to_arrow(self) -> pa.Schema:
@@ -126,7 +137,7 @@ class RowSchema:
             "topic": pa.string(),
             "partition": pa.int32(),
             "offset": pa.int64(),
-            "timestamp": pa.timestamp("us", tz="UTC"),
+            "timestamp": pa.int64() if self.has_ms else pa.timestamp("us", tz="UTC"),
             "timestampType": pa.int32(),
             "headers": pa.list_(header),
         } | dict.fromkeys(self.strings, pa.string())
@@ -166,16 +177,15 @@ def _column_of(field: StructField) -> str:
 
 
 def _accepts(column: str, kind: DataType) -> bool:
-    from pyspark.sql.types import StringType  # noqa: PLC0415
+    from pyspark.sql.types import LongType, StringType  # noqa: PLC0415
 
-    if column in _READABLE_AS_STRING and kind == StringType():
-        return True
-    return kind == _columns()[column]
+    also = {"string": StringType(), "bigint": LongType()}.get(_ALSO.get(column, ""))
+    return kind in (_columns()[column], also)
 
 
 def _kinds_of(column: str) -> str:
     kind = _columns()[column].simpleString()
-    return f"{kind} or string" if column in _READABLE_AS_STRING else kind
+    return f"{kind} or {_ALSO[column]}" if column in _ALSO else kind
 
 
 def _offered() -> str:

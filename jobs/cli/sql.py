@@ -23,6 +23,8 @@ from kafkalog.jobs.running import print_line
 from kafkalog.jobs.units import for_people
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from kafkalog.jobs.sql.session import SqlSession
 
 __all__ = ["sql"]
@@ -124,7 +126,7 @@ def _show(session: SqlSession, statement: str, *, as_json: bool) -> bool:
     shown: list[dict[str, Any]] = []
     more = False
     for batch in session.run(statement):
-        rows = [_plain(row) for row in batch.to_pylist()]
+        rows = _rows(batch)
         if as_json:
             print_rows(rows, as_json=True)
             continue
@@ -152,6 +154,31 @@ def _is_segment(file: object) -> bool:
 
     path = Path(file) if isinstance(file, str) else Path()
     return path.suffix == LOG and parse_partition_directory(path.parent.name) is not None
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as JSON has them; times beyond Python's years are numbers of ms."""
+    columns = [[_plain(each) for each in _values(column)] for column in batch.columns]
+    names = batch.schema.names
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    import pyarrow as pa  # noqa: PLC0415 - not before a statement is run
+
+    from kafkalog.errors import OptionError  # noqa: PLC0415
+    from kafkalog.streaming.times import shown_time  # noqa: PLC0415
+
+    try:
+        return column.to_pylist()  # type: ignore[no-any-return]
+    except (OverflowError, ValueError) as error:
+        if not pa.types.is_timestamp(column.type):
+            raise OptionError(
+                f"a value of type {column.type} cannot be shown: {error}. epoch_ms() makes a "
+                "number of a time"
+            ) from None
+    numbers = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+    return [None if each is None else shown_time(each // 1000) for each in numbers]
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - what SQL has

@@ -161,11 +161,4 @@ def _timestamps(column: pa.Array | None, length: int, now_ms: int) -> Integers:
             raise RowError(f"row {beyond[0]} has a timestamp that ms in 64 bits cannot hold")
         ticks = ticks * factor // _TICKS_PER_MS.get(unit, 1)
     missing = np.asarray(column.is_null())
-    milliseconds = np.where(missing, now_ms, ticks)
-    if len(milliseconds) and milliseconds.min() < NO_TIMESTAMP:
-        row = int(milliseconds.argmin())
-        raise RowError(
-            f"row {row} has the timestamp {milliseconds[row]} ms: a record's timestamp lies in "
-            "1970 or later, or is -1 for none"
-        )
-    return milliseconds
+    return np.where(missing, now_ms, ticks)

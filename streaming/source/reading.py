@@ -144,6 +144,8 @@ def columns_of(rows: RowSchema) -> Columns:
     columns = Columns(0)
     for name in rows.columns:
         columns |= _DECODED.get(name, Columns(0))
+    if rows.has_ms:
+        columns = columns & ~Columns.TIMESTAMP | Columns.TIMESTAMP_MS
     return columns or Columns.OFFSET  # a batch without a column would have no length
 
 
@@ -355,7 +357,7 @@ class _FinishedRows:
         shared = self._shared.get(name)
         if shared is not None:
             return shared if length == self._shared_length else shared.slice(0, length)
-        column = decoded[name]
+        column = decoded["timestampMs" if name == "timestamp" and self._rows.has_ms else name]
         # the same bytes under another type: no validation, as in Spark's own cast
         return column.view(pa.string()) if name in self._rows.strings else column
 

@@ -59,6 +59,14 @@ def test_a_user_schema_selects_columns_in_any_order_and_case() -> None:
     )
 
 
+def test_a_timestamp_may_be_read_as_ms() -> None:
+    schema = StructType().add("timestamp", "long").add("key", "binary")
+    rows = RowSchema.of(schema)
+    assert rows.has_ms
+    assert rows.to_arrow().equals(to_arrow_schema(schema, timezone="UTC"))
+    assert not RowSchema.of(source_schema(include_headers=True)).has_ms
+
+
 @pytest.mark.parametrize(
     ("field", "reason"),
     [
@@ -71,7 +79,7 @@ def test_a_user_schema_selects_columns_in_any_order_and_case() -> None:
             StructField("headers", ArrayType(HEADER, containsNull=False)),
             "parts of column 'headers' NOT NULL",
         ),
-        (StructField("timestamp", LongType()), "'timestamp' type bigint, .* as timestamp"),
+        (StructField("timestamp", StringType()), "'timestamp' type string, .* or bigint"),
         (StructField("timestamp", TimestampType(), nullable=False), "'timestamp' NOT NULL"),
         (StructField("value", BinaryType(), nullable=False), "'value' NOT NULL"),
     ],

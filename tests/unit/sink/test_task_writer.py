@@ -283,7 +283,6 @@ FAR_SECOND = rows(["a"] * 2, topics=["t"] * 2).append_column(
         (rows(["a"], topics=["__internal"]), RowError, "allowInternalTopics"),
         (rows(["a"], topics=["t"], partitions=[2]), RowError, "partition 2 .* which has 2"),
         (rows(["a"], topics=["t"], partitions=[-1]), RowError, "partition -1"),
-        (rows(["a"], topics=["t"], timestamps=[-2]), RowError, "timestamp -2 ms"),
         (FAR_SECOND, RowError, "row 1 has a timestamp that ms in 64 bits cannot hold"),
         (rows(["a"] * 3, topics=["t1", "t2", "t3"]), RowError, "more than 2 topics"),
         (rows(["a"] * 2, topics=["c.d", "c_d"]), InvalidTopicError, "cannot be made beside"),

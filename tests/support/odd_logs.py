@@ -1,0 +1,155 @@
+"""Logs that a broker accepts and that few have seen: odd records, and headers that tell otherwise.
+
+Each is written byte by byte, without the library's own encoder. ``ODD_LOGS`` names them.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["ODD_LOGS", "OddLog", "OddRecord", "batch"]
+
+NOW: Final = 1_700_000_000_000
+_HEAD: Final = struct.Struct(">qiibI")
+_REST: Final = struct.Struct(">hiqqqhii")
+_LONG: Final = 2**64 - 1
+_NAME: Final = b"caf\xe9"
+"""Not UTF-8."""
+
+
+@dataclass(frozen=True)
+class OddRecord:
+    """A record; ``headers`` are names and values as bytes, ``time`` is in ms."""
+
+    value: bytes | None = b"v"
+    key: bytes | None = None
+    time: int = NOW
+    headers: tuple[tuple[bytes, bytes | None], ...] = ()
+
+    def encode(self, delta: int, base_time: int) -> bytes:
+        headers = b"".join(_sized(key) + _sized(value) for key, value in self.headers)
+        body = b"\0" + _varint(self.time - base_time) + _varint(delta)
+        body += _sized(self.key) + _sized(self.value) + _varint(len(self.headers)) + headers
+        return _varint(len(body)) + body
+
+
+def batch(
+    records: Sequence[OddRecord],
+    base_offset: int = 0,
+    *,
+    attributes: int = 0,
+    last_delta: int | None = None,
+    base_time: int | None = None,
+    max_time: int | None = None,
+    count: int | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """Encode a batch of magic 2; its header has what is given, whatever the records say."""
+    base = (records[0].time if records else -1) if base_time is None else base_time
+    encoded = b"".join(record.encode(delta, base) for delta, record in enumerate(records))
+    latest = max((record.time for record in records), default=-1)
+    body = _REST.pack(
+        attributes,
+        len(records) - 1 if last_delta is None else last_delta,
+        base,
+        latest if max_time is None else max_time,
+        *producer,
+        len(records) if count is None else count,
+    )
+    body += encoded
+    return _HEAD.pack(base_offset, 9 + len(body), 0, 2, crc32c(body)) + body
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """Encode a zigzag varint of 64 bits; what is beyond them wraps, as in Java."""
+    number = (number + 2**63 & _LONG) - 2**63
+    rest = (number << 1) ^ (number >> 63)
+    encoded = bytearray()
+    while rest > 0x7F:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes([*encoded, rest])
+
+
+@dataclass(frozen=True)
+class OddLog:
+    """A partition's bytes, and its records in between, which come after one plain record."""
+
+    records: tuple[OddRecord, ...]
+    data: bytes
+    is_refused: bool = False
+    """Whether the odd batch cannot be read, and the records around it can."""
+    finding: str | None = None
+    """What ``verify`` says of it; None where there is nothing to say."""
+
+    @property
+    def all_records(self) -> list[OddRecord]:
+        odd = () if self.is_refused else self.records
+        return [OddRecord(b"first", b"k"), *odd, OddRecord(b"last", b"k")]
+
+    @property
+    def offsets(self) -> list[int]:
+        odd = range(1, 1 + len(self.records))
+        return [0, *(() if self.is_refused else odd), 1 + len(self.records)]
+
+    def write(self, log_dir: Path, topic: str = "t") -> Path:
+        """Write it as partition 0 of a topic, as a copy of a broker's folder."""
+        folder = log_dir / f"{topic}-0"
+        folder.mkdir(parents=True)
+        segment = folder / f"{0:020d}.log"
+        first, last = (batch([OddRecord(text, b"k")], at) for text, at in self._around())
+        segment.write_bytes(first + self.data + last)
+        for kind in (".index", ".timeindex"):
+            segment.with_suffix(kind).touch()
+        return segment
+
+    def _around(self) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
+        return (b"first", 0), (b"last", 1 + len(self.records))
+
+
+def _odd(
+    *records: OddRecord,
+    is_refused: bool = False,
+    finding: str | None = None,
+    **header: Any,
+) -> OddLog:
+    return OddLog(records, batch(records, 1, **header), is_refused, finding)
+
+
+_THREE: Final = tuple(OddRecord(text, b"k", NOW + at) for at, text in enumerate((b"a", b"b", b"c")))
+
+ODD_LOGS: Final[dict[str, OddLog]] = {
+    "empty and null": _odd(
+        OddRecord(b"", b""), OddRecord(None, b""), OddRecord(None, None), OddRecord(b"", None)
+    ),
+    "headers": _odd(
+        OddRecord(headers=((b"h", b"1"), (b"h", b"2"), (b"h", None), (b"", b""), (_NAME, b"\xff")))
+    ),
+    "bytes": _odd(OddRecord(b"\xff\x1b[31m\n", b"\xff\x00"), OddRecord(b"x" * 2_000_000, b"large")),
+    "times before 1970": _odd(*(OddRecord(time=time) for time in (0, -1, -2, -86_400_001))),
+    "times without end": _odd(
+        *(OddRecord(time=time) for time in (2**63 - 1, -(2**63), 2**53, NOW * 1_000_000))
+    ),
+    "log append time before 1970": _odd(OddRecord(time=-5), attributes=8, max_time=-5),
+    "producer": _odd(*_THREE, producer=(2**62, 2**15 - 1, 2**31 - 2)),
+    "attributes": _odd(*_THREE, attributes=0x4000),
+    "base time": _odd(*_THREE, base_time=-(2**63)),
+    "maximum time below": _odd(*_THREE, max_time=NOW - 1, finding="largest timestamp"),
+    "maximum time above": _odd(*_THREE, max_time=NOW + 10**9, finding="largest timestamp"),
+    "maximum time none": _odd(*_THREE, max_time=-1, finding="largest timestamp"),
+    "last delta below": _odd(*_THREE, last_delta=0, finding="last offset"),
+    "count above": _odd(*_THREE, count=4, is_refused=True, finding="records"),
+    "count below": _odd(*_THREE, count=2, is_refused=True, finding="records"),
+}
