@@ -119,9 +119,9 @@ def _cut(lines: int, most: int) -> Iterator[int]:
 
 
 def _header(name: str, value: str) -> tuple[str, bytes]:
-    """Return a header, whose value may be any bytes, and its name is text."""
-    check_text("--header", name)
-    return name, value.encode("utf-8", "surrogateescape")
+    """Return a header; a value that is no text comes by ``--input json --hex``."""
+    check_text("--header", f"{name}={value}")
+    return name, value.encode()
 
 
 @dataclass(slots=True)

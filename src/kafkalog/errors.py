@@ -230,7 +230,8 @@ class RecordTooLargeError(KafkaLogError):
     """A record that does not fit ``max.message.bytes`` even alone in its batch."""
 
     remedy: ClassVar[str] = (
-        "Give the topic a larger `max.message.bytes`, or write a smaller record."
+        "Give the topic a larger `max.message.bytes` or `segment.bytes`, as the sentence says, or "
+        "write a smaller record."
     )
 
 

@@ -27,7 +27,7 @@ from kafkalog.errors import (
 from kafkalog.files.closing import Closing
 from kafkalog.files.shield import Interrupted, shielded, shielded_step
 from kafkalog.files.system import system
-from kafkalog.model import TopicPartition
+from kafkalog.model import TopicPartition, validate_topic_name
 from kafkalog.streaming.arguments import (
     group_name,
     partition_pair,
@@ -116,6 +116,8 @@ class Consumer(Closing):
         self._directories = [Path(os.path.realpath(p)) for p in existing(self._options.paths)]
         self._commits = GroupCommits(self._directories, group_name(group_id), self._options.policy)
         self._topics = frozenset(topic_names(topics))
+        for topic in self._topics:  # no such topic ever comes
+            validate_topic_name(topic)
         self._fetcher = Fetcher(self._read)
         ensure_set(self._options.paths, self._options.policy)
         self._process = system.process_id()
@@ -194,6 +196,7 @@ class Consumer(Closing):
             FencedMemberError: the group went on without the member; nothing is published.
             CommitError: an append failed since; or nothing is published, for other reasons.
             KafkaLogError: nothing is published, for other reasons.
+            OffsetOutOfRangeError: :meth:`seek` went above the end of a log; nothing is published.
             DataLossError: the log was cut or replaced while it was read; nothing is published.
             DurabilityError: it is, and a loss of power may take it away.
         """
@@ -354,7 +357,9 @@ class Consumer(Closing):
     def _moves(self) -> dict[TopicPartition, Move]:
         """Return what a commit publishes, with the last batches below."""
         moves = self._cursors.moves()
-        batches = self._fetcher.last_batches({key: move.end for key, move in moves.items()})
+        ends = {key: move.end for key, move in moves.items()}
+        batches = self._fetcher.last_batches(ends)
+        self._fetcher.check_reached(ends)
         return {key: move._replace(batch=batches.get(key)) for key, move in moves.items()}
 
     def note_failure(self) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalog.errors import DataLossError, UnknownTopicOrPartitionError
+from kafkalog.errors import DataLossError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from kafkalog.files.shield import pause
 from kafkalog.streaming.schema import RowSchema
 from kafkalog.streaming.source.followed_logs import FollowedLogs
@@ -123,6 +123,25 @@ class Fetcher:
             self._validator.note(positions)
         found = {key: self._validator.batch(key, at) for key, at in positions.items()}
         return {key: batch for key, batch in found.items() if batch is not None}
+
+    def check_reached(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Refuse positions above the ends of their logs, to which :meth:`Consumer.seek` leads.
+
+        Raises:
+            OffsetOutOfRangeError: naming the first.
+            KafkaLogError: the logs cannot be looked at.
+        """
+        if not positions or all(
+            at <= self._logs.ends.offsets.get(key, at) for key, at in positions.items()
+        ):
+            return
+        ends = self._logs.look(dict(positions))
+        for key, at in positions.items():
+            if at > (end := ends.get(key, at)):
+                raise OffsetOutOfRangeError(
+                    f"a group cannot stand at offset {at} of {key}, whose log is committed up to "
+                    f"{end}: seek() to an offset up to that. Nothing was published"
+                )
 
     def forget(self, key: TopicPartition) -> None:
         """Take a partition for another one when it comes again."""

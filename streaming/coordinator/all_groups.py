@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from kafkalog.streaming.coordinator.group_positions import CommittedOffset
     from kafkalog.streaming.log.partition_log import PartitionLog
 
-__all__ = ["KnownGroup", "read_groups"]
+__all__ = ["KnownGroup", "is_newer_key", "read_groups"]
 
 _METADATA_KEY: Final = b"\x00\x02"
 _NEWER_KEY: Final = b"\x00\x03"
+_LAST_CLASSIC: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,18 @@ class KnownGroup:
     metadata: GroupMetadata | None = None
     positions: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
     is_newer: bool = False
+
+
+def is_newer_key(key: bytes, group: str) -> bool:
+    """Whether a record's key is of a group by a protocol newer than the classic one.
+
+    All such keys begin with a type above 2 and the group's id (Kafka ``CoordinatorRecordType``).
+    """
+    name = group.encode("utf-8", "replace")
+    kind = int.from_bytes(key[:2], "big")
+    if kind <= _LAST_CLASSIC or kind not in OFFSETS_RECORD_TYPES:
+        return False
+    return key[2:].startswith(len(name).to_bytes(2, "big") + name)
 
 
 def read_groups(log: PartitionLog, end_offset: int) -> dict[str, KnownGroup]:

@@ -124,7 +124,9 @@ def _publish(
     """Change positions; members that are lost go with that."""
     empty = None if is_forgotten else GroupRecord(state.record.generation + 1)
     is_decided = is_forgotten or bool(state.record.members)
-    records = encode_record(commits.group, empty) if is_decided else ()
+    records = encode_record(commits.group, empty) if is_decided else []
+    if is_forgotten:
+        records += [(key, None) for key in sorted(state.newer_keys)]
     commits.change(state.record, positions, records)
     for member in state.record.members:
         remove_member(commits.folder(), commits.group, member)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from kafkalog.checkpoints.broker import read_topic_id
 from kafkalog.errors import CorruptRecordError
 from kafkalog.model import OFFSETS_TOPIC, TopicPartition
+from kafkalog.streaming.coordinator.all_groups import is_newer_key
 from kafkalog.streaming.coordinator.group_metadata import decode_group_metadata, encode_group_key
 from kafkalog.streaming.coordinator.group_positions import PositionsReplay, partition_for_group
 from kafkalog.streaming.coordinator.group_replay import replay_records
@@ -46,11 +47,14 @@ class GroupState:
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict)
     batches: Mapping[TopicPartition, LastBatch] = field(default_factory=dict)
     outdated: frozenset[TopicPartition] = frozenset()
+    newer_keys: frozenset[bytes] = frozenset()
+    """Of the records that a broker keeps of a group of a newer protocol (KIP-848, KIP-932)."""
 
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is known of it."""
-        return self.record == GroupRecord() and not self.positions and not self.outdated
+        known = self.positions or self.outdated or self.newer_keys
+        return self.record == GroupRecord() and not known
 
     @property
     def without_position(self) -> frozenset[TopicPartition]:
@@ -151,7 +155,7 @@ class GroupLog:
         start = max(self._end, log.log_start_offset)
         if start >= end:
             return
-        record = self._state.record
+        record, newer = self._state.record, {*self._state.newer_keys}
         try:
             for each in replay_records(log, start, end):
                 self._replay.feed(each)
@@ -161,6 +165,8 @@ class GroupLog:
                         if each.value is not None
                         else GroupRecord()
                     )
+                elif each.key is not None and is_newer_key(each.key, self._group):
+                    (newer.discard if each.value is None else newer.add)(each.key)
         except CorruptRecordError as error:
             self._begin_anew(None)
             raise type(error)(f"group {self._group!r} in {log.directory}: {error}") from error
@@ -174,6 +180,7 @@ class GroupLog:
             {key: each.offset for key, each in found.items()},
             {key: topic_id for key, topic_id in ids.items() if topic_id is not None},
             {key: batch for key, each in found.items() if (batch := last_batch_of(each))},
+            newer_keys=frozenset(newer),
         )
         self._shown = self._state
         self._end = end

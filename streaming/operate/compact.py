@@ -48,6 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Compacted", "Due", "Plan", "Wanted", "compact", "plan_compaction"]
 
+_NOTHING_DUE: Final = (
+    "there is nothing to compact: what was appended since the last time lies in the active "
+    "segment, which is left alone. It is closed once it has segment.bytes, or by an append after "
+    "segment.ms"
+)
 _DECIDE: Final = (
     "cleanup.policy",
     "delete.retention.ms",
@@ -180,6 +185,8 @@ def plan_compaction(
         config = LogConfig.of_topic(settings)
         if not is_due(cleanable, config, forces=wanted.forces):
             plan.clean.append(found)
+            if wanted.forces:
+                plan.left_alone[str(log.where.topic_partition)] = _NOTHING_DUE
             continue
         task = CleaningTask(
             places(paths),

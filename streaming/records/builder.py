@@ -93,7 +93,7 @@ class BatchBuilder(OpenBatch):
         if size > self._max_message_bytes:
             raise RecordTooLargeError(
                 f"a record of {len(records)} bytes makes a batch of {size} bytes "
-                f"({codec.name.lower()}), more than max.message.bytes={self._max_message_bytes}"
+                f"({codec.name.lower()}), more than {self._max_message_bytes} bytes"
             )
         if self._stamp is not None:
             state[kernels.MAX_TIMESTAMP] = self._stamp

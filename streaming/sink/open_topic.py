@@ -173,7 +173,10 @@ class OpenPartition:
             which = "a record"
         elif key is not None:
             which = f"the record with key {key[:100]!r}"
-        return RecordTooLargeError(f"{self.topic_partition}: {which} is too large: {error}")
+        limit = self._format.limit
+        return RecordTooLargeError(
+            f"{self.topic_partition}: {which} is too large: {error}, which {limit} allows"
+        )
 
     def _check_keys(self, rows: Rows, members: Integers) -> None:
         """Refuse rows without a key where logs are compacted, as Kafka does: they would be lost."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.files.shield import shielded_step
 from kafkalog.files.system import system
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["NewRows", "new_splits"]
 
+_LOGGER: Final = logging.getLogger("kafkalog.source")
+
 
 class _NewSplits:
     """Plans what is committed, as it comes."""
 
     def __init__(self, options: ReadOptions, idle_timeout: float | None) -> None:
+        _warn_of_limits(options)
         self._options = options
         self._idle_s = None if idle_timeout is None else seconds("idle_timeout", idle_timeout)
         self._control = StreamControl(options)
@@ -57,6 +61,20 @@ class _NewSplits:
     def was_read(self) -> None:
         """Count the idle time from now on: a split was read."""
         self._last_seen = system.monotonic()
+
+
+def _warn_of_limits(options: ReadOptions) -> None:
+    limits = {
+        "minOffsetsPerTrigger": options.min_offsets_per_trigger,
+        "maxOffsetsPerTrigger": options.max_offsets_per_trigger,
+        "maxBytesPerTrigger": options.max_bytes_per_trigger,
+    }
+    if given := [name for name, value in limits.items() if value is not None]:
+        _LOGGER.warning(
+            "%s: no effect here, where there are no micro-batches: rows are given as soon as they "
+            "are committed",
+            ", ".join(given),
+        )
 
 
 def new_splits(options: ReadOptions, idle_timeout: float | None) -> Iterator[LogSplit]:

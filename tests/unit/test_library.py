@@ -13,7 +13,13 @@ import pytest
 
 import kafkalog
 from kafkalog.checkpoints.commit_state import STAGED_PREFIX
-from kafkalog.errors import CommitError, LogDirectoryError, OptionError, RowError
+from kafkalog.errors import (
+    CommitError,
+    LogDirectoryError,
+    OptionError,
+    RecordTooLargeError,
+    RowError,
+)
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.commit.committer import Committer
 
@@ -329,3 +335,34 @@ def test_appending_and_reading_need_no_spark_and_importing_nothing_at_all(tmp_pa
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
     assert done.stdout.splitlines() == ["", ""]
+
+
+def test_limits_of_micro_batches_are_said_to_have_no_effect_on_a_tail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"value": ["a"]}))
+    options = {**EARLIEST, "minOffsetsPerTrigger": 5, "maxTriggerDelay": "1h"}
+    (batch,) = kafkalog.tail(tmp_path, "t", idle_timeout=0, options=options)
+    assert batch.num_rows == 1
+    (said,) = caplog.messages
+    assert said.startswith("minOffsetsPerTrigger: no effect here")
+
+
+def test_a_key_whose_text_has_no_utf8_is_refused_and_its_bytes_are_a_key(tmp_path: Path) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"key": [b"\xff"], "value": ["a"]}))
+    with pytest.raises(OptionError, match="give its bytes"):
+        kafkalog.get(tmp_path, "t", "\udcff")
+    found = kafkalog.get(tmp_path, "t", b"\xff")
+    assert found is not None
+    assert found["value"] == b"a"
+
+
+@pytest.mark.parametrize("form", ["v2", "v1", "v0"])
+def test_the_limit_that_a_record_is_beyond_is_named(tmp_path: Path, form: str) -> None:
+    rows = pa.table({"key": ["k"], "value": ["x" * 2_000_000]})
+    settings = ["max.message.bytes", "segment.bytes"]
+    for large, small in (settings, reversed(settings)):
+        options = {large: "10485760", small: "1048576", "message.format": form}
+        said = f"more than 1048576 bytes, which {small} allows"
+        with pytest.raises(RecordTooLargeError, match=said):
+            kafkalog.append(tmp_path, f"t-{small}", rows, options=options)

@@ -44,6 +44,9 @@ class BatchFormat:
         self.magic = config.magic
         self.codec = _codec(config)
         self.max_message_bytes = min(config.max_message_bytes, config.segment_bytes)
+        is_of_segment = config.segment_bytes < config.max_message_bytes
+        self.limit = "segment.bytes" if is_of_segment else "max.message.bytes"
+        """Which setting says ``max_message_bytes``: a batch lies in one segment."""
         self._config = config
         self._level = _level(self.codec, config)
 

@@ -69,7 +69,9 @@ class LateEncoding:
                 try:
                     encoded = batch_format.with_offsets(batch, offset)
                 except RecordTooLargeError as error:
-                    raise RecordTooLargeError(f"{key}, offset {offset}: {error}") from error
+                    raise RecordTooLargeError(
+                        f"{key}, offset {offset}: {error}, which {batch_format.limit} allows"
+                    ) from error
                 self._staging.add(key, [encoded], home)
                 offset += batch.last_offset_delta + 1
 

@@ -82,7 +82,7 @@ class _Wrapping:
         if largest > self.max_message_bytes:
             raise RecordTooLargeError(
                 f"a record makes a message of {smallest} bytes ({self.codec.name.lower()}), more "
-                f"than max.message.bytes={self.max_message_bytes}"
+                f"than {self.max_message_bytes} bytes"
             )
         return bytes(messages)
 

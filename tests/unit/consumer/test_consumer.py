@@ -25,6 +25,7 @@ from kafkalog.errors import (
     CommitError,
     DataLossError,
     FencedMemberError,
+    InvalidTopicError,
     KafkaLogError,
     LogDirectoryError,
     OffsetOutOfRangeError,
@@ -356,6 +357,26 @@ def test_options_are_checked_when_it_is_made(
 ) -> None:
     with pytest.raises(OptionError, match=said):
         consumer(folder, options=options)
+
+
+def test_a_position_above_the_end_of_a_log_is_not_published(folder: Path) -> None:
+    with consumer(folder) as member:
+        while member.poll(1) is not None:
+            pass
+        member.commit()
+        at = member.position(("in", 0))
+        member.seek(("in", 0), at + 1000)
+        with pytest.raises(OffsetOutOfRangeError, match=f"is committed up to {at}: seek"):
+            member.commit()
+        member.seek(("in", 0), at)
+        member.commit()
+
+
+def test_names_that_no_topic_and_no_group_can_have_are_refused(folder: Path) -> None:
+    with pytest.raises(InvalidTopicError, match="'in,out' has characters other than"):
+        kafkalog.Consumer(folder, "g", "in,out")
+    with pytest.raises(OptionError, match="UTF-8 can hold"):
+        kafkalog.Consumer(folder, "caf\udce9", "in")
 
 
 def test_a_list_without_topics_is_refused_by_what_it_is(folder: Path) -> None:

@@ -124,6 +124,8 @@ def test_names_that_do_not_fit_and_partitions_below_zero_are_refused() -> None:
         encode_group_key("")
     with pytest.raises(OptionError, match="at most 32767 fit"):
         encode_group_key("é" * 16384)
+    with pytest.raises(OptionError, match="UTF-8 can hold"):
+        encode_group_key("caf\udce9")
     assert encode_group_key("é" * 16383)[2:4] == b"\x7f\xfe"
     group = GroupMetadata(1, "range", None, ())
     with pytest.raises(OptionError, match="at most 32767 fit"):

@@ -63,6 +63,17 @@ def test_compact_says_what_it_cleans_and_what_it_leaves_alone(log: Path) -> None
     assert "0.0" in text
 
 
+def test_one_active_segment_is_said_to_be_left_alone_where_compaction_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    kafkalog.append(tmp_path, "t", pa.table({"key": ["k"], "value": ["v"]}))
+    words = ["--force", "--config", "cleanup.policy=compact"]
+    code, text = call("compact", tmp_path, *words)
+    assert code == 0
+    assert "left alone: t-0: there is nothing to compact: " in text
+    assert list(json.loads(call("compact", tmp_path, *words, "--json")[1])["leftAlone"]) == ["t-0"]
+
+
 def test_records_without_a_key_that_go_are_counted(tmp_path: Path) -> None:
     log, copy = tmp_path / "log", tmp_path / "copy"
     for batch in range(3):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from tests.support.consuming import consumer, keep_groups_small, table
+from tests.support.messages import i16, string
 from tests.support.sleeping import patch_sleep
 from typer.testing import CliRunner
 
@@ -195,3 +196,29 @@ def test_a_group_that_is_deleted_is_gone(log: Path) -> None:
     assert call_json("groups", log) == []
     code, text = call("groups", "delete", log, "--group", "g")
     assert (code, "there is no group 'g'" in text) == (2, True)
+
+
+def test_a_group_of_a_newer_protocol_is_forgotten_whole(log: Path) -> None:
+    """A broker kept it: its records have other keys (KIP-848), and tombstones of their own."""
+    GroupWriter([str(log)], "newer").commit({TopicPartition("in", 1): 4})
+    keys = [i16(kind) + string("newer") for kind in (3, 6)]
+    keys += [i16(kind) + string("newer") + string("member") for kind in (5, 7, 8)]
+    keys.append(i16(16) + string("newer") + string("in.*"))
+    others = [i16(3) + string("newer2"), i16(3) + string("new")]
+    commits = GroupCommits([log], "newer", SetPolicy())
+    commits.change(commits.look().record, {}, [(key, b"\0\0\0") for key in (*keys, *others)])
+    found = {row["group"]: row["offset"] for row in call_json("groups", log)}
+    assert found == {"newer": 4, "newer2": None, "new": None}
+    assert call("groups", "delete", log, "--group", "newer")[0] == 0
+    assert [row["group"] for row in call_json("groups", log)] == ["new", "newer2"]
+    code, text = call("groups", "delete", log, "--group", "newer")
+    assert (code, "there is no group 'newer'" in text) == (2, True)
+
+
+@pytest.mark.parametrize("verb", [("reset", "--topic", "in", "--to", "earliest"), ("delete",)])
+def test_a_group_id_that_is_not_utf8_is_refused_by_name(log: Path, verb: tuple[str, ...]) -> None:
+    """It was written as "caf?", which is the id of another group."""
+    GroupWriter([str(log)], "caf?").commit({TopicPartition("in", 1): 4})
+    code, text = call("groups", verb[0], log, "--group", "caf\udce9", *verb[1:])
+    assert (code, r"'caf\udce9', which is no text that UTF-8 can hold" in text) == (2, True), text
+    assert stands(log, "caf?") == {1: 4}

@@ -113,7 +113,7 @@ def test_no_batch_exceeds_the_maximum_even_if_it_does_not_compress(codec: Codec)
 def test_a_record_that_does_not_fit_the_maximum_even_alone_is_refused(codec: Codec) -> None:
     builder = BatchBuilder(codec, max_message_bytes=1000)
     records = columns([Row(None, b"small"), Row(None, _NOISE[:2000])])
-    with pytest.raises(RecordTooLargeError, match=r"max\.message\.bytes=1000"):
+    with pytest.raises(RecordTooLargeError, match="more than 1000 bytes"):
         _all(builder, records)
 
 

@@ -213,7 +213,7 @@ def test_a_record_too_large_is_refused_with_topic_key_and_size(
         writer.stage(0, rows([b"small", noise], keys=[b"k", b"the large one"]))
     message = str(raised.value)
     assert message.startswith("t-0: the record with key b'the large one' is too large: a record")
-    assert "max.message.bytes=2000" in message
+    assert "more than 2000 bytes, which max.message.bytes allows" in message
     assert re.search(r"makes a (message|batch) of 3\d{3} bytes", message)
     assert not list(tmp_path.glob(f"{STAGED_PREFIX}*"))
 
