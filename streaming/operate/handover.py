@@ -30,7 +30,8 @@ from kafkalog.checkpoints.broker import (
     write_topic_id,
 )
 from kafkalog.checkpoints.topic_ids import note_changed_ids
-from kafkalog.errors import OptionError, UnknownTopicOrPartitionError
+from kafkalog.checkpoints.voters import FROM_ONE_NODE
+from kafkalog.errors import LogDirectoryError, OptionError, UnknownTopicOrPartitionError
 from kafkalog.files.regular import fsync_directory, fsync_file
 from kafkalog.files.shield import shielded
 from kafkalog.model import partition_counts
@@ -62,7 +63,8 @@ from kafkalog.streaming.store.broker_identity import (
 from kafkalog.streaming.store.log_starts import repeat_log_starts
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.recovery_points import LogReach, sync_up_to
-from kafkalog.streaming.store.session import check_written, existing, opened_set
+from kafkalog.streaming.store.replicas.starting import has_nodes
+from kafkalog.streaming.store.session import check_written, existing, opened_set, places
 from kafkalog.streaming.store.stale_lines import drop_lines_of_gone
 
 if TYPE_CHECKING:
@@ -257,6 +259,11 @@ def take_over(
     if is_replicated(directories := existing(paths), given, cluster_metadata):
         metadata = named_metadata(cluster_metadata)
         return take_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
+    if has_nodes(places(paths)):
+        raise LogDirectoryError(
+            f"none of the nodes {', '.join(map(str, directories))} has a commit state, and their "
+            f"replicas are not taken over together. Nothing was changed. {FROM_ONE_NODE}"
+        )
     copies = existing(transaction_state) if transaction_state else ()
     counts = partitions or {}
     _check_counts(directories, counts)

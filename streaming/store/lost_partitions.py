@@ -190,7 +190,8 @@ def lost_id_text(folder: Path, topic: str, key: str) -> str:
     return (
         f"{folder} has no {PARTITION_METADATA}, and what is committed of topic {topic!r} lies "
         f"under the topic id {key}: the folder was lost, or others have put it there. Restore it; "
-        "or continue from what it holds after `kafkalog takeover`"
+        f"or, if it is the folder of that topic, write the file again: "
+        f"printf 'version: 0\\ntopic_id: {key}' > {folder / PARTITION_METADATA}"
     )
 
 
