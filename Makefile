@@ -11,7 +11,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit nightly assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix lint types fmt build zip release clean
+.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix lint types fmt build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -41,10 +41,14 @@ kills: env ## Kill writers at every call that changes a file, at random a thousa
 	    tests/crash/test_sink_query_killed.py tests/crash/test_cluster_killed.py \
 	    tests/interop/test_handover_after_crashes.py tests/interop/test_compaction_killed_broker.py
 
-nightly: env ## Kill a broker at every step of transactions, and let 20,000 alarms interrupt calls: SEED=...
+nightly: env pipelines ## What takes hours: pipelines, transactions killed at every step, 20,000 alarms: SEED=...
 	$(RUN) env KAFKALOG_TRANSACTION_STEPS=all KAFKALOG_ALARMS=20000 \
 	    KAFKALOG_ALARM_SEED=$(or $(SEED),$(shell date +%s)) python -m pytest -q --timeout 7200 \
 	    tests/interop/test_killed_transactions.py tests/crash/test_interrupted_calls.py
+
+pipelines: env ## Set back source, target and checkpoint of pipelines: HISTORIES=500 SEED=... or HISTORY=<seed>/<n>
+	$(RUN) python -m tests.pipelines --histories $(or $(HISTORIES),500) \
+	    $(if $(SEED),--seed $(SEED)) $(if $(HISTORY),--history $(HISTORY))
 
 groups: env ## Kill, stop and replace members of a consumer group at random: SECONDS=600 SEED=...
 	$(RUN) env KAFKALOG_GROUPS_SECONDS=$(or $(SECONDS),600) \

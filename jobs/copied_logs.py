@@ -76,8 +76,14 @@ class SourceLogs:
     def planned(
         self, ranges: Mapping[TopicPartition, tuple[int | None, int]], held: TargetState
     ) -> PlannedBatch:
-        """Look at what the source says of a batch, and of where the target ends."""
-        ends = self._watch.look(held.ends).offsets
+        """Look at what the source says of a batch, and of where the target ends.
+
+        A batch whose end a log does not reach any more, since it was cut, ends where that ends:
+        what the log gets there next is not there yet.
+        """
+        planned_ends = {key: end for key, (_, end) in ranges.items()}
+        ends = self._watch.look({**planned_ends, **held.ends}).offsets
+        ranges = {key: self._within(key, *of, ends) for key, of in ranges.items()}
         log_ends, at, below = {}, {}, {}
         for key in ranges.keys() & ends.keys():
             end = held.end_of(key)
@@ -102,6 +108,13 @@ class SourceLogs:
             batches_at=at,
             batches_below=below,
         )
+
+    def _within(
+        self, key: TopicPartition, start: int | None, end: int, ends: Mapping[TopicPartition, int]
+    ) -> tuple[int | None, int]:
+        if key not in ends or self._watch.reaches(key, end):
+            return start, end
+        return start, max(min(end, ends[key]), start or 0)
 
 
 def topics_of_target(path: str) -> dict[str, TopicState]:

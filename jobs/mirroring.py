@@ -77,7 +77,7 @@ _RECORDS: Final = (
 class PlannedCopy(NamedTuple):
     """What a micro-batch brings into the copy."""
 
-    ranges: _Ranges
+    ranges: Mapping[TopicPartition, tuple[int | None, int]]
     first: Mapping[TopicPartition, int]
     """The first offset of each partition that the copy does not hold."""
     copied: CopiedBatch
@@ -226,14 +226,15 @@ class Mirror:
         checkpoint = QueryCheckpoint(self._folder)
         before = checkpoint.ends(batch_id - 1) if batch_id else self._starts
         ends = checkpoint.ends(batch_id)
-        ranges = {key: (before.get(key), end) for key, end in ends.items()}
+        ranges: _Ranges = {key: (before.get(key), end) for key, end in ends.items()}
         there = self._in_target()
         topics = {key.topic for key in ends}
         noted, held = self._noted(topics), self._held(there, topics)
         planned = self._logs.planned(ranges, held)
         first = first_offsets(held, planned, self._ways, is_changed_id=self._logs.is_changed_id)
         self._refuse_lost(ranges, held)
-        if all(key in held.ends and end <= held.ends[key] for key, end in ends.items()):
+        ranges = planned.ranges
+        if all(key in held.ends and end <= held.ends[key] for key, (_, end) in ranges.items()):
             return None
         into = {topic: topic for topic in topics}
         begins = {key: there[key] for key in ends if key in there}
@@ -383,7 +384,8 @@ class Mirror:
             if counts.get(topic, 0) > facts.partition_count:
                 raise OptionError(
                     f"topic {topic!r} has {counts[topic]} partitions in TO and "
-                    f"{facts.partition_count} in FROM, so it is no copy"
+                    f"{facts.partition_count} in FROM, so it is no copy. Ways on: "
+                    f"{self._ways.rebuild}; {self._ways.other_target}"
                 )
         held = self._held(there, topics)
         self._refuse_records(there, topics, held)

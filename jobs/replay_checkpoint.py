@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from kafkalog.checkpoints.sealed_file import JsonObject, natural, read_sealed, seal, text
 from kafkalog.errors import CheckpointError, OptionError
-from kafkalog.files.atomic import write_atomically
+from kafkalog.files.atomic import create_atomically, write_atomically
 from kafkalog.files.folders import make_with_parents
 from kafkalog.files.local_paths import NodePlace, local_path, split_paths
 from kafkalog.files.system import system
@@ -79,7 +79,8 @@ class ReplayCheckpoint:
                 raise OptionError(
                     f"--checkpoint {folder} has files, and none of them is a replay's"
                 )
-            return cls(path, what, str(system.random_id()))
+            new = cls(path, what, str(system.random_id()))
+            return new if new._create(path) else cls.open(folder, what)
         try:
             (line,) = sealed.lines
             piece = _piece_of(line)
@@ -134,9 +135,32 @@ class ReplayCheckpoint:
         if self.piece is not None:
             self._write(self.piece)
 
+    def _create(self, folder: Path) -> bool:
+        """Note the id before anything is played; returns whether nobody else has meanwhile.
+
+        Two that begin at once are one replay then, and the target keeps them apart.
+        """
+        try:
+            make_with_parents(folder)
+            create_atomically(folder / FILE, self._sealed(Piece(0, {}, {})))
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise CheckpointError(f"{self.folder} cannot be written: {error}") from error
+        return True
+
     def _write(self, piece: Piece) -> None:
         if self.folder is None:
             return
+        path = self.folder / FILE
+        try:
+            if not path.exists():
+                make_with_parents(self.folder)
+            write_atomically(path, self._sealed(piece))
+        except OSError as error:
+            raise CheckpointError(f"{path} cannot be written: {error}") from error
+
+    def _sealed(self, piece: Piece) -> bytes:
         line = {
             "what": dict(self.what),
             "id": self.id,
@@ -147,13 +171,7 @@ class ReplayCheckpoint:
             "ended": self.ended,
             "ids": dict(self.ids),
         }
-        path = self.folder / FILE
-        try:
-            if not path.exists():
-                make_with_parents(self.folder)
-            write_atomically(path, seal(FILE, _VERSION, [line]))
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be written: {error}") from error
+        return seal(FILE, _VERSION, [line])
 
 
 def _piece_of(line: JsonObject) -> Piece:

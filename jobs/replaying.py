@@ -147,8 +147,9 @@ class Replay:
         source = self._source
         planned = source.planned(ranges, held)
         first = first_offsets(held, planned, ways, is_changed_id=source.is_changed_id)
-        start = {key: min(max(at, first[key]), piece.end[key]) for key, at in piece.start.items()}
-        return piece._replace(start=start), planned
+        end = {key: planned.ranges[key][1] for key in piece.end}
+        start = {key: min(max(at, first[key]), end[key]) for key, at in piece.start.items()}
+        return piece._replace(start=start, end=end), planned
 
     def pieces(
         self, checkpoint: ReplayCheckpoint, held: PartitionOffsets = NO_OFFSETS

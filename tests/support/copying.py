@@ -40,12 +40,12 @@ def run_mirror(mirror: Mirror, step: Callable[[str], None] = lambda _: None) -> 
     mirror.prepare()
     step("prepared")
 
-    def take(rows: pa.Table, number: int) -> None:
+    def take(read: Callable[[], pa.Table], number: int) -> None:
         planned = mirror.plan(number)
         step(f"batch {number} decided")
         if planned is None:
             return
-        left = without_rows_below(rows, planned.first)
+        left = without_rows_below(read(), planned.first)
         options = {**KEEPS, "copiedFrom": planned.copied.to_json()}
         kafkalog.append(mirror.target, None, left, options=options)
 

@@ -95,16 +95,17 @@ def _text(offsets: PartitionOffsets) -> str:
 
 
 class CheckpointedQuery:
-    """One query whose checkpoint is on the disk, as Spark keeps it; rows go to ``take``.
+    """One query whose checkpoint is on the disk, as Spark keeps it.
 
-    ``step`` is called between any two things that it does, with their name: it may raise.
+    ``take`` gets each micro-batch: what reads its rows, which are planned and not read yet, and its
+    number. ``step`` is called between any two things that it does, with their name: it may raise.
     """
 
     def __init__(
         self,
         folder: Path,
         options: Mapping[str, str],
-        take: Callable[[pa.Table, int], None],
+        take: Callable[[Callable[[], pa.Table], int], None],
         step: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.folder = folder
@@ -141,13 +142,15 @@ class CheckpointedQuery:
         self, control: StreamControl, start: PartitionOffsets, end: PartitionOffsets, number: int
     ) -> None:
         rows = RowSchema.of(source_schema(include_headers=self.options.include_headers))
-        read = [
-            batch
-            for split in control.plan(start, end)
-            for batch in read_split(split, self.options, rows)
-        ]
-        self._step(f"batch {number} read")
-        self._take(pa.Table.from_batches(read, None if read else NO_ROWS), number)
+        splits = control.plan(start, end)
+        self._step(f"batch {number} split")
+
+        def read() -> pa.Table:
+            found = [each for split in splits for each in read_split(split, self.options, rows)]
+            self._step(f"batch {number} read")
+            return pa.Table.from_batches(found, None if found else NO_ROWS)
+
+        self._take(read, number)
 
     def _end(self, number: int) -> PartitionOffsets:
         text = (self.folder / "offsets" / str(number)).read_text().splitlines()[2]

@@ -347,7 +347,7 @@ def test_an_original_that_changes_while_it_is_read_is_not_copied(pair: Pair, wha
     pair.write()
 
     def step(name: str) -> None:
-        if name != "batch 1 decided":
+        if name != "batch 1 read":
             return
         if what == "recreated":
             pair.recreate(7)

@@ -447,6 +447,17 @@ def test_of_two_replays_of_one_checkpoint_at_once_one_plays(again: Again) -> Non
     again.check()
 
 
+def test_two_that_begin_one_replay_at_once_play_it_once(again: Again) -> None:
+    given = {"target": str(again.folder / "other"), "checkpoint": str(again.folder / "c2")}
+
+    def step(name: str) -> None:
+        if name == "prepared":
+            again.play(**given)
+
+    again.play(step, **given)
+    again.check("other")
+
+
 def test_only_a_log_keeps_how_far_a_replay_is(again: Again) -> None:
     with pytest.raises(OptionError, match="nothing else keeps how far a replay is"):
         again.play(target="-", from_target=True, checkpoint=str(again.folder / "c2"))

@@ -1,0 +1,190 @@
+"""Histories of a pipeline: source, target and checkpoint are set back, and runs are killed.
+
+After each run, whatever it came to, the target is held against what the source held at each time
+(:class:`~tests.pipelines.sources.Line`). A run that goes through has lost nothing; none has doubled
+or mixed anything; and one that nothing was in the way of goes through. Each way on that a refusal
+names is followed literally.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+from tests.pipelines.sources import Source
+from tests.pipelines.targets import Mirrored, Replayed, Target
+
+from kafkalog.errors import CommitError, DataLossError, KafkaLogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+__all__ = ["KINDS", "History"]
+
+KINDS: Final = {"mirror": Mirrored, "replay": Replayed}
+
+_STEPS: Final = 14
+_WAYS: Final = 3
+_OF_SOURCE: Final = ("append", "append", "recreate", "cut", "keep", "put_back", "compact", "retain")
+_OF_TARGET: Final = (
+    *("keep", "put_back", "put_back", "remove", "replace", "write", "cut"),
+    *("lose_checkpoint", "keep_checkpoint", "put_checkpoint_back", "put_checkpoint_back"),
+    *("lose_last_commit", "take_other_checkpoint"),
+)
+_AMID: Final = ("append", "recreate", "cut", "put_back")
+
+
+class KilledError(Exception):
+    """The pipeline is killed."""
+
+
+class History:
+    """One history, drawn from its name, as ``seed/17``; ``told`` says what happened."""
+
+    def __init__(self, folder: Path, name: str, kind: str) -> None:
+        self._chance = chance = random.Random(f"{name}/{kind}")
+        self.source = Source(folder, chance)
+        self.target: Target = KINDS[kind](folder, chance)
+        self.told: list[str] = []
+        self._is_disturbed = False
+
+    def run(self, amid: tuple[str, str] | None = None) -> None:
+        """Let it happen: what is drawn, or one thing amid a run, at a step whose name ends so.
+
+        Raises:
+            AssertionError: something was lost, doubled or mixed, or refused for nothing.
+        """
+        try:
+            self._pipeline()
+            if amid is None:
+                for _ in range(_STEPS):
+                    self._step()
+            else:
+                self._one_amid(*amid)
+            self._pipeline(is_whole=True)
+        except AssertionError as error:
+            error.add_note("\n".join(self.told))
+            raise
+
+    def _one_amid(self, name: str, what: str) -> None:
+        self._pipeline(is_whole=True)
+        self._do("source", "keep")
+        self.source.append(4)
+
+        def happens() -> None:
+            self._is_disturbed = True
+            if what == "twin":
+                self._twin()
+            else:
+                self._do("source", what)
+                self.source.append(6)
+
+        self._pipeline(steps=_once(name, happens))
+
+    def _step(self) -> None:
+        drawn = self._chance.random()
+        if drawn < 0.45:
+            self._pipeline()
+        elif drawn < 0.75:
+            self._do("source", self._chance.choice(_OF_SOURCE))
+        elif drawn < 0.78:
+            self._do("source", "add_partition")
+        else:
+            self._do("target", self._chance.choice(_OF_TARGET))
+
+    def _do(self, who: str, what: str) -> None:
+        self.told.append(f"{who}: {what}")
+        getattr(getattr(self, who), what)()
+
+    def _pipeline(
+        self,
+        way: str = "",
+        *,
+        is_whole: bool = False,
+        tries: int = _WAYS,
+        steps: Callable[[str], None] | None = None,
+    ) -> None:
+        """Run the pipeline, and if it is refused, follow a way on."""
+        source, target = self.source, self.target
+        reasons = target.reasons(source) if not way else []
+        rows, before = target.rows(), source.line.copied()
+        self._is_disturbed = False
+        error: Exception | None = None
+        given = {"options": {"failOnDataLoss": "false"}} if way == "failOnDataLoss=false" else {}
+        try:
+            target.run(source, steps or self._steps(is_whole=is_whole), way, **given)
+        except (KilledError, KafkaLogError) as caught:
+            error = caught
+        self.told.append(f"run {way}: {f'{type(error).__name__}: {error}' if error else 'ok'}")
+        if target.rows() != rows or error is None:
+            target.note(source.line, before)
+        if error is None:
+            if not self._is_disturbed:
+                target.check(source)
+            return
+        if isinstance(error, KilledError):
+            return
+        assert reasons or way or self._is_disturbed, f"refused for nothing: {error}"
+        if self._is_disturbed or tries == 0 or not (is_whole or self._chance.random() < 0.7):
+            return
+        self._go_on(error, is_whole=is_whole, tries=tries - 1)
+
+    def _go_on(self, error: Exception, *, is_whole: bool, tries: int) -> None:
+        text = str(error)
+        if isinstance(error, DataLossError):
+            way = "failOnDataLoss=false"
+            if isinstance(self.target, Replayed):  # its words name it, and the copy is partial then
+                return
+        elif isinstance(error, CommitError):
+            way = ""
+        else:
+            ways = [way for way in self.target.ways if way in text]
+            assert ways, f"no way on is named: {text}"
+            way = self._chance.choice(ways)
+        if way.startswith("another"):
+            self.target.take_another()
+        self._pipeline(way, is_whole=is_whole, tries=tries)
+        if way and not is_whole:
+            return
+        assert tries or not way, f"no end of ways: {text}"
+
+    def _steps(self, *, is_whole: bool) -> Callable[[str], None]:
+        """Give what is called between any two steps of a run: now and then something happens."""
+        drawn = 1.0 if is_whole else self._chance.random()
+        left = self._chance.randint(1, 12)
+
+        def step(name: str) -> None:
+            nonlocal left
+            left -= 1
+            if left:
+                return
+            if drawn < 0.25:
+                self.told.append(f"killed after {name}")
+                raise KilledError(name)
+            if drawn < 0.4:
+                self._is_disturbed = True
+                self._do("source", self._chance.choice(_AMID))
+            elif drawn < 0.5:
+                self._twin()
+
+        return step
+
+    def _twin(self) -> None:
+        """Let another job of the same kind run meanwhile, with a copy of the checkpoint."""
+        self._is_disturbed = True
+        self.told.append("another job runs meanwhile")
+        try:
+            self.target.run(self.source, lambda _: None)
+        except KafkaLogError as error:
+            self.told.append(f"it is refused: {error}")
+
+
+def _once(ending: str, action: Callable[[], None]) -> Callable[[str], None]:
+    left = [action]
+
+    def step(name: str) -> None:
+        if left and name.endswith(ending):
+            left.pop()()
+
+    return step

@@ -1,0 +1,175 @@
+"""The source of a pipeline: a real log that somebody works on, and what it held at each time.
+
+What it held is noted beside it, row by row, as it was appended. Nothing of that is asked of the
+code that decides where a batch continues.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from tests.support.copying import cut
+
+import kafkalog
+from kafkalog.errors import UnknownTopicOrPartitionError
+from kafkalog.model import TopicPartition
+from kafkalog.streaming.operate.compact import Wanted, compact
+from kafkalog.streaming.operate.retain import delete_records
+from kafkalog.streaming.operate.topics import alter, delete
+from kafkalog.streaming.store.ends.watch import EndsWatch
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+__all__ = ["TOPIC", "Line", "Source", "bounds", "rows_in"]
+
+TOPIC: Final = "t"
+_SETTINGS: Final = {
+    "numPartitions": 2,
+    "flush": "os",
+    "segment.bytes": 400,
+    "cleanup.policy": "compact,delete",
+    "min.cleanable.dirty.ratio": "0.01",
+}
+
+Rows = dict[int, dict[int, str]]
+"""Values by partition and offset."""
+
+
+@dataclass
+class Line:
+    """A line of history: of the ``number``-th topic, which rows each partition ever held.
+
+    A log that is cut, or put back, loses the rows above. Compaction and retention take rows out of
+    the log, and not out of its line.
+    """
+
+    number: int = 0
+    rows: Rows = field(default_factory=lambda: {0: {}, 1: {}})
+
+    def copied(self) -> Line:
+        return Line(self.number, {number: dict(rows) for number, rows in self.rows.items()})
+
+    def below(self, ends: dict[int, int]) -> Line:
+        """Give what lies below some ends."""
+        below = {
+            number: {
+                offset: value for offset, value in self.rows.get(number, {}).items() if offset < end
+            }
+            for number, end in ends.items()
+        }
+        return Line(self.number, below)
+
+
+class Source:
+    """A topic of two partitions or more, in a log directory of its own."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.path = folder / "source"
+        self._chance = chance
+        self._written = 0
+        self.line = Line()
+        self._kept: tuple[Path, Line] | None = None
+        self.append(3)
+
+    def append(self, batches: int | None = None) -> None:
+        """Append small batches, whose values are found nowhere else."""
+        for _ in range(self._chance.randint(1, 4) if batches is None else batches):
+            partition = self._chance.choice(sorted(self.line.rows))
+            count = self._chance.randint(1, 3)
+            values = [f"v{self._written + number}" for number in range(count)]
+            self._written += count
+            table = pa.table(
+                {
+                    "key": pa.array([self._chance.choice("abc") for _ in values], pa.string()),
+                    "value": pa.array(values, pa.string()),
+                    "partition": pa.array([partition] * count, pa.int32()),
+                }
+            )
+            outcome = kafkalog.append(self.path, TOPIC, table, options=_SETTINGS)
+            end = outcome.end_offsets[TopicPartition(TOPIC, partition)]
+            line = self.line.rows[partition]
+            line.update(zip(range(end - count, end), values, strict=True))
+
+    def recreate(self) -> None:
+        delete([str(self.path)], TOPIC)
+        self.line = Line(self.line.number + 1)
+        self.append(self._chance.choice((1, 4, 12)))
+
+    def cut(self) -> None:
+        """Let a log be damaged, and cut off there."""
+        partition = self._chance.choice(sorted(self.line.rows))
+        offsets = sorted(self.rows().get(partition, ()))
+        if not offsets:
+            return
+        cut(self.path, self._chance.choice(offsets), partition)
+        _, end = bounds(self.path)[partition]
+        line = self.line.rows[partition]
+        self.line.rows[partition] = {offset: v for offset, v in line.items() if offset < end}
+        self.append(self._chance.choice((0, 1, 5)))
+
+    def keep(self) -> None:
+        """Make a backup."""
+        place = self.path.with_name(f"source.{self._written}")
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(self.path, place)
+        self._kept = place, self.line.copied()
+
+    def put_back(self) -> None:
+        """Put the last backup in the place of the log; somebody may write to it then."""
+        if self._kept is None:
+            return self.keep()
+        place, line = self._kept
+        shutil.rmtree(self.path)
+        shutil.copytree(place, self.path)
+        self.line = line.copied()
+        self.append(self._chance.choice((0, 1, 5)))
+        return None
+
+    def compact(self) -> None:
+        compact([str(self.path)], Wanted(topic=TOPIC))
+
+    def retain(self) -> None:
+        """Delete the oldest rows of a partition."""
+        partition = self._chance.choice(sorted(self.line.rows))
+        start, end = bounds(self.path)[partition]
+        offset = self._chance.randint(start, end)
+        delete_records([str(self.path)], {TopicPartition(TOPIC, partition): offset})
+
+    def add_partition(self) -> None:
+        count = len(self.line.rows)
+        if count < 4:
+            alter([str(self.path)], TOPIC, partitions=count + 1)
+            self.line.rows[count] = {}
+
+    def rows(self) -> Rows:
+        return rows_in(self.path)
+
+
+def rows_in(path: Path, topic: str = TOPIC) -> Rows:
+    """Give what readers see in a log directory; nothing where it, or the topic, is not there."""
+    found: Rows = {}
+    if not path.is_dir():
+        return found
+    try:
+        read = kafkalog.read(path, topic, columns=["partition", "offset", "value"]).read_all()
+    except UnknownTopicOrPartitionError:
+        return found
+    for row in read.to_pylist():
+        partition = found.setdefault(row["partition"], {})
+        assert row["offset"] not in partition, f"offset {row['offset']} is there twice"
+        partition[row["offset"]] = row["value"].decode()
+    return found
+
+
+def bounds(path: Path, topic: str = TOPIC) -> dict[int, tuple[int, int]]:
+    """Give where the partitions of a topic start and end, for readers."""
+    if not path.is_dir():
+        return {}
+    watch = EndsWatch([str(path)], lambda key: key.topic == topic)
+    ends = watch.look().offsets
+    return {key.partition: (watch.log_start(key), end) for key, end in ends.items()}
