@@ -91,8 +91,6 @@ class OddLog:
     data: bytes
     is_refused: bool = False
     """Whether the odd batch cannot be read, and the records around it can."""
-    finding: str | None = None
-    """What ``verify`` says of it; None where there is nothing to say."""
 
     @property
     def all_records(self) -> list[OddRecord]:
@@ -122,10 +120,9 @@ class OddLog:
 def _odd(
     *records: OddRecord,
     is_refused: bool = False,
-    finding: str | None = None,
     **header: Any,
 ) -> OddLog:
-    return OddLog(records, batch(records, 1, **header), is_refused, finding)
+    return OddLog(records, batch(records, 1, **header), is_refused)
 
 
 _THREE: Final = tuple(OddRecord(text, b"k", NOW + at) for at, text in enumerate((b"a", b"b", b"c")))
@@ -146,10 +143,10 @@ ODD_LOGS: Final[dict[str, OddLog]] = {
     "producer": _odd(*_THREE, producer=(2**62, 2**15 - 1, 2**31 - 2)),
     "attributes": _odd(*_THREE, attributes=0x4000),
     "base time": _odd(*_THREE, base_time=-(2**63)),
-    "maximum time below": _odd(*_THREE, max_time=NOW - 1, finding="largest timestamp"),
-    "maximum time above": _odd(*_THREE, max_time=NOW + 10**9, finding="largest timestamp"),
-    "maximum time none": _odd(*_THREE, max_time=-1, finding="largest timestamp"),
-    "last delta below": _odd(*_THREE, last_delta=0, finding="last offset"),
-    "count above": _odd(*_THREE, count=4, is_refused=True, finding="records"),
-    "count below": _odd(*_THREE, count=2, is_refused=True, finding="records"),
+    "maximum time below": _odd(*_THREE, max_time=NOW - 1),
+    "maximum time above": _odd(*_THREE, max_time=NOW + 10**9),
+    "maximum time none": _odd(*_THREE, max_time=-1),
+    "last delta below": _odd(*_THREE, last_delta=0),
+    "count above": _odd(*_THREE, count=4, is_refused=True),
+    "count below": _odd(*_THREE, count=2, is_refused=True),
 }
