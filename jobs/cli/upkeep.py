@@ -90,32 +90,38 @@ def handover(
     _report(done, as_json=as_json, dry_run=dry_run)
 
 
+_AbortOpenTransactions = Annotated[
+    bool,
+    typer.Option(
+        "--abort-open-transactions",
+        help="End them: as their coordinator decided, and what it had not decided as aborted.",
+    ),
+]
+_TransactionState = Annotated[
+    list[str] | None,
+    typer.Option(metavar="DIR", help="Where more of __transaction_state lies, as a copy."),
+]
+_AbortProducer = Annotated[
+    list[int] | None,
+    typer.Option(
+        metavar="ID", help="Abort what is open of a producer id that no coordinator tells of."
+    ),
+]
+_PartitionCounts = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC=N",
+        help="How many partitions a topic has of which a broker of several held some.",
+    ),
+]
+
+
 def takeover(
     paths: Paths,
-    abort_open_transactions: Annotated[
-        bool,
-        typer.Option(
-            "--abort-open-transactions",
-            help="End them: as their coordinator decided, and what it had not decided as aborted.",
-        ),
-    ] = False,
-    transaction_state: Annotated[
-        list[str] | None,
-        typer.Option(metavar="DIR", help="Where more of __transaction_state lies, as a copy."),
-    ] = None,
-    abort_producer: Annotated[
-        list[int] | None,
-        typer.Option(
-            metavar="ID", help="Abort what is open of a producer id that no coordinator tells of."
-        ),
-    ] = None,
-    partitions: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC=N",
-            help="How many partitions a topic has of which a broker of several held some.",
-        ),
-    ] = None,
+    abort_open_transactions: _AbortOpenTransactions = False,
+    transaction_state: _TransactionState = None,
+    abort_producer: _AbortProducer = None,
+    partitions: _PartitionCounts = None,
     cluster_metadata: ClusterMetadata = None,
     dry_run: DryRun = False,
     as_json: Json = False,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kafkalog.checkpoints.broker import (
     HIGH_WATERMARK,
@@ -219,6 +219,12 @@ def _give(
             write_clean_shutdown_marker(folder)
 
 
+_ABORTS_ASKED: Final = (
+    "--transaction-state and --abort-producer say how --abort-open-transactions ends transactions: "
+    "give that as well"
+)
+
+
 @shielded
 def take_over(
     paths: Sequence[str],
@@ -233,21 +239,12 @@ def take_over(
 ) -> Upkeep:
     """Let our sink continue after a broker that has stopped, or was killed.
 
-    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
-    commit state moves to the log ends. A directory that only brokers have written to becomes a set
-    of ours. Topics get the settings that the broker's cluster has given to them. A high watermark
-    above the end of a whole log is lowered, with a warning. Where a problem was found, such as a
-    transaction that is still open, the state of that partition is left as it was. Partitions that
-    are gone are forgotten, with a warning. Consumer groups have no members after that.
-
-    High watermarks of a broker's ``__consumer_offsets`` move to the ends of its logs as well.
-
-    With ``aborts_open`` open transactions are ended, for a broker that will not start again: as
-    their coordinators decided, and what nobody decided as aborted. ``transaction_state`` are
-    directories with more of ``__transaction_state`` than lies in the set. A transaction of which
-    that does not tell is a problem, unless its producer id is among ``abort_producers``.
-    ``partitions`` are how many topics have, where a broker of several had some of them and its
-    cluster's metadata is not there. With ``dry_run`` nothing is changed, nor locked.
+    What is cut, moved and forgotten: :func:`_take_over_one`. With ``aborts_open`` open transactions
+    are ended, for a broker that will not start again: as their coordinators decided, and what
+    nobody decided as aborted. ``transaction_state`` are directories with more of
+    ``__transaction_state`` than lies in the set. A transaction of which that does not tell is a
+    problem, unless its producer id is among ``abort_producers``. ``partitions`` are how many topics
+    have, where nothing here tells. With ``dry_run`` nothing is changed, nor locked.
     ``cluster_metadata`` is of a replicated set: see :func:`hand_over`.
 
     Raises:
@@ -259,21 +256,21 @@ def take_over(
     if is_replicated(directories := existing(paths), given, cluster_metadata):
         metadata = named_metadata(cluster_metadata)
         return take_over_nodes(directories, metadata, dry_run=dry_run, wait_ms=wait_ms)
+    _refuse_lone_nodes(paths, directories)
+    copies = existing(transaction_state) if transaction_state else ()
+    _check_counts(directories, counts := partitions or {})
+    if (copies or abort_producers) and not aborts_open:
+        raise OptionError(_ABORTS_ASKED)
+    ends = partial(_ends_of, copies=copies, producers=abort_producers, aborts_open=aborts_open)
+    return _take_over_one(directories, ends, counts, dry_run=dry_run, wait_ms=wait_ms)
+
+
+def _refuse_lone_nodes(paths: Sequence[str], directories: Sequence[Path]) -> None:
     if has_nodes(places(paths)):
         raise LogDirectoryError(
             f"none of the nodes {', '.join(map(str, directories))} has a commit state, and their "
             f"replicas are not taken over together. Nothing was changed. {FROM_ONE_NODE}"
         )
-    copies = existing(transaction_state) if transaction_state else ()
-    counts = partitions or {}
-    _check_counts(directories, counts)
-    if (copies or abort_producers) and not aborts_open:
-        raise OptionError(
-            "--transaction-state and --abort-producer say how --abort-open-transactions ends "
-            "transactions: give that as well"
-        )
-    ends = partial(_ends_of, copies=copies, producers=abort_producers, aborts_open=aborts_open)
-    return _take_over_one(directories, ends, counts, dry_run=dry_run, wait_ms=wait_ms)
 
 
 def _check_counts(directories: Sequence[Path], counts: Mapping[str, int]) -> None:
@@ -303,7 +300,16 @@ def _take_over_one(
     dry_run: bool,
     wait_ms: int,
 ) -> Upkeep:
-    """Do so with a set that is not replicated, or that is none yet."""
+    """Take a set over that is not replicated, or that is none yet.
+
+    Torn tails are cut off as the broker would, but nothing that was acknowledged or flushed; the
+    commit state moves to the log ends, and high watermarks of a broker's ``__consumer_offsets`` do.
+    A directory that only brokers have written to becomes a set of ours. Topics get the settings
+    that the broker's cluster has given to them. A high watermark above the end of a whole log is
+    lowered, with a warning. Where a problem was found, such as a transaction that is still open,
+    the state of that partition is left as it was. Partitions that are gone are forgotten, with a
+    warning. Consumer groups have no members after that.
+    """
     policy = SetPolicy(allows_broker=True, wait_ms=wait_ms)
     begun = Upkeep()
     look = begun.look(mends=not dry_run)

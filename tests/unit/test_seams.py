@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("src/kafkalog", "checkpoints", "streaming")
 SEAM = ROOT / "src/kafkalog/files/system.py"
+POOL = SEAM.with_name("thread_pool.py")  # `system.pool` hands it out
 
 ASKS = {
     "time": {"time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "sleep"},
@@ -49,7 +50,7 @@ KEPT = {
 def modules() -> Iterator[tuple[str, ast.Module]]:
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path != SEAM:
+            if path not in {SEAM, POOL}:
                 yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
 
 
