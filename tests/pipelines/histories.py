@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Final
 
+from tests.pipelines.archives import Archived
 from tests.pipelines.sources import Source
 from tests.pipelines.targets import Mirrored, Replayed, Target
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "History"]
 
-KINDS: Final = {"mirror": Mirrored, "replay": Replayed}
+KINDS: Final = {"mirror": Mirrored, "replay": Replayed, "archive": Archived}
 
 _STEPS: Final = 14
 _WAYS: Final = 3

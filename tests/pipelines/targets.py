@@ -251,11 +251,11 @@ class Mirrored(Target):
 class Replayed(Target):
     """A topic that gets the rows again, in pieces, at other offsets."""
 
-    ways = ("--from-target", "another TARGET", "add some")
+    ways = ("--from-target", "another TARGET", "kafkalog alter")
     offsets_kept = False
 
     def run(self, source: Source, step: Callable[[str], None], way: str = "", **given: Any) -> None:
-        if way == "add some":
+        if way == "kafkalog alter":
             alter([str(self.path)], TOPIC, partitions=len(source.line.rows))
         run_replay(
             str(source.path),
