@@ -41,7 +41,7 @@ from kafkalog.jobs.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.attended import attend
+from kafkalog.jobs.attended import attend, ends_to_reach
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.running import check_reading, run
 from kafkalog.jobs.session import session
@@ -102,10 +102,12 @@ def main(
 
 def _run(archive: Archive, grace_ms: int, *, follow: bool) -> None:
     with session(f"kafkalog {archive.name}", delta=archive.is_delta) as spark:
+        targets = {} if follow else ends_to_reach(archive.reading())
         ended = attend(
             archive.start(spark, follow=follow),
             grace_ms=grace_ms,
-            start_again=None if follow else lambda: archive.start(spark),
+            start_again=lambda: archive.start(spark),
+            targets=targets,
         )
         if ended.code == 0:
             archive.finish(spark)

@@ -143,6 +143,11 @@ class Archive:
         """Whether the table is one of Delta."""
         return self.table_format == DELTA_FORMAT
 
+    def reading(self) -> ReadOptions:
+        """Return the options of the source, checked."""
+        given = {"path": self.log, "subscribe": ",".join(self.topics)}
+        return ReadOptions.parse({**self.options, **given})
+
     def start(self, spark: SparkSession, *, follow: bool = False) -> StreamingQuery:
         """Start the query.
 
@@ -224,8 +229,7 @@ class _Tables:
         table = DeltaTable(spark, archive.table)
         newest = None if archive.latest is None else DeltaTable(spark, archive.latest)
         is_latest = newest is not None and newest.path == table.path
-        given = {"path": archive.log, "subscribe": ",".join(archive.topics)}
-        parsed = ReadOptions.parse({**archive.options, **given})
+        parsed = archive.reading()
         return cls(
             archive,
             FactsOfLogs(parsed.paths, archive.topics),

@@ -19,6 +19,7 @@ from rich.console import Console
 from kafkalog.files.system import system
 from kafkalog.jobs.interrupts import noting_signals
 from kafkalog.model import many
+from kafkalog.streaming.source.offsets import from_json_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Ended", "attend", "attend_pieces"]
+    from kafkalog.streaming.source.offsets import PartitionOffsets
+    from kafkalog.streaming.source.read_options import ReadOptions
+
+__all__ = ["Ended", "attend", "attend_pieces", "ends_to_reach"]
 
 _LOOK_SECONDS: Final = 0.25
 
@@ -50,15 +54,16 @@ def attend(
     *,
     grace_ms: int,
     start_again: Callable[[], StreamingQuery] | None = None,
+    targets: PartitionOffsets | None = None,
 ) -> Ended:
     """Wait until a query ends, and show meanwhile how many rows it took.
 
     Args:
         query: a query that was started.
         grace_ms: how long a micro-batch may take once a signal has come.
-        start_again: starts it again. A query over a log is to read all that is available, and a
-            Spark without admission control ends it after each micro-batch: it is started again
-            until one run finds nothing new.
+        start_again: starts it again, which is done until it has come to ``targets``, or finds
+            nothing new.
+        targets: what :func:`ends_to_reach` gave before it was started.
 
     Raises:
         StreamingQueryException: the query has failed.
@@ -74,7 +79,7 @@ def attend(
                     _end(query, grace_ms)
                     break
                 status.update(so_far)
-            if asked or start_again is None or not _may_have_ended_early(query):
+            if asked or start_again is None or not _ended_early(query, targets or {}):
                 break
             count.look()
             query = count.continues_in(start_again())
@@ -162,15 +167,32 @@ def _cancelling(spark: SparkSession, asked: list[int], grace_ms: int) -> Iterato
             over.set_result(None)
 
 
-def _may_have_ended_early(query: StreamingQuery) -> bool:
-    """Whether a query that has read something may have left what came after its micro-batch."""
+def ends_to_reach(options: ReadOptions) -> PartitionOffsets:
+    """Return where logs end now, if Spark may end a query with ``availableNow`` before it is there.
+
+    A Spark without admission control ends it after one micro-batch.
+    """
+    from kafkalog.streaming.source.followed_logs import FollowedLogs  # noqa: PLC0415
+    from kafkalog.streaming.source.subscription import Subscription  # noqa: PLC0415
     from kafkalog.streaming.spark.versions import HAS_ADMISSION_CONTROL  # noqa: PLC0415
 
-    return not HAS_ADMISSION_CONTROL and any(
-        source["startOffset"] != source["endOffset"]
+    if HAS_ADMISSION_CONTROL:
+        return {}
+    return FollowedLogs.of(options, Subscription.of(options).selects).look()
+
+
+def _ended_early(query: StreamingQuery, targets: PartitionOffsets) -> bool:
+    """Whether a query over one log that has come further did not come to its targets."""
+    moved = [
+        source["endOffset"]
         for progress in query.recentProgress
         for source in progress["sources"]
-    )
+        if source["startOffset"] != source["endOffset"]
+    ]
+    if not targets or not moved:
+        return False
+    ends = from_json_text(moved[-1])
+    return any(ends.get(key, 0) < end for key, end in targets.items())
 
 
 def _end(query: StreamingQuery, grace_ms: int) -> None:

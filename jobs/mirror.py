@@ -34,7 +34,7 @@ from kafkalog.jobs.arguments import (
     reading_options,
     split_names,
 )
-from kafkalog.jobs.attended import attend
+from kafkalog.jobs.attended import attend, ends_to_reach
 from kafkalog.jobs.commands import Command
 from kafkalog.jobs.mirroring import Mirror
 from kafkalog.jobs.running import print_line, run
@@ -107,10 +107,12 @@ def _run(mirror: Mirror, spark: SparkSession, *, follow: bool, grace_ms: int) ->
         for line in mirror.prepare():
             print_line(line, err=True)
         try:
+            targets = {} if follow else ends_to_reach(mirror.reading())
             return attend(
                 mirror.start(spark, follow=follow),
                 grace_ms=grace_ms,
-                start_again=None if follow else lambda: mirror.start(spark),
+                start_again=lambda: mirror.start(spark),
+                targets=targets,
             )
         except StreamingQueryException:
             if not mirror.lacks_partitions():

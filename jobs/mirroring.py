@@ -128,7 +128,7 @@ class Mirror:
         if len(split_paths(self.checkpoint)) != 1:
             raise OptionError(f"--checkpoint is {self.checkpoint!r}, expected one folder")
         into = WriteOptions.parse({"path": self.target, **KEEPS})
-        parsed = self._parsed()
+        parsed = self.reading()
         parsed.refuse_for_streaming()
         chosen = Subscription.of(parsed)
         local = [path for path in parsed.paths if isinstance(path, str)]
@@ -286,12 +286,13 @@ class Mirror:
             return {"subscribePattern": self.pattern}
         return {"subscribe": ",".join(self.topics)}
 
-    def _parsed(self) -> ReadOptions:
+    def reading(self) -> ReadOptions:
+        """Return the options of the source, checked."""
         return ReadOptions.parse({**self.options, "path": self.source, **self._chosen})
 
     def _facts(self) -> dict[str, TopicFacts]:
         """Look at the topics of the source."""
-        parsed = self._parsed()
+        parsed = self.reading()
         ends = FollowedLogs.of(parsed, Subscription.of(parsed).selects).look()
         topics = {key.topic for key in ends}
         return FactsOfLogs(parsed.paths, topics).look(ends)
@@ -306,7 +307,7 @@ class Mirror:
 
     @cached_property
     def _logs(self) -> SourceLogs:
-        return SourceLogs(self._parsed())
+        return SourceLogs(self.reading())
 
     @property
     def _ways(self) -> WaysOn:
@@ -363,7 +364,7 @@ class Mirror:
             if begin is None and (end := held.end_of(key)) is not None
             if key in self._logs.ends() and (start := self._logs.start(key)) > end
         }
-        if lost and self._parsed().fail_on_data_loss:
+        if lost and self.reading().fail_on_data_loss:
             shown = listed(f"{key} from {a} to {b - 1}" for key, (a, b) in sorted(lost.items()))
             raise DataLossError(
                 f"offsets were deleted in {self.source} before they were copied: {shown}. Nothing "

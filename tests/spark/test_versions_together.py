@@ -107,6 +107,7 @@ def _text(folder: Path, number: int) -> str:
 
 
 def test_all_append_to_one_topic_and_tail_it_at_once(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "tails").mkdir()
     pythons = (PYTHONS * versions_job.WRITERS)[: versions_job.WRITERS]
     jobs = [
         _Job(python, "together", str(log), str(tmp_path / "tails"), str(number))

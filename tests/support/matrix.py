@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import tomllib
 import xml.etree.ElementTree as ET
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 from tests.support.distributions import ROOT
@@ -28,11 +29,12 @@ __all__ = ["ENVIRONMENTS", "Environment", "Outcome", "lowest_requirements"]
 
 _HOME: Final = ROOT / "build" / "matrix"
 
-_TESTING: Final = (
-    *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "psutil", "hatchling"),
-    *("editables", "confluent-kafka", "pandas<3", "grpcio", "grpcio-status"),
-    "googleapis-common-protos",
-)
+_NOT_FOR_TESTS: Final = {
+    *("pyspark", "delta-spark"),  # what is tried
+    *("ruff", "mypy", "import-linter", "codespell", "build"),
+    "atheris",  # has no wheel for each Python
+}
+"""Packages of the group `dev` that no environment needs."""
 
 SUITES: Final = {
     "batch and stream": ("tests/spark/test_source.py",),
@@ -67,6 +69,7 @@ class Environment:
     spark: str
     python: str
     packages: tuple[str, ...] = ()
+    java: int = 17
     suites: dict[str, tuple[str, ...]] = field(default_factory=lambda: SUITES)
 
     @property
@@ -86,7 +89,7 @@ class Environment:
         _run([found, "-m", "venv", str(_HOME / self.name)])
         pip = [str(self.executable), "-m", "pip", "install", "--quiet"]
         wanted = self.packages or tuple(_requirements())
-        _run([*pip, f"pyspark=={self.spark}", *wanted, *_TESTING])
+        _run([*pip, f"pyspark=={self.spark}", *wanted, *_testing()])
         _run([*pip, "--no-deps", "--no-build-isolation", "--editable", str(ROOT)])
         done.touch()
         return True
@@ -97,7 +100,10 @@ class Environment:
         report.unlink(missing_ok=True)
         began = time.monotonic()
         words = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        if self.suites is _UNIT:
+            words += ["-n", "2", "-m", "not long"]
         variables = {**os.environ, "PYSPARK_PYTHON": str(self.executable)}
+        variables["JAVA_HOME"] = _java_home(self.java)
         variables["PATH"] = f"{self.executable.parent}:{variables['PATH']}"
         subprocess.run(
             [str(self.executable), "-m", "pytest", *words, *files],
@@ -138,9 +144,18 @@ class Outcome:
         return f"{self.passed} passed" + f", {self.skipped} not for it" * bool(self.skipped)
 
 
+def _project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
 def _requirements() -> list[str]:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [str(line) for line in project["dependencies"]]
+    return [str(line) for line in _project()["project"]["dependencies"]]
+
+
+def _testing() -> list[str]:
+    """Return what tests need beside the library, in the versions that go with it."""
+    lines = [str(line) for line in _project()["dependency-groups"]["dev"]]
+    return [line for line in lines if re.split(r"[<>=\[]", line)[0] not in _NOT_FOR_TESTS]
 
 
 def lowest_requirements() -> tuple[str, ...]:
@@ -154,7 +169,7 @@ ENVIRONMENTS: Final = (
     Environment("spark-4.0", "4.0.5", "3.11"),
     Environment("spark-4.1", "4.1.4", "3.12"),
     Environment("spark-4.2", "4.2.1", "3.12"),
-    Environment("spark-4.3", "4.3.0", "3.13"),
+    Environment("spark-4.3", "4.3.0", "3.13", java=25),
     Environment("lowest", "4.0.5", "3.11", lowest_requirements(), suites=_UNIT),
     Environment("newest", "4.3.0", "3.13", suites=_UNIT),
 )
@@ -201,13 +216,17 @@ class _Results:
 
     def write_page(self, folder: Path) -> None:
         """Write the page of the documentation."""
-        heads = [f"Spark {e.spark}, Python {e.python}: {e.name}" for e in ENVIRONMENTS]
+        heads = [
+            f"{each.name}: Spark {each.spark}, Python {each.python}, Java "
+            + _java_version(_java_home(each.java))
+            for each in ENVIRONMENTS
+        ]
         lines = [["", *heads], ["---"] * (len(heads) + 1)]
         for suite in (*SUITES, _TOGETHER, *_UNIT):
             cells = [self._kept.get(e.name, {}).get(suite, "untried") for e in ENVIRONMENTS]
             lines.append([suite, *cells])
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        tried = f"{table}\n\nJava {_java_version()}. Java 21 and Python 3.14 are untried.\n\n"
+        tried = f"{table}\n\nJava 21 and Python 3.14 are untried.\n"
         page = folder / "compatibility.md"
         before, rest = page.read_text(encoding="utf-8").split(_MARKS[0])
         after = rest.split(_MARKS[1])[1]
@@ -215,11 +234,18 @@ class _Results:
         page.write_text(text, encoding="utf-8")
 
 
-def _java_version() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else "java"
-    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
-    return said.partition("\n")[0].split('"')[1]
+def _java_home(version: int) -> str:
+    """Return the home of a Java of a version; without one, that of what `make env` found."""
+    for release in sorted(Path("/usr/lib/jvm").glob("*/release")):
+        if f'JAVA_VERSION="{version}.' in release.read_text(encoding="utf-8"):
+            return str(release.parent)
+    return os.environ["JAVA_HOME"]
+
+
+def _java_version(home: str) -> str:
+    words = [f"{home}/bin/java", "-version"]
+    said = subprocess.run(words, capture_output=True, text=True, check=True).stderr
+    return said.partition("\n")[0].split('"')[1].partition(".")[0]
 
 
 def _run_together(built: list[Environment], results: _Results) -> None:

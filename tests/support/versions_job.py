@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -119,15 +120,20 @@ def passes_on(spark: SparkSession, log: str, folder: Path, last: int) -> None:
     query.stop()
 
 
-def together(spark: SparkSession, log: str, folder: Path, name: str) -> list[str]:
+def together(log: str, folder: Path, name: str) -> list[str]:
     seen: list[str] = []
 
     def take(batch: DataFrame, number: int) -> None:
         batch = batch.orderBy("offset").selectExpr("cast(value as string) as value")
         seen.extend(row.value for row in batch.collect())
 
-    rows = _load(spark, log, "u", waitForTopics="true")
-    query = _start(rows, folder / f"tail {name}", take)
+    with (folder / "lock").open("w") as lock:  # the others start before and after, not as well
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        spark = session()
+        rows = _load(spark, log, "u", waitForTopics="true")
+        query = _start(rows, folder / f"tail {name}", take)
+        while "Initializing" in query.status["message"]:
+            query.awaitTermination(0.2)  # type: ignore[arg-type] # takes them
     for number in range(0, ROWS, 10):
         some = [(f"{name}:{n}",) for n in range(number, number + 10)]
         frame = spark.createDataFrame(some, "value string").coalesce(1)
@@ -145,14 +151,13 @@ def _die() -> None:
 
 def main() -> None:
     does, log, folder, *words = sys.argv[1:]
-    spark = session()
     told: object = None
     if does == "limits":
-        told = limits(spark, log, Path(folder))
+        told = limits(session(), log, Path(folder))
     elif does == "together":
-        told = together(spark, log, Path(folder), words[0])
+        told = together(log, Path(folder), words[0])
     else:
-        passes_on(spark, log, Path(folder), int(words[0]) if does == "passes_on" else -1)
+        passes_on(session(), log, Path(folder), int(words[0]) if does == "passes_on" else -1)
     print(json.dumps(told))  # noqa: T201
 
 

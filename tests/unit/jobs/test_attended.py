@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from kafkalog.jobs.attended import Ended, attend, attend_pieces
 from kafkalog.jobs.cli.app import app
-from kafkalog.streaming.spark import versions
+from kafkalog.model import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,9 +57,7 @@ def end(query: Query, grace_ms: int = 60_000) -> Ended:
     return attend(query, grace_ms=grace_ms)  # type: ignore[arg-type]
 
 
-def test_one_that_spark_ends_after_each_micro_batch_is_started_until_nothing_is_new(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_one_that_spark_ends_after_each_micro_batch_is_started_until_it_is_at_its_end() -> None:
     def query(batch: int, start: int, end: int) -> Query:
         made = Query(0, None)
         offsets = {"startOffset": f'{{"t":{{"0":{start}}}}}', "endOffset": f'{{"t":{{"0":{end}}}}}'}
@@ -67,16 +65,19 @@ def test_one_that_spark_ends_after_each_micro_batch_is_started_until_nothing_is_
         made.recentProgress = [progress]
         return made
 
-    runs = [query(8, 5, 9), query(9, 9, 9)]
-    for has_control, told in ((True, "5 rows in 1 "), (False, "9 rows in 2 ")):
-        monkeypatch.setattr(versions, "HAS_ADMISSION_CONTROL", has_control)
-        ended = attend(
+    def attended(end: int | None) -> str:
+        runs = [query(8, 5, 9), query(9, 9, 9)]
+        return attend(
             query(7, 0, 5),  # type: ignore[arg-type]
             grace_ms=0,
             start_again=lambda: runs.pop(0),  # type: ignore[arg-type, return-value]
-        )
-        assert ended.rows.startswith(f"copy t: {told}")
-    assert not runs
+            targets={} if end is None else {TopicPartition("t", 0): end},
+        ).rows
+
+    assert attended(None).startswith("copy t: 5 rows in 1 "), "Spark keeps to the end itself"
+    assert attended(5).startswith("copy t: 5 rows in 1 "), "what comes meanwhile can wait"
+    assert attended(6).startswith("copy t: 9 rows in 2 ")
+    assert attended(10).startswith("copy t: 9 rows in 2 "), "nothing is new, whatever was to come"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
