@@ -11,7 +11,7 @@ PYTEST = python -m pytest -q -n $(WORKERS) --dist loadfile --durations 20
 RUN = JAVA_HOME="$$(cat .venv/.java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix lint types fmt build zip release clean
+.PHONY: help env demo test unit nightly pipelines assignors differential stress kills groups replicas model powerloss simulate mutations day fuzz live bench matrix oldest lint types fmt build zip release clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -103,6 +103,9 @@ stress: env ## Read while all kinds of things happen: SECONDS=3600 SEED=...
 
 matrix: env ## Run the Spark suites on each Spark and Python (hours): ONLY=spark-4.0,spark-4.1
 	$(RUN) python -m tests.support.matrix --docs docs $(if $(ONLY),--only $(ONLY))
+
+oldest: env ## Run the source's tests on the oldest Spark, in an environment of its own
+	$(RUN) python -m tests.support.matrix --only spark-4.0 --suites "batch and stream"
 
 bench: env ## Measure beside Spark's Kafka connector and Parquet, growth, start-up, pages, memory, compaction
 	$(RUN) python -m benchmarks.peers

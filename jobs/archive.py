@@ -96,8 +96,9 @@ def main(
         from_target=from_target,
         rebuild=rebuild,
     )
+    grace_ms = milliseconds("--grace", grace)
     _check(archive)
-    _run(archive, milliseconds("--grace", grace), follow=follow)
+    _run(archive, grace_ms, follow=follow)
 
 
 def _run(archive: Archive, grace_ms: int, *, follow: bool) -> None:

@@ -46,6 +46,9 @@ except ImportError:  # what is never asked for a limit needs no class that does 
     class ReadLimit:  # type: ignore[no-redef]
         """Stands for Spark's."""
 
+        def __init__(self, *limits: int) -> None:
+            """Take what Spark's takes."""
+
     class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
         """Stands for Spark's."""
 

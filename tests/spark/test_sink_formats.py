@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from tests.support.spark import NEEDS_ADMISSION_CONTROL
 
 from kafkalog.checkpoints.state_file import load_state
 from kafkalog.model import TopicPartition
@@ -109,6 +110,7 @@ def test_a_topic_copied_with_its_offsets_reads_the_same(
     assert load(spark, copy) == load(spark, original)
 
 
+@NEEDS_ADMISSION_CONTROL
 def test_a_stream_copies_a_topic_with_its_offsets_and_holes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
