@@ -165,7 +165,7 @@ class TopicPlan:
         found = {}
         for number, (start, end) in enumerate(self.bounds):
             now = known.partitions[number].log_end if known is not None else end
-            written = min(self.lasts.get(number, -1) + 1, end)
+            written = max(start, min(self.lasts.get(number, -1) + 1, end))
             if written < now < end:
                 raise LogDirectoryError(
                     f"{self.topic}-{number} ends at offset {now} in {log}. A restore that was cut "

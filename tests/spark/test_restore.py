@@ -237,7 +237,7 @@ def test_the_same_command_ends_what_a_killed_one_has_begun_and_another_one_is_re
     assert copy.records() == source.records()
     assert copy.bounds() == source.bounds()
     assert copy.settings() == source.settings()
-    kafkalog.append(str(tmp_path / "copy"), "t", pa.table({"value": ["later"]}))
+    kafkalog.append(str(tmp_path / "copy"), "t", pa.table({"key": ["k"], "value": ["later"]}))
     _, said = restored(spark, table, source, tmp_path / "copy")
     assert any(line.startswith("t: somebody else has appended to it since: t-") for line in said)
 

@@ -150,6 +150,9 @@ def test_what_others_append_after_a_restore_stays_and_amid_one_it_is_refused(
 ) -> None:
     log = str(tmp_path / "log")
     plan = planned(TopicFacts({0: Bounds(0, 5)}, None), {0: Seen(3, 0, 2, None)})
+    create([str(tmp_path / "empty")], "t", partitions=1, starts={0: 7})
+    without_records = planned(TopicFacts({0: Bounds(7, 9)}, None), {})
+    assert without_records.bounds_now(str(tmp_path / "empty")) == {0: Bounds(7, 9)}
     writer = Writer(tmp_path / "log", topic="t")
     writer.write(0, rows(["a", "b", "c"]))
     assert plan.bounds_now(log) == {0: Bounds(0, 5)}
