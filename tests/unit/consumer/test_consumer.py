@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ from kafkalog.streaming.groups.group_record import MemberSettings
 from kafkalog.streaming.groups.member_files import MemberFile, MemberFolder
 from kafkalog.streaming.groups.rebalance import Presence
 from kafkalog.streaming.library import append
+from kafkalog.streaming.store.ends.watch import EndsWatch
 from kafkalog.streaming.store.group_files import MEMBER_PREFIX
 from kafkalog.streaming.store.policy import SetPolicy
 from kafkalog.streaming.store.session import look_at
@@ -704,3 +706,29 @@ def test_rows_that_a_seek_or_a_pause_has_passed_are_not_returned(
                 reader.poll(5)
         reader.seek(IN[0], 9)
         assert sorted(rest(reader)) == [36, 44]
+
+
+def test_a_time_out_of_the_caller_is_not_taken_for_a_failing_disk(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TimeoutError is an OSError, which readers of several replicas and rounds of a group bear."""
+
+    def alarm(*_: object) -> None:
+        raise TimeoutError("the caller's")
+
+    def look(*given: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        time.sleep(0.05)  # the main thread has it by then
+        return looks(*given)
+
+    looks = EndsWatch.look
+    before = signal.signal(signal.SIGUSR1, alarm)
+    try:
+        with consumer(folder) as reader:
+            with monkeypatch.context() as patch:
+                patch.setattr(EndsWatch, "look", look)
+                with pytest.raises(TimeoutError, match="the caller's"):
+                    reader.poll(5)
+            assert sorted(rest(reader)) == list(range(40))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
