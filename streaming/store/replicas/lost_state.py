@@ -22,6 +22,8 @@ it: each commit that was made is known there, and what was not made by then neve
 from __future__ import annotations
 
 import logging
+import os
+import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +44,7 @@ from kafkalog.checkpoints.sealed_file import read_head
 from kafkalog.checkpoints.state_file import state_bytes
 from kafkalog.errors import CheckpointError, KafkaLogError
 from kafkalog.files.atomic import write_atomically
+from kafkalog.files.regular import open_regular
 from kafkalog.files.stalling import at
 from kafkalog.files.system import system
 from kafkalog.streaming.log.files import stray_directory_name
@@ -67,6 +70,8 @@ __all__ = [
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
 _CHECKPOINTS: Final = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK, CLEANER_OFFSET)
+_HEAD: Final = re.compile(rb"0\r?\n[0-9]+\r?\n")
+_HEAD_BYTES: Final = 32
 _ASIDE: Final = ".lost"
 """What is appended to the name of a file that is put aside; a broker ignores it."""
 
@@ -180,18 +185,33 @@ def rebuild(node: int, lost: LostNode, state: CommitState) -> None:
     _LOGGER.warning(text, node, _ASIDE, lost.why)
 
 
-def put_checkpoints_aside(folder: Path) -> None:
+def put_checkpoints_aside(folder: Path, *, by_heads: bool = False) -> None:
     """Put aside the offset checkpoints of a log directory that cannot be read.
+
+    ``by_heads``: those that begin as they should are not read: a set may have many partitions.
 
     Raises:
         OSError: one cannot be renamed.
     """
     for name in _CHECKPOINTS:
+        if by_heads and _has_head(folder / name):
+            continue
         try:
             read_offset_checkpoint(folder, name)
         except CheckpointError as error:
             _LOGGER.warning("it is put aside as %s%s: %s", name, _ASIDE, error.fault)
             _put_aside(folder / name)
+
+
+def _has_head(path: Path) -> bool:
+    try:
+        descriptor = open_regular(path)
+    except (OSError, KafkaLogError):
+        return False
+    try:
+        return _HEAD.match(os.read(descriptor, _HEAD_BYTES)) is not None
+    finally:
+        os.close(descriptor)
 
 
 def _put_aside(path: Path) -> None:

@@ -199,10 +199,11 @@ class NodesSession(Closing):
         return log_set
 
     def _put_checkpoints_aside(self, voters: Voters, *, doubts_all: bool) -> None:
-        for node in voters.live if doubts_all else suspects(voters):
-            for folder in voters.live[node].values() if not voters.newest.lent_to else ():
+        doubted = {*voters.live} if doubts_all else {*suspects(voters)}
+        for node, members in voters.live.items() if not voters.newest.lent_to else ():
+            for folder in members.values():
                 with suppress(OSError, KafkaLogError), at(folder):
-                    put_checkpoints_aside(folder)
+                    put_checkpoints_aside(folder, by_heads=node not in doubted)
 
     def _rebuilt(self, lost: Mapping[int, LostNode], voters: Voters) -> Voters:
         """Rebuild the nodes that have lost their states; one on which that fails stays away."""

@@ -106,6 +106,18 @@ def test_what_one_node_has_lost_comes_back_with_the_next_writes(
     assert caplog.text.count("is rebuilt from the others") <= 1
 
 
+@pytest.mark.parametrize("name", [RECOVERY_POINT, HIGH_WATERMARK, CLEANER_OFFSET])
+def test_no_write_fails_of_a_checkpoint_that_one_node_has_lost(
+    name: str, nodes: list[Path]
+) -> None:
+    for version, node in enumerate([0, 1, 2, 1], start=3):
+        (nodes[node] / name).write_bytes(b"?\n")
+        append(nodes, version, [f"more {version}"], topic="tu"[version % 2])
+    for version in (7, 8):
+        append(nodes, version, [f"more {version}"])
+    check_in_sync(nodes)
+
+
 @pytest.mark.parametrize("what", LOST)
 def test_recover_brings_a_node_back_that_has_lost_something(what: str, nodes: list[Path]) -> None:
     LOST[what](nodes[-len(what) % 3])
