@@ -191,8 +191,8 @@ def read_leader_epochs(directory: Path) -> list[LeaderEpoch]:
         return []
     except CheckpointError as error:
         raise CheckpointError(
-            f"{error}. Restore it; or, if no broker ever led the partition, remove it: its records "
-            "are of leader epoch 0 then"
+            f"{error}. Restore it; or let `kafkalog recover` write it by the batches, or `kafkalog "
+            "takeover` after a broker"
         ) from error
 
 
@@ -246,7 +246,8 @@ def read_topic_id(directory: Path) -> str | None:
         if isinstance(error.__cause__, PermissionError):
             raise
         raise CheckpointError(
-            f"{error}. Restore it: that of any other partition of the topic says the same"
+            f"{error}. Restore it: that of any other partition of the topic says the same. "
+            "`kafkalog recover` does that where the commit state knows the topic"
         ) from error
 
 

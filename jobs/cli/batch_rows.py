@@ -8,6 +8,8 @@ from enum import StrEnum
 from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from kafkalog.checkpoints.broker import PARTITION_METADATA
+from kafkalog.checkpoints.committed import load_committed
 from kafkalog.errors import KafkaLogError
 from kafkalog.jobs.cli.emptiness import unknown_partition
 from kafkalog.jobs.cli.log_dirs import ends_of, log_dirs_of, partitions_of
@@ -18,6 +20,7 @@ from kafkalog.streaming.log.read.verification import SegmentCheck, check_segment
 from kafkalog.streaming.operate.replica_check import compare_replicas
 from kafkalog.streaming.records.batch_rows import BatchDescriber
 from kafkalog.streaming.store.ends.tiered_logs import say_tiered
+from kafkalog.streaming.store.partition_states import epochs_problem, known_topic_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,6 +82,7 @@ def verified(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
     """
     yield from _verified_segments(paths, topic)
     yield from _verified_ends(paths, topic)
+    yield from _verified_files(paths, topic)
     for key, text in compare_replicas(paths, topic):
         row = {**key._asdict(), "segment": None, "problem": text}
         yield Verified(row, Fault.REPLICAS)
@@ -103,6 +107,28 @@ def _verified_ends(paths: Sequence[str], topic: str | None) -> Iterator[Verified
     for key, gap in missing.items():
         problem = f"offsets [{gap.start}, {gap.end}) were committed and are not in the log"
         yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.LOG_END)
+
+
+def _verified_files(paths: Sequence[str], topic: str | None) -> Iterator[Verified]:
+    """Check what a partition's folder says of it beside its log: topic id and leader epochs."""
+    state = None
+    with suppress(KafkaLogError, OSError):
+        state = load_committed(log_dirs_of(paths).paths).state
+    for key, found in partitions_of(paths, topic).items():
+        problems: list[str | None] = []
+        try:
+            known = known_topic_id(state, found)
+            if known is not None:
+                problems.append(
+                    f"{found.path / PARTITION_METADATA} is missing or damaged: the topic id is "
+                    f"{known}. `kafkalog recover` writes it again"
+                )
+            with PartitionLog(found.path, key) as log:
+                problems.append(epochs_problem(found.path, log.log_end_offset()))
+        except (KafkaLogError, OSError) as error:
+            problems.append(str(error))
+        for problem in filter(None, problems):
+            yield Verified({**key._asdict(), "segment": None, "problem": problem}, Fault.STATE)
 
 
 def _missing_of_others(paths: Sequence[str], topic: str | None) -> dict[TopicPartition, OffsetGap]:

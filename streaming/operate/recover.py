@@ -8,14 +8,22 @@ does taking it back: see :mod:`~kafkalog.streaming.operate.handover`.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import read_topic_id
-from kafkalog.checkpoints.commit_state import topic_key
+from kafkalog.checkpoints.broker import (
+    PARTITION_METADATA,
+    LeaderEpoch,
+    read_topic_id,
+    write_leader_epochs,
+    write_topic_id,
+)
+from kafkalog.checkpoints.commit_state import UNKNOWN_EPOCH, topic_key
 from kafkalog.checkpoints.voters import find_voters
-from kafkalog.errors import KafkaLogError
+from kafkalog.errors import CheckpointError, CorruptRecordError, KafkaLogError
+from kafkalog.files.regular import fsync_directory
 from kafkalog.files.shield import check_interrupt, shielded
 from kafkalog.files.system import system
 from kafkalog.model import INTERNAL_TOPICS, OFFSETS_TOPIC
@@ -23,6 +31,7 @@ from kafkalog.streaming.commit.foreign_log import ForeignLog, telling_a_way_out
 from kafkalog.streaming.log.append.recovery import correct_indexes
 from kafkalog.streaming.log.config import LogConfig
 from kafkalog.streaming.log.partition_log import PartitionLog
+from kafkalog.streaming.log.read.walk import walk_batches
 from kafkalog.streaming.log.segment_files import list_base_offsets
 from kafkalog.streaming.log.swap import finish_swap
 from kafkalog.streaming.operate.node_order import bring_nodes_in_order
@@ -34,7 +43,7 @@ from kafkalog.streaming.store.os_loss import accept_os_loss as do_without
 from kafkalog.streaming.store.os_loss import find_os_loss, refuse_os_loss
 from kafkalog.streaming.store.ownership import TopicOwners
 from kafkalog.streaming.store.partition_end import PartitionEnd
-from kafkalog.streaming.store.partition_states import last_epoch
+from kafkalog.streaming.store.partition_states import epochs_problem, known_topic_id, last_epoch
 from kafkalog.streaming.store.policy import WAIT_MS, SetPolicy
 from kafkalog.streaming.store.session import check_written, existing, opened_set
 from kafkalog.streaming.store.stale_lines import check_log_start, forget_log_start
@@ -167,6 +176,7 @@ def put_in_order(
     """
     done = Upkeep(begun.set_id, begun.taken_back, lost=begun.lost, writers=begun.writers)
     done.problems += filter(None, map(unfinished_salvage, log_set.directories))
+    _restore_ids(log_set, done, takes_over=takes_over, changes=preview is None)
     order = _Order(
         *(log_set, done, preview, open_advice or {}),
         takes_over=takes_over,
@@ -183,6 +193,31 @@ def put_in_order(
     if takes_over:
         _leave_out_mixed_topics(log_set, done)
     return done
+
+
+def _restore_ids(log_set: LogSet, done: Upkeep, *, takes_over: bool, changes: bool) -> None:
+    """Give folders the topic id again that they have lost, where what is known leaves no doubt.
+
+    A log that ends below what is committed under that id is another one, and gets none.
+    """
+    there, state = log_set.partitions(), log_set.state
+    for key, found in there.items():
+        siblings: set[str] = set()
+        for other, where in there.items() if takes_over else ():
+            if other.topic == key.topic:
+                with suppress(CheckpointError):
+                    siblings |= {read_topic_id(where.path) or ""} - {""}
+        topic_id = known_topic_id(state, found, siblings)
+        if topic_id is None or (key.topic in INTERNAL_TOPICS and topic_id not in state.topics):
+            continue
+        with PartitionLog(found.path, key) as log:
+            if log.log_end_offset() < (state.log_end(key.topic, topic_id, key.partition) or 0):
+                continue
+        done.written.append(f"{found.path / PARTITION_METADATA}: the topic id {topic_id}, again")
+        if changes:
+            log_set.check_current()
+            write_topic_id(found.path, topic_id)
+            fsync_directory(found.path)
 
 
 def look_again(log_set: LogSet, done: Upkeep) -> Upkeep:
@@ -263,6 +298,8 @@ class _Order:
         if self._preview is None:
             self._log_set.verify_locks()
             finish_swap(found.path)
+            if not self._log_set.state.is_replicated:
+                self._rebuild_epochs(key, found)
             end = self._mended(key, found)
         else:
             end = self._previewed(key, found, self._preview)
@@ -276,6 +313,28 @@ class _Order:
             check_log_start(found, start, end.end)
         brokers_own = self._is_a_brokers_own(found)
         (self._done.positions if brokers_own else self._done.partitions).append(end)
+
+    def _rebuild_epochs(self, key: TopicPartition, found: PartitionDirectory) -> None:
+        """Write the leader epochs by the batches, where those that are noted cannot be right.
+
+        Of a log that is damaged, or lacks what is committed, they stay: it may be restored.
+        """
+        state = self._log_set.state
+        topic_id = read_topic_id(found.path)
+        with PartitionLog(found.path, key) as log:
+            seen = log.log_end()
+        end, problem = seen.offset, epochs_problem(found.path, seen.offset)
+        is_short = end < (state.log_end(key.topic, topic_id, key.partition) or 0)
+        if problem is None or seen.is_damage or is_short:
+            return
+        epochs = _epochs_of_batches(found.path, end)
+        known = state.partition(key.topic, topic_id, key.partition)
+        last = epochs[-1].epoch if epochs else UNKNOWN_EPOCH
+        if known is not None and known.leader_epoch > last:
+            epochs.append(LeaderEpoch(known.leader_epoch, end))
+        self._log_set.check_current()
+        write_leader_epochs(found.path, epochs)
+        self._done.written.append(f"leader epochs of {key}, by its batches: {problem}")
 
     def _previewed(
         self, key: TopicPartition, found: PartitionDirectory, preview: Preview
@@ -330,6 +389,18 @@ class _Order:
         """Return where a log starts, be it in a remote tier."""
         first, directories = log.log_start_offset, self._log_set.directories
         return self._marks.start_of_log(found, first, directories, known.settings if known else {})
+
+
+def _epochs_of_batches(folder: Path, end: int) -> list[LeaderEpoch]:
+    """Return which leader epoch began with which batch below ``end``."""
+    epochs: list[LeaderEpoch] = []
+    with suppress(CorruptRecordError):  # above the end
+        for _, chunk in walk_batches(folder, 0):
+            columns = (chunk.table.leader_epoch.tolist(), chunk.table.base_offset.tolist())
+            for epoch, offset in zip(*columns, strict=True):
+                if offset < end and epoch > (epochs[-1].epoch if epochs else UNKNOWN_EPOCH):
+                    epochs.append(LeaderEpoch(epoch, offset))
+    return epochs
 
 
 def _is_partition(log_set: LogSet, found: PartitionDirectory) -> bool:

@@ -8,11 +8,17 @@ again, once.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from kafkalog.checkpoints.broker import META_PROPERTIES, read_leader_epochs, read_topic_id
-from kafkalog.checkpoints.commit_state import FORMAT_VERSION, UNKNOWN_EPOCH
+from kafkalog.checkpoints.broker import (
+    LEADER_EPOCHS,
+    META_PROPERTIES,
+    read_leader_epochs,
+    read_topic_id,
+)
+from kafkalog.checkpoints.commit_state import FORMAT_VERSION, UNKNOWN_EPOCH, topic_key
 from kafkalog.errors import CheckpointError
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.log.log_dir import LogDirs
@@ -25,7 +31,13 @@ if TYPE_CHECKING:
     from kafkalog.checkpoints.commit_state import CommitState, PartitionState, TopicState
     from kafkalog.streaming.log.log_dir import PartitionDirectory
 
-__all__ = ["ended_at", "in_present_format", "last_epoch"]
+__all__ = [
+    "ended_at",
+    "epochs_problem",
+    "in_present_format",
+    "known_topic_id",
+    "last_epoch",
+]
 
 _LOGGER: Final = logging.getLogger("kafkalog.sink")
 
@@ -103,3 +115,43 @@ def last_epoch(folder: Path) -> int:
     """
     epochs = read_leader_epochs(folder)
     return epochs[-1].epoch if epochs else 0
+
+
+def epochs_problem(folder: Path, end: int) -> str | None:
+    """Say what is wrong with the leader epochs that are noted of a log that ends at ``end``.
+
+    A broker drops epochs above the end of a log (Kafka ``LeaderEpochFileCache.truncateFromEnd``).
+    """
+    try:
+        epochs = read_leader_epochs(folder)
+    except CheckpointError as error:
+        return str(error)
+    if epochs and epochs[-1].start_offset > end:
+        return (
+            f"{folder / LEADER_EPOCHS}: leader epoch {epochs[-1].epoch} begins at offset "
+            f"{epochs[-1].start_offset}, and the log ends at {end}"
+        )
+    return None
+
+
+def known_topic_id(
+    state: CommitState | None, found: PartitionDirectory, siblings: Collection[str] = ()
+) -> str | None:
+    """Return the topic id that a folder has lost; None if it has one, or nothing tells for sure.
+
+    It is the only one under which the commit state knows a topic of that name with that partition,
+    or, of a topic that it does not know, the only one of ``siblings``: other folders of the topic.
+    """
+    name, number = found.topic_partition
+    with suppress(CheckpointError):
+        if read_topic_id(found.path) is not None:
+            return None
+    topics = {} if state is None or state.is_replicated else state.topics
+    keys = {key for key, topic in topics.items() if topic.name == name}
+    if not keys and not (state is not None and state.is_replicated):
+        keys = set(siblings)
+    if len(keys) != 1 or not keys >= set(siblings) or topic_key(name, None) in keys:
+        return None
+    key = keys.pop()
+    known = topics.get(key)
+    return None if known is not None and number not in known.partitions else key

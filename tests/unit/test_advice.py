@@ -518,11 +518,11 @@ def a_lost_folder_is_done_without(place: Place) -> None:
 
 @case("write the file again: ")
 def a_folder_that_lost_its_id_gets_it_again(place: Place) -> None:
-    (place.folders[0] / "t-1" / PARTITION_METADATA).unlink()
-    message = place.run("recover", place.path, code=1)
-    (command,) = re.findall(r"(printf '[^']*' > \S+)", message)
+    for number in (0, 1):
+        (place.folders[0] / f"t-{number}" / PARTITION_METADATA).unlink()
+    (command,) = re.findall(r"(printf '[^']*' > \S+)", place.refused())
     subprocess.run(["/bin/sh", "-c", command], check=True)
-    place.run("recover", place.path)
+    place.run("recover", place.path)  # and the other one
     place.check()
 
 
@@ -1203,6 +1203,23 @@ def what_makes_room_on_a_full_disk_can_be_run(place: Place) -> None:
     place.follow(text, "delete-records", "--offsets", '{"t":{"0":1}}')
     place.follow(text, "delete", *(() if "--topic" in text else ("--topic", "t")))
     place.write(place.version, FIRST)
+    place.check()
+
+
+@case("write it by the batches")
+def leader_epochs_that_are_damaged_are_written_again(place: Place) -> None:
+    (place.folders[0] / "t-0" / "leader-epoch-checkpoint").write_bytes(bytes(40))
+    message = place.run("verify", place.path, code=1)
+    place.follow(message, "recover")
+    place.check()
+
+
+@case("that of any other partition of the topic says the same", "writes it again")
+def a_topic_id_that_is_damaged_is_written_again(place: Place) -> None:
+    (place.folders[0] / "t-0" / "partition.metadata").write_bytes(bytes(40))
+    place.follow(place.refused(), "recover")
+    (place.folders[0] / "t-1" / "partition.metadata").unlink()
+    place.follow(place.run("verify", place.path, code=1), "recover")
     place.check()
 
 

@@ -92,6 +92,7 @@ def test_a_name_that_no_partition_can_have_is_told_with_its_file(tmp_path: Path,
 def test_a_partition_whose_file_is_damaged_is_not_said_to_lack_its_folder(tmp_path: Path) -> None:
     Writer(tmp_path, topic="t", numPartitions="2").write(0, rows(["a", "b"], partitions=[0, 1]))
     (tmp_path / "t-0" / LEADER_EPOCHS).write_text("1\n0\n")
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
     (problem,) = hand_over([str(tmp_path)]).problems
     assert problem.startswith(f"{tmp_path / 't-0' / LEADER_EPOCHS}: ")
 
