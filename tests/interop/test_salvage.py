@@ -11,6 +11,7 @@ from tests.support.kafka import Broker, Topic
 from tests.support.log_files import flip
 from tests.support.sinking import Writer, rows
 
+from kafkalog.checkpoints.broker import META_PROPERTIES, read_leader_epochs
 from kafkalog.streaming.log.segment import LogSegment
 from kafkalog.streaming.operate.handover import hand_over, take_over
 from kafkalog.streaming.operate.salvage import KEPT_PREFIX, salvage
@@ -43,6 +44,35 @@ def test_a_broker_serves_what_is_left(tmp_path: Path) -> None:
             go(broker, data)
         finally:
             broker.kill()
+
+
+def test_a_broker_leads_a_log_whose_leader_epoch_a_cut_had_raised(tmp_path: Path) -> None:
+    """The set is one of ours: nothing there tells of a broker until it is handed over."""
+    data = tmp_path / "data"
+    with Broker(tmp_path / "broker", log_dirs=[data]) as broker:
+        broker.create_topics(TOPIC)
+        broker.produce("t", [(b"k", b"0")])
+        broker.stop()
+        identity = (data / META_PROPERTIES).rename(tmp_path / META_PROPERTIES)
+        assert take_over([str(data)]).problems == []
+        writer = Writer(data, topic="t")
+        for number in range(1, 5):
+            writer.write(number - 1, rows([str(number)], keys=["k"]))
+        before = read_leader_epochs(data / "t-0")
+        damage(data, 3)
+        salvage([str(data)], cut=["t-0@3"])
+        writer.write(4, rows(["new"], keys=["k"]))
+        assert read_leader_epochs(data / "t-0") == [*before, (before[-1].epoch + 1, 3)]
+        assert hand_over([str(data)]).problems == []
+        assert read_leader_epochs(data / "t-0") == before
+        identity.rename(data / META_PROPERTIES)
+        broker.start()
+        broker.wait_for_leaders(TOPIC)
+        left = [(0, "0"), (1, "1"), (2, "2"), (3, "new")]
+        assert served(broker) == left
+        broker.produce("t", [(b"k", b"theirs")])
+        assert served(broker) == [*left, (4, "theirs")]
+        assert broker.complaints() == []
 
 
 def go(broker: Broker, data: Path) -> None:
