@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from kafkalog.model import TopicPartition
     from kafkalog.streaming.groups.group_record import GroupRecord
+    from kafkalog.streaming.log.log_dir import PartitionDirectory
     from kafkalog.streaming.store.log_set import LogSet
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Move",
     "Unchanged",
     "encode_record",
+    "last_batches",
     "offsets_rider",
 ]
 
@@ -270,15 +272,7 @@ class GroupCommits:
         Raises:
             KafkaLogError: the set cannot be looked at.
         """
-        there = self._look_at_set().partitions() if positions else {}
-        found: dict[TopicPartition, LastBatch] = {}
-        for key, position in positions.items():
-            with suppress(KafkaLogError, OSError):
-                if position and key in there:
-                    with PartitionLog(there[key].path, key) as log:
-                        batch = find_last_batch(log, position)
-                    found |= {} if batch is None else {key: batch}
-        return found
+        return last_batches(self._look_at_set().partitions(), positions) if positions else {}
 
     def rider(self, moves: Mapping[TopicPartition, Move], now_ms: int) -> Rider:
         """Return what is committed of how far partitions were read.
@@ -390,6 +384,21 @@ def encode_record(group: str, record: GroupRecord | None) -> list[KeyAndValue]:
     now_ms = system.time_ns() // 1_000_000
     value = None if record is None else encode_group_metadata(record.metadata(now_ms))
     return [(encode_group_key(group), value)]
+
+
+def last_batches(
+    there: Mapping[TopicPartition, PartitionDirectory],
+    positions: Mapping[TopicPartition, int] | Mapping[TopicPartition, int | None],
+) -> dict[TopicPartition, LastBatch]:
+    """Look up the last batches below positions in partitions; none of a log that cannot be read."""
+    found: dict[TopicPartition, LastBatch] = {}
+    for key, position in positions.items():
+        with suppress(KafkaLogError, OSError):
+            if position and key in there:
+                with PartitionLog(there[key].path, key) as log:
+                    batch = find_last_batch(log, position)
+                found |= {} if batch is None else {key: batch}
+    return found
 
 
 def offsets_rider(

@@ -138,11 +138,14 @@ class Divergence(NamedTuple):
 def find_last_batch(log: PartitionLog, position: int) -> LastBatch | None:
     """Return the last batch below a position; None if the log has none, or none that is whole.
 
+    None too for a position above the end of the log: what comes below it is not there yet.
+
     Raises:
         UnknownTopicOrPartitionError: the folder is gone.
     """
-    found = retrying(lambda: _find(log, position), log.refresh)
-    return None if found is None else found[0]
+    found, is_last = retrying(lambda: _find(log, position), log.refresh) or (None, False)
+    is_above = found is not None and is_last and found.last_offset < position - 1
+    return None if is_above else found
 
 
 def find_divergence(log: PartitionLog, position: int, known: LastBatch) -> Divergence | None:

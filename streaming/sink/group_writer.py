@@ -19,7 +19,7 @@ from kafkalog.files.local_paths import split_paths
 from kafkalog.files.system import system
 from kafkalog.streaming.commit.commit_plan import CommitPlan
 from kafkalog.streaming.commit.committer import Committer
-from kafkalog.streaming.groups.group_commits import offsets_rider
+from kafkalog.streaming.groups.group_commits import last_batches, offsets_rider
 from kafkalog.streaming.groups.position_topics import present_ids
 from kafkalog.streaming.log.log_dir import LogDirs
 from kafkalog.streaming.store.identity import BatchIdentity
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from kafkalog.model import TopicPartition
+    from kafkalog.streaming.log.history import LastBatch
 
 __all__ = ["GroupWriter"]
 
@@ -85,7 +86,8 @@ class GroupWriter:
         plan = CommitPlan(
             directories=self._directories, planned_ms=now_ms, has_nodes=self._has_nodes
         )
-        rider = offsets_rider(self._group, changed, now_ms, topic_ids=self._ids_of(changed))
+        ids, batches = self._known_of(changed)
+        rider = offsets_rider(self._group, changed, now_ms, topic_ids=ids, batches=batches)
         identity = BatchIdentity(f"job:{system.random_id()}", 0)
         committer = Committer(plan, identity, riders=[rider])
         committer.commit_or_abort([])
@@ -93,12 +95,19 @@ class GroupWriter:
         _LOGGER.debug("group %s stands at %s", self._group, changed)
         return True
 
-    def _ids_of(self, positions: Mapping[TopicPartition, int]) -> dict[TopicPartition, str]:
-        """Return the present ids of topics: in one that is recreated, positions count no more."""
+    def _known_of(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, str], dict[TopicPartition, LastBatch]]:
+        """Return the present ids of topics, and the last batches below positions.
+
+        In a topic that is recreated, or a log that is cut, positions count no more.
+        """
         with suppress(KafkaLogError, OSError):  # then they count for whatever has the name
-            ids = present_ids(self._log_dirs.partitions(), {key.topic for key in positions})
-            return {key: ids[key.topic] for key in positions if key.topic in ids}
-        return {}
+            there = self._log_dirs.partitions()
+            ids = present_ids(there, {key.topic for key in positions})
+            known = {key: ids[key.topic] for key in positions if key.topic in ids}
+            return known, last_batches(there, positions)
+        return {}, {}
 
     def _is_due(self) -> bool:
         return system.monotonic() - self._all_s >= _AGAIN_S

@@ -68,6 +68,13 @@ def test_the_last_batch_lies_below_the_position_or_holds_it(folder: Path) -> Non
     assert all(divergence(folder, at, each) is None for at, each in found.items())
 
 
+def test_a_position_above_the_end_of_a_log_has_no_last_batch_yet(folder: Path) -> None:
+    assert noted(folder, 15) is not None
+    assert noted(folder, 16) is None
+    write_segment(folder, 20, b"")
+    assert noted(folder, 16) is not None  # a cleaner removed what was there
+
+
 def test_a_last_batch_is_the_same_after_it_was_kept_as_text(folder: Path) -> None:
     known = noted(folder, 12)
     assert known is not None

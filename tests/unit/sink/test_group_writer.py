@@ -11,9 +11,12 @@ from kafkalog.files.system import system
 from kafkalog.model import TopicPartition
 from kafkalog.streaming.coordinator.group_positions import partition_for_group
 from kafkalog.streaming.datasource import KafkaLogDataSource
+from kafkalog.streaming.groups.position_topics import last_batch_of
+from kafkalog.streaming.log.history import find_last_batch
 from kafkalog.streaming.log.log_dir import LogDirs
+from kafkalog.streaming.log.partition_log import PartitionLog
 from kafkalog.streaming.sink.group_writer import GroupWriter
-from kafkalog.streaming.source.bounds.group_start import read_positions
+from kafkalog.streaming.source.bounds.group_start import read_commits, read_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +47,14 @@ def test_positions_are_read_back_as_they_were_committed(log: Path) -> None:
     assert GroupWriter([str(log)], "other").commit({T0: 9})
     assert positions(log) == {T0: 2, T1: 7}
     assert values_of([log], "t") == {0: ["a", "b"]}
+
+
+def test_a_position_goes_with_the_last_batch_below_it(log: Path) -> None:
+    GroupWriter([str(log)], "g").commit({T0: 2, T1: 7})
+    committed = read_commits([str(log)], "g", to_log_end=False)
+    with PartitionLog(log / "t-0", T0) as partition:
+        assert last_batch_of(committed[T0]) == find_last_batch(partition, 2)
+    assert last_batch_of(committed[T1]) is None
 
 
 def test_only_what_has_changed_is_written(log: Path) -> None:
