@@ -11,10 +11,11 @@ somebody continues there, the batch is looked up again:
 the log holds, as its last batch below the position    the history is
 =====================================================  ===========================================
 the same: offset and CRC                               the same
-one at another offset that overlaps it, or lies        another: a history has each offset once
-between it and the position
-one at its offset with fewer records and no later      the same: a cleaner removed records
-time, or with a new delete horizon
+one at another offset that overlaps it                 another: a history has each offset once
+one in the gap between it and the position             the same: a cleaner made the gap, and has
+                                                       not been at this replica
+one at its offset with fewer records and no later      the same: a cleaner removed records, in
+time, or with a delete horizon; or the reverse         this replica or in the other
 one at its offset, otherwise                           another; where offset and CRC alone were
                                                        kept, if it has a record for each offset
 an earlier one, and later batches lie above            the same: a cleaner or ``salvage --drop``
@@ -177,7 +178,7 @@ def _is_same(known: LastBatch, found: LastBatch, *, is_last: bool) -> bool:
     if known.crc == _NO_CRC:
         return True
     if found.offset > known.offset:  # the header of a wrapper that was compacted goes down
-        return _is_wrapper(found)
+        return found.offset > known.last_offset or _is_wrapper(found)
     if found.offset < known.offset:
         return found.last_offset < known.offset and not is_last
     return found.crc == known.crc or _is_compacted(known, found)
@@ -190,12 +191,16 @@ def _is_compacted(known: LastBatch, found: LastBatch) -> bool:
         return found.magic < MAGIC or is_sparse or bool(found.attributes & DELETE_HORIZON_MASK)
     if found.magic != known.magic:
         return found.magic < MAGIC  # brokers before 0.11 converted messages as they cleaned
-    if found.last_offset != known.last_offset or found.max_timestamp > known.max_timestamp:
-        return False
     if found.magic < MAGIC:
-        return _is_wrapper(known) and found.size < known.size
-    has_new_horizon = bool(found.attributes & ~known.attributes & DELETE_HORIZON_MASK)
-    return found.record_count < known.record_count + has_new_horizon
+        less, more = sorted((known, found), key=lambda each: each.size)
+        return _is_wrapper(known) and less.size < more.size
+    less, more = sorted((known, found), key=lambda each: each.record_count)
+    has_horizon = bool((found.attributes ^ known.attributes) & DELETE_HORIZON_MASK)
+    return (
+        found.last_offset == known.last_offset
+        and less.record_count < more.record_count + has_horizon
+        and less.max_timestamp <= more.max_timestamp
+    )
 
 
 def _is_wrapper(batch: LastBatch) -> bool:

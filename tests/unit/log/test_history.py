@@ -119,6 +119,18 @@ def test_a_history_is_told_by_the_last_batch(
     assert (divergence(folder, 15, known) is not None) is is_other
 
 
+def test_a_replica_at_which_no_cleaner_has_been_has_the_same_history(folder: Path) -> None:
+    """Brokers compact their replicas each by itself, and a reader may be sent to another one."""
+    cleaned = [OLD[0], batch(10, 2, "c", deltas=(1, 4))], [OLD[0]]
+    for batches in cleaned:
+        wrote(folder, *batches)
+        write_segment(folder, 15, b"")
+        known = noted(folder, 15)
+        (folder / f"{15:020d}.log").unlink()
+        wrote(folder, *OLD)
+        assert divergence(folder, 15, known) is None
+
+
 def test_a_position_in_the_middle_of_a_batch_belongs_to_that_batch(folder: Path) -> None:
     known = noted(folder, 12)
     wrote(folder, *OLD[:2], batch(10, 5, "x"))
