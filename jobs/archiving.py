@@ -223,6 +223,8 @@ class _Tables:
     checkpoint: CheckpointFolder
     records: HeldByTable | None
     newest: HeldByTable | None
+    starts: dict[TopicPartition, int] = field(default_factory=dict)
+    """Where a query without a checkpoint starts, which Spark does not keep."""
 
     @classmethod
     def of(cls, archive: Archive, spark: SparkSession, checkpoint: CheckpointFolder) -> Self:
@@ -331,6 +333,7 @@ class _Tables:
             ends = [state.end_of(key) for state in states]
             known = [end for end in ends if end is not None]
             starts[key] = min(known) if len(known) == len(ends) else _EARLIEST
+        self.starts = {key: start for key, start in starts.items() if start != _EARLIEST}
         kept = {name: value for name, value in options.items() if name.lower() not in _STARTS}
         return {**kept, "startingOffsets": json.dumps(to_json(starts))}
 
@@ -343,7 +346,8 @@ class _Tables:
             TargetMismatchError: it does not continue them; nothing was written.
             CommitError: another run has written to a table meanwhile.
         """
-        starts, ends = (self.checkpoint.ends(number) for number in (batch_id - 1, batch_id))
+        starts = self.checkpoint.ends(batch_id - 1) if batch_id else self.starts
+        ends = self.checkpoint.ends(batch_id)
         ranges: _Ranges = {key: (starts.get(key), end) for key, end in ends.items()}
         taken = [self._plan(each, ranges) for each in self._held]
         self._note_new_topics(ends)

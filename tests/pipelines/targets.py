@@ -145,7 +145,7 @@ class Target:
         """Give the largest ends that its checkpoint knows."""
         raise NotImplementedError
 
-    def reasons(self, source: Source) -> list[str]:
+    def reasons(self, source: Source) -> list[str]:  # noqa: C901 - a list of reasons
         """Give why a run may be refused; without any, it has to go through."""
         found = ["somebody else wrote to it"] if self.is_foreign else []
         now, ends = bounds(source.path), self.ends()
@@ -162,6 +162,8 @@ class Target:
         ]
         if len(ends) > len(now) or (ends and len(ends) < len(now)):
             found.append("other partitions")
+        if (self.planned() | held).keys() - now.keys():
+            found.append("a partition is gone")
         for number, (start, _) in now.items():
             planned = self.planned().get(number)
             if planned is not None and planned > held.get(number, 0):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from tests.pipelines.archives import Archived
 from tests.pipelines.guards import GUARDS
 from tests.pipelines.histories import KINDS, History
+from tests.pipelines.sources import Source
+
+from kafkalog.errors import TargetMismatchError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,3 +40,20 @@ def test_a_history_finds_that_a_guard_is_gone(
     guard.take_out(monkeypatch)
     with pytest.raises(AssertionError):
         History(tmp_path / "without", guard.history, guard.kind).run(guard.amid)
+
+
+def test_a_table_that_is_restored_before_the_first_batch_of_a_new_checkpoint_gets_no_gap(
+    tmp_path: Path,
+) -> None:
+    chance = random.Random(1)
+    source, table = Source(tmp_path, chance), Archived(tmp_path, chance)
+    table.run(source, lambda _: None)
+    version = len(table.model.versions) - 1
+    source.append(4)
+    table.run(source, lambda _: None)
+    table.lose_checkpoint()
+    source.append(3)
+    with pytest.raises(TargetMismatchError, match="continues above the end"):
+        table.run(source, lambda name: table.model.restore(version) if name == "prepared" else None)
+    table.run(source, lambda _: None, "--from-target")
+    table.check(source)
