@@ -40,6 +40,7 @@ from kafkalog.checkpoints.committed import load_committed
 from kafkalog.checkpoints.topic_ids import is_changed_id
 from kafkalog.errors import KafkaLogError, LogDirectoryError, UnknownTopicOrPartitionError
 from kafkalog.files.failures import failed_path
+from kafkalog.files.regular import read_regular
 from kafkalog.files.remote_path import RemotePath
 from kafkalog.files.system import system
 from kafkalog.files.watch import Watched, stamp_of, watchable
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ends", "EndsWatch"]
 
+_META_LIMIT: Final = 1 << 16
 _RESTS_SECONDS: Final = (0.01, 0.05, 0.2, 0.5)
 """How long a commit that runs beside a look is given to publish."""
 
@@ -357,16 +359,23 @@ class EndsWatch:
         committed is looked up once more. Its intent is given a moment to go.
         """
         found = self._ends.unread if self._ends is not None else {}
-        broker_lived = any((each / META_PROPERTIES).exists() for each in self._directories)
         if not found:
-            return Unread(found, found, broker_lived)
+            return Unread(found, found, broker_lived=False)
         for rest in (*_RESTS_SECONDS, None):
             committed = load_committed(self._directories, needs_majority=False)
             unread, unfinished = self._unread_beside(committed, found)
             if not unfinished or rest is None:
                 break
             system.sleep(rest)
-        return Unread(unread, unfinished, broker_lived or committed.state is None)
+        return Unread(unread, unfinished, committed.state is None or self._broker_lived())
+
+    def _broker_lived(self) -> bool:
+        """Whether a broker's ``meta.properties`` lies in a directory that answers."""
+        for each in self._directories:
+            with suppress(OSError, LogDirectoryError):
+                read_regular(each / META_PROPERTIES, limit=_META_LIMIT)
+                return True
+        return False
 
     def _unread_beside(self, committed: Committed, found: Gaps) -> tuple[NewGaps, NewGaps]:
         """Leave out what was committed meanwhile; return apart what an unfinished commit has."""
